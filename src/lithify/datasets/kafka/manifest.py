@@ -21,6 +21,8 @@ class Action(StrEnum):
     """Something merged takes its name."""
     DELETE = "delete"
     """Nothing of it is left, or what is left lies in something merged."""
+    MARKER = "marker"
+    """The same, of a marker: what it decides goes first."""
     LEFTOVER = "leftover"
     """All it has lay in an earlier object already."""
 
@@ -34,6 +36,11 @@ class Planned:
     action: Action
     last_offset: int = 0
     """Of what is put."""
+
+    @property
+    def goes(self) -> bool:
+        """Whether it is deleted once what lies before it is as it is to be."""
+        return self.action in (Action.DELETE, Action.MARKER)
 
 
 @dataclass(frozen=True, slots=True)

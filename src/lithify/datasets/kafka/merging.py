@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from lithify.datasets.kafka.kernel.layout import (
     DELETE_HORIZON,
     MAX_OFFSET_DELTA,
     TRANSACTIONAL,
+    Records,
 )
 from lithify.datasets.kafka.kernel.retaining import Reason, Reasons
 from lithify.datasets.kafka.kernel.rewrite import Flags
@@ -131,7 +132,8 @@ def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResul
                 own.put(join(target, object_name(parts[0].base_offset)), rebased(batch, 0))
                 movements.moved(0, len(batch))
                 new_bytes += len(batch)
-            planned += _planned(parts, action, int(found.batches["last_offset"][group.last - 1]))
+            batches = found.batches[group.first : group.last]
+            planned += _planned(parts, action, batches)
     planned.sort(key=lambda one: one.base_offset)
     key = manifest_key(target, rewrite.base_offset)
     own.put(key, Manifest(tuple(planned)).encode())
@@ -155,12 +157,17 @@ def cut(found: RecordBatches, keep: Flags, target_bytes: int) -> list[Merged]:
     return [*groups, Merged(first, len(batches))]
 
 
-def _planned(parts: Sequence[ReadObject], action: Action, last_offset: int) -> list[Planned]:
-    first, *others = parts
-    return [
-        Planned(first.base_offset, first.etag, action, last_offset if action is Action.PUT else 0),
-        *(Planned(one.base_offset, one.etag, Action.DELETE) for one in others),
+def _planned(parts: Sequence[ReadObject], action: Action, batches: Records) -> list[Planned]:
+    """What is to become of neighbours, each a batch; `action` is that of the first."""
+    is_marker = batches["attributes"] & CONTROL != 0
+    planned = [
+        Planned(one.base_offset, one.etag, Action.MARKER if decides else Action.DELETE)
+        for one, decides in zip(parts, is_marker, strict=True)
     ]
+    if action is not Action.DELETE:
+        last_offset = int(batches["last_offset"][-1]) if action is Action.PUT else 0
+        planned[0] = replace(planned[0], action=action, last_offset=last_offset)
+    return planned
 
 
 def _as_one(found: RecordBatches, keep: Flags, group: Merged, horizon_ms: int) -> bytes | None:

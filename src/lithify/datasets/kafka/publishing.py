@@ -8,10 +8,13 @@ and after every death again:
    as it was read, by its etag, or as it is to be, by its bytes; and none has come in between. Otherwise
    nothing more is put, and the next run looks at the topic anew; only what a merged object covers goes.
 2. *Leftovers* go, which an earlier publication left.
-3. *Put* what was merged, in the order of offsets, each if its etag is the one that was read. In this order no
-   marker is covered before the data that it decides was rewritten. Each put leaves a log that can be read.
-4. *Delete* what is covered and what is left empty. Stores have no conditional delete for all of us, so each
-   is looked at right before; names inside a span are never written again, unless the topic is another one.
+3. In the order of offsets, *put* what was merged, each if its etag is the one that was read, and *delete*
+   what lies in no merged object since nothing of it is left, of neighbours their markers last. In this order
+   no marker is covered or goes before the data that it decides was rewritten or is gone: whatever decided
+   that data then would be another marker of its producer. So each write leaves a log that can be read, and
+   that can be looked at anew.
+4. *Delete* what is covered, markers last. Stores have no conditional delete for all of us, so each object is
+   looked at right before; names inside a span are never written again, unless the topic is another one.
 5. *Times* of objects are put right, by which such a broker finds the ends of the log (`object_times.py`).
 
 Live (`live_topic.py`) the broker may write, but for another topic in the place of this one. Each put is
@@ -21,7 +24,7 @@ followed by the deletes of what it covers, so that readers meet both for a momen
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -160,14 +163,17 @@ class _Publication:
             if changed:
                 raise Changed(changed[0])
             self._delete(one for one in to_do if one.action is Action.LEFTOVER)
-            for some in [to_do] if self._task.live_from is None else _each_put_apart(to_do):
+            covered = set() if self._task.live_from is not None else _covered(planned, set(planned))
+            for some in _each_put_apart(to_do):
                 for one in some:
                     if one.action is Action.PUT:
                         self._put(one)
-                self._delete(one for one in some if one.action is Action.DELETE)
+                self._delete_markers_last([one for one in some if one.goes and one not in covered])
+            self._delete_markers_last([one for one in to_do if one in covered])
         except Changed:
             to_do, done, _ = self._judge(planned)
-            self._delete(_covered(planned, to_do, done))
+            covered = _covered(planned, set(done))
+            self._delete_markers_last([one for one in to_do if one in covered])
             raise
         return put_times_right(
             self._store,
@@ -248,7 +254,7 @@ class _Publication:
         """Whether it is to be done still; in words what is wrong with it."""
         key = self._key(one)
         if meta is None:
-            return False if one.action in (Action.DELETE, Action.LEFTOVER) else f"{key} is gone"
+            return False if one.goes or one.action is Action.LEFTOVER else f"{key} is gone"
         if one.action is Action.STAY:
             return False
         if (meta.etag or self._store.head(key).etag) == one.etag:
@@ -275,6 +281,10 @@ class _Publication:
             all_of((partial(self._delete_one, one) for one in some), REQUESTS)
             self._movements.moved(len(some), 0)  # it moves, though no bytes do
 
+    def _delete_markers_last(self, objects: Sequence[Planned]) -> None:
+        self._delete(one for one in objects if one.action is not Action.MARKER)
+        self._delete(one for one in objects if one.action is Action.MARKER)
+
     def _delete_one(self, one: Planned) -> None:
         key = self._key(one)
         try:
@@ -295,20 +305,19 @@ class _Publication:
         return join(self._task.staged, object_name(one.base_offset))
 
 
-def _covered(planned: Sequence[Planned], to_do: Sequence[Planned], done: Sequence[Planned]) -> list[Planned]:
-    """What is to be deleted still, and lies in a merged object that is there for certain."""
-    waiting, there = set(to_do), {one for one in done if one.action is Action.PUT}
-    end, found = -1, []
+def _covered(planned: Iterable[Planned], merged: Set[Planned]) -> set[Planned]:
+    """What is to go and lies in the span of what is put, if that is one of `merged`."""
+    end, found = -1, set()
     for one in planned:
-        if one in there:
+        if one.action is Action.PUT and one in merged:
             end = one.last_offset
-        elif one.action is Action.DELETE and one in waiting and one.base_offset <= end:
-            found.append(one)
+        elif one.goes and one.base_offset <= end:
+            found.add(one)
     return found
 
 
 def _each_put_apart(to_do: Sequence[Planned]) -> list[list[Planned]]:
-    """Each put with the deletes that follow it, so that readers find what it covers for a moment only."""
+    """Each put with the deletes that follow it."""
     found: list[list[Planned]] = [[]]
     for one in to_do:
         if one.action is Action.PUT:
