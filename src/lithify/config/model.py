@@ -118,8 +118,8 @@ class ServiceSettings(OwnSection):
             )
             raise ValueError(
                 f"worker.heartbeat_interval ({interval}) must be shorter than worker_heartbeat_timeout "
-                f"({timeout}), or workers that work are taken for dead; raise worker_heartbeat_timeout or lower "
-                "worker.heartbeat_interval"
+                f"({timeout}), or workers that work are taken for dead; raise worker_heartbeat_timeout or "
+                "lower worker.heartbeat_interval"
             )
         return self
 
