@@ -23,6 +23,28 @@ def test_what_is_shown_can_be_given_back(tmp_path: Path) -> None:
     assert {s["name"]: s["value"] for s in again}["service.poll_interval"] == "1s"
 
 
+@pytest.mark.parametrize("changed", [[], ["--changed"]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"slatedb.scheduler_options.min_compaction_sources": "2"},
+        {"slatedb.scheduler_options.min_compaction_sources": "2", "slatedb.max_sst_size": 64_000_000},
+        {"iceberg.properties.granularity": "month", "iceberg.garbage.manifests.min_age": "2h"},
+        {"slatedb.segments.granularity": "week", "spark.conf.spark.executor.memory": "2g"},
+        {"store_options.aws_endpoint": "http://a", "store_options.s3://b/c#aws_endpoint": "http://d"},
+    ],
+)
+def test_what_is_shown_of_tables_of_settings_can_be_given_back(
+    tmp_path: Path, given: dict[str, object], changed: list[str]
+) -> None:
+    file = tmp_path / "lithify.toml"
+    sets = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    file.write_text(invoke("config", "show", *changed, *sets).stdout)
+    again = {s["name"]: s["value"] for s in invoke_json("config", "show", "--config", file)}
+    assert again == {s["name"]: s["value"] for s in invoke_json("config", "show", *sets)}
+    assert {name: again[name] for name in given} == given
+
+
 def test_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITHIFY_LOG__FORMAT", "json")
     shown = invoke_json("config", "show", "--changed", "--store-option", "aws_secret_access_key=hunter2")

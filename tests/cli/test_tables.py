@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
+import lithify
 from lithify import events, wiring
 from lithify.cli.settings import load_settings
 from lithify.datasets.iceberg.ownership import mark_of
@@ -170,6 +171,25 @@ def test_a_coordinator_that_is_to_collect_nothing(table: Table, tmp_path: Path) 
     sets = ["service.collect_garbage=false", f"store_options.uri={uri(tmp_path)}"]
     config = load_settings(None, sets).config
     assert wiring.collector(wiring.open_dataset(URL, config), config, events.ignore) is None
+
+
+def test_gc_does_with_each_kind_as_the_settings_say(table: Table, lake: list[str], tmp_path: Path) -> None:
+    orphan = orphan_of(table)
+    age_files(tmp_path)
+    old = ["--set", "iceberg.garbage.data_files.min_age=7d"]
+    said = ["--set", "iceberg.garbage.data_files.dry_run=true"]
+    kept = invoke_json("gc", "--delete", *old, *lake)
+    assert (kept["garbage"], kept["reported_only"]) == ([], [])
+    reported = invoke_json("gc", "--delete", *old, *said, "--min-age", "1h", *lake)
+    assert [found["path"] for found in reported["garbage"]] == [orphan.as_uri()]
+    assert (reported["dry_run"], reported["reported_only"]) == (False, ["data files"])
+    assert "the settings say dry_run" in invoke("gc", "--delete", *said, *lake).stdout
+    settings = {"store_options.uri": uri(tmp_path), "iceberg.garbage.data_files.dry_run": True}
+    with lithify.open(URL, settings=settings) as opened:
+        opened.maintain(skip=["data"])
+    assert orphan.exists()
+    assert "Deleted" in invoke("gc", "--delete", *old, "--min-age", "1h", *lake).stdout
+    assert not orphan.exists()
 
 
 def test_gc_stops_before_it_deletes_too_much(table: Table, lake: list[str], tmp_path: Path) -> None:

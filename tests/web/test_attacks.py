@@ -103,7 +103,8 @@ def test_own_names_and_addresses_pass(database: str, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://localhost:1", "http://localhost.evil.example"]
+    "origin",
+    ["http://evil.example", "null", "http://localhost:1", "http://localhost.evil.example", "http://["],
 )
 def test_another_origin_does_nothing(database: str, origin: str) -> None:
     with shown([database], token=TOKEN) as client:

@@ -62,15 +62,19 @@ def config_show(
 
 def as_toml(settings: Iterable[Setting], help_of: Mapping[str, str]) -> str:
     """The settings as a file that `--config` reads, with what each is and where it came from."""
+    sections: dict[tuple[str, ...], list[Setting]] = {}
+    for setting in settings:
+        for length in range(len(setting.path)):  # what is directly in a section stands before those in it
+            sections.setdefault(setting.path[:length], [])
+        sections[setting.path[:-1]].append(setting)
     lines: list[str] = []
-    section: tuple[str, ...] = ()
-    for setting in sorted(settings, key=lambda s: len(s.path) > 1):
-        if setting.path[:-1] != section:
-            section = setting.path[:-1]
+    for section, members in sections.items():
+        if section and members:
             lines += ["", f"[{'.'.join(map(_key, section))}]"]
-        said = help_of.get(setting.name, "")
-        origin = "" if setting.origin == "default" else f"from {setting.origin}"
-        lines.append(_assignment(setting) + "".join(f"  # {note}" for note in (said, origin) if note))
+        for setting in members:
+            said = help_of.get(setting.name, "")
+            origin = "" if setting.origin == "default" else f"from {setting.origin}"
+            lines.append(_assignment(setting) + "".join(f"  # {note}" for note in (said, origin) if note))
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ def gc(
         typer.Option(
             metavar="DURATION",
             help="Keep what is younger, such as 2h, or a number of seconds; "
-            "default: 5m, of a table or log 1h.",
+            "default: as the settings say (5m, of a table or log 1h).",
             show_default=False,
         ),
     ] = None,

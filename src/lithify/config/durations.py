@@ -7,7 +7,7 @@ import re
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_SHOWN_CHARS = 40
@@ -76,6 +76,12 @@ def _to_wait(value: object) -> timedelta:
     return FOREVER if value == "forever" else _to_duration(value)
 
 
+def _positive(value: timedelta) -> timedelta:
+    if to_milliseconds(value) < 1:
+        raise ValueError("must be at least 1ms")
+    return value
+
+
 def from_milliseconds(key: str, value: object) -> timedelta:
     """The value of the setting `key`, which is in whole milliseconds."""
     text = str(value).strip()
@@ -85,5 +91,7 @@ def from_milliseconds(key: str, value: object) -> timedelta:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_to_duration)]
+PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
+"""At least a millisecond."""
 Wait = Annotated[timedelta, BeforeValidator(_to_wait)]
 """A duration, or `forever`."""

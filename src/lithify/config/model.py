@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 from urllib.parse import unquote
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from lithify.config.durations import FOREVER, Duration, Wait, format_duration
+from lithify.config.durations import FOREVER, Duration, PositiveDuration, Wait, format_duration
 from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, no_truth
 from lithify.config.sizes import Bytes
 
@@ -35,10 +35,10 @@ class WorkerSettings(Section):
     max_concurrent_compactions: PositiveInt = Field(
         default=4, description="Compactions one worker process runs at once"
     )
-    compactions_poll_interval: Duration = Field(
+    compactions_poll_interval: PositiveDuration = Field(
         default=timedelta(seconds=5), description="How often an idle worker looks for work"
     )
-    heartbeat_interval: Duration = Field(
+    heartbeat_interval: PositiveDuration = Field(
         default=timedelta(seconds=10), description="Longest time between two heartbeats while work moves"
     )
     heartbeat_min_interval: Duration = Field(
@@ -80,13 +80,13 @@ class ServiceSettings(OwnSection):
         **{f"compactor_options.worker.{name}": f"worker.{name}" for name in WorkerSettings.model_fields},
     }
 
-    poll_interval: Duration = Field(
+    poll_interval: PositiveDuration = Field(
         default=timedelta(seconds=5), description="How often an idle coordinator looks"
     )
-    commit_compacted_interval: Duration = Field(
+    commit_compacted_interval: PositiveDuration = Field(
         default=timedelta(seconds=1), description="How often a coordinator looks while compactions are active"
     )
-    worker_heartbeat_timeout: Duration = Field(
+    worker_heartbeat_timeout: PositiveDuration = Field(
         default=timedelta(seconds=30), description="Silence after which a worker's compaction is taken back"
     )
     max_attempts: PositiveInt = Field(
@@ -108,6 +108,20 @@ class ServiceSettings(OwnSection):
         description="How long the record of each commit is kept (`lithify history`); 0s: there is none",
     )
     worker: WorkerSettings = WorkerSettings()
+
+    @model_validator(mode="after")
+    def _check_silence(self) -> Self:
+        """A worker that works would be taken for dead."""
+        if self.worker.heartbeat_interval >= self.worker_heartbeat_timeout:
+            interval, timeout = map(
+                format_duration, (self.worker.heartbeat_interval, self.worker_heartbeat_timeout)
+            )
+            raise ValueError(
+                f"worker.heartbeat_interval ({interval}) must be shorter than worker_heartbeat_timeout "
+                f"({timeout}), or workers that work are taken for dead; raise worker_heartbeat_timeout or "
+                "lower worker.heartbeat_interval"
+            )
+        return self
 
     @property
     def store_wait_s(self) -> float:

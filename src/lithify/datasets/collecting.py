@@ -10,8 +10,8 @@ within seconds, and garbage can wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from lithify import events
@@ -25,6 +25,7 @@ DEFAULT_INTERVAL_MS = 600_000
 
 KindT = TypeVar("KindT")
 """The kinds of garbage of one kind of dataset."""
+ReportT = TypeVar("ReportT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,33 @@ def due_kinds(
     )
 
 
+def asked_for(
+    options: Mapping[KindT, DirectoryOptions], *, dry_run: bool, min_age_ms: int | None
+) -> tuple[Due[KindT], ...]:
+    """The collections that somebody asks for once, those that delete first: of each kind as its options say,
+    but for a minimum age that is given, and unless nothing is to be deleted at all."""
+    given: Mapping[str, int] = {} if min_age_ms is None else {"min_age_ms": min_age_ms}
+    chosen = {kind: replace(o, dry_run=dry_run or o.dry_run, **given) for kind, o in options.items()}
+    return tuple(sorted(due_kinds(chosen, {}, 0.0), key=lambda due: due.dry_run))
+
+
+def carried_out(
+    dues: Iterable[Due[KindT]], collect: Callable[[Due[KindT]], ReportT]
+) -> tuple[tuple[Due[KindT], ReportT], ...]:
+    """Each collection, and what came of it. Of several that fail, the others are done first and the first
+    failure is raised."""
+    done: list[tuple[Due[KindT], ReportT]] = []
+    failures: list[LithifyError] = []
+    for due in dues:
+        try:
+            done.append((due, collect(due)))
+        except LithifyError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return tuple(done)
+
+
 def until_due_s(
     options: Mapping[KindT, DirectoryOptions], began_s: Mapping[KindT, float], now_s: float
 ) -> float:
@@ -100,15 +128,12 @@ class PeriodicCollector(Generic[KindT]):
         """Collect what is due; seconds until something is again. Of several collections that fail, the
         others are done first and the first failure is raised."""
         now_s = self._clock.monotonic_s()
-        failures: list[LithifyError] = []
-        for due in due_kinds(self.options, self._began_s, now_s):
+
+        def begin(due: Due[KindT]) -> None:
             self._began_s.update(dict.fromkeys(due.kinds, now_s))
-            try:
-                self._observe(self._collect(due))
-            except LithifyError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+            self._observe(self._collect(due))
+
+        carried_out(due_kinds(self.options, self._began_s, now_s), begin)
         return self.wait_s()
 
     def wait_s(self) -> float:

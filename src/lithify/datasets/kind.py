@@ -341,7 +341,8 @@ class Kind(Protocol[DatasetT]):
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        """Collect the garbage of the dataset at `url` once. Without a minimum age, that of the kind."""
+        """Collect the garbage of the dataset at `url` once, as the settings say: a minimum age that is
+        given wins over theirs, and what they only report is not deleted."""
         ...
 
     def maintenance(self, dataset: DatasetT, clock: Clock, ids: Ids) -> Maintenance:

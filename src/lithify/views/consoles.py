@@ -28,6 +28,7 @@ def standard_error(*, quiet: bool = False) -> Console:
     return Console(stderr=True, emoji=False, quiet=quiet, width=_width(sys.stderr))
 
 
-def _width(stream: TextIO) -> int | None:
-    """`None` where the terminal or `COLUMNS` says it."""
-    return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else UNBOUNDED_WIDTH
+def _width(stream: TextIO | None) -> int | None:
+    """`None` where the terminal or `COLUMNS` says it. A stream that was closed before is none."""
+    is_terminal = stream is not None and stream.isatty()
+    return None if is_terminal or os.environ.get("COLUMNS", "").isdigit() else UNBOUNDED_WIDTH

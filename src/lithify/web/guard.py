@@ -83,7 +83,7 @@ class Guard:
         if not self._is_ours(host):
             return PlainTextResponse("This name is none of this server's; see web.names.\n", 421)
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _netloc(origin) != host.lower():
             return PlainTextResponse("Pages of other sites may not ask.\n", 403)
         if headers.get("sec-fetch-site") == "cross-site" and method not in _READS:
             return PlainTextResponse("Pages of other sites may not ask.\n", 403)
@@ -126,6 +126,13 @@ def sealed(token: str, purpose: str) -> str:
 def is_same(given: str, wanted: str) -> bool:
     """Whether two secrets are equal, in a time that does not tell how far they are."""
     return hmac.compare_digest(given.encode(), wanted.encode())
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _is_address(name: str) -> bool:

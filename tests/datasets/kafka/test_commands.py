@@ -100,6 +100,19 @@ def test_one_partition_from_plan_to_garbage(folder: Path, url: str, quick: None)
     assert rows_in(compacted) == rows
 
 
+def test_garbage_that_the_settings_only_report_stays(folder: Path, url: str, quick: None) -> None:
+    invoke_json("compact", url)
+    settings = ["--set", "kafka.garbage.dry_run=true", "--min-age", "0"]
+    before = files_in(Path(f"{folder}.compacted"))
+    reported = invoke_json("gc", "--delete", *settings, url)
+    assert reported["dry_run"]
+    after = files_in(Path(f"{folder}.compacted"))
+    assert before.keys() <= after.keys()
+    deleted = invoke_json("gc", "--delete", "--min-age", "0", url)["deleted"]
+    assert deleted == reported["deleted"]
+    assert sum(deleted.values())
+
+
 def test_what_the_doctor_finds(folder: Path, url: str) -> None:
     findings = {f["check"]: f for f in json.loads(invoke("doctor", "--json", url).stdout)}
     assert findings["log"]["says"] == "1 partition, 4 segments"

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import lithify
 from lithify import events
 from lithify.cli.main import app
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.slatedb.garbage import Count, GarbageOptions, Kind, Report, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 from lithify.errors import CorruptObject, Refused, StoreError, VersionConflict
 from lithify.events import Event
 from lithify.ids import RandomIds, Ulid, ulid_ms
@@ -27,10 +29,12 @@ from lithify.store.urls import open_store
 from lithify.store.versions import VersionedFiles
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
+from tests.cli.invoking import invoke, invoke_json
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import (
     AT_ONCE,
     Model,
+    age_files,
     aged_database,
     check,
     compact_well,
@@ -365,6 +369,44 @@ def test_the_command_says_by_default_and_deletes_when_told(path: Path) -> None:
     assert ssts["deletable_bytes"] > 0
     assert document["dry_run"] is False
     assert len(names(path, "compacted")) == ssts["found"] - ssts["deletable"]
+    check(path, model)
+
+
+def test_the_command_does_with_each_kind_as_the_settings_say(path: Path) -> None:
+    model = aged_database(path)
+    age_files(path)
+    options = "slatedb.garbage_collector_options"
+    sets = [f"{options}.manifest_options.min_age=7d", f"{options}.wal_options.dry_run=true"]
+    given = [part for one in sets for part in ("--set", one)]
+    before = {folder: names(path, folder) for folder in ("manifest", "wal", "compactions")}
+    said = invoke_json("gc", *given, path)
+    assert (said["dry_run"], said["reported_only"]) == (True, [])
+    shown = invoke("gc", "--delete", *given, path)
+    assert "the settings say dry_run" in shown.stdout
+    assert names(path, "manifest") >= before["manifest"]
+    assert names(path, "wal") == before["wal"]
+    assert names(path, "compactions") < before["compactions"]
+    again = invoke_json("gc", "--delete", "--min-age", "1h", *given, path)
+    assert again["reported_only"] == ["wal"]
+    assert again["counts"]["manifest"]["deletable"] > 0
+    assert again["counts"]["wal"]["deletable"] > 0
+    assert not names(path, "manifest") >= before["manifest"]
+    assert names(path, "wal") == before["wal"]
+    every = {f"{options}.{name}.dry_run": True for name in GarbageCollectorSettings.model_fields}
+    with lithify.open(str(path), settings=every) as database:
+        document = database.collect_garbage(delete=True, min_age_s=0).document
+    assert set(document["reported_only"]) == set(document["counts"])
+    assert invoke_json("gc", "--delete", path)["counts"]["wal"]["deletable"] > 0
+    assert names(path, "wal") < before["wal"]
+    check(path, model)
+
+
+def test_fences_are_deleted_when_asked_for(path: Path) -> None:
+    model = aged_database(path)
+    found = invoke_json("gc", "--delete", "--wal-fences", "--min-age", "0", path)
+    assert found["counts"]["wal_fence"]["deletable"] > 0
+    assert found["reported_only"] == []
+    assert invoke_json("gc", "--wal-fences", "--min-age", "0", path)["counts"]["wal_fence"]["deletable"] == 0
     check(path, model)
 
 

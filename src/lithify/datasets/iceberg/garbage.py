@@ -38,7 +38,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.clock import Clock
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.collecting import DirectoryOptions, Due
+from lithify.datasets.collecting import DirectoryOptions, Due, carried_out
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deleting import (
@@ -112,6 +112,8 @@ class Report:
     """How many objects of Lithify's there were, by kind."""
     notes: tuple[str, ...] = ()
     """What was left alone as a whole, and why."""
+    reported_only: tuple[Kind, ...] = ()
+    """Kinds of which nothing was deleted although others were: so the settings say."""
 
     def count(self, kind: Kind) -> int:
         """How many objects of a kind are garbage."""
@@ -124,6 +126,26 @@ def collect(dataset: IcebergDataset, clock: Clock, options: GarbageOptions | Non
     `Refused` when nothing may be deleted because something contradicts itself; see the module.
     """
     return _Collection(dataset, clock, options if options is not None else GarbageOptions()).run()
+
+
+def collect_each(
+    dataset: IcebergDataset, clock: Clock, dues: Sequence[Due[Kind]], *, dry_run: bool, max_percent: int
+) -> Report:
+    """Collect once, some kinds otherwise than others (those that delete first); all as one report."""
+    done = carried_out(
+        dues,
+        lambda due: collect(
+            dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds, max_percent)
+        ),
+    )
+    said = {kind for due, _ in done if due.dry_run for kind in due.kinds}
+    return Report(
+        dry_run,
+        tuple(chain.from_iterable(report.garbage for _, report in done)),
+        {kind: count for due, report in done for kind, count in report.found.items() if kind in due.kinds},
+        tuple(dict.fromkeys(chain.from_iterable(report.notes for _, report in done))),
+        () if dry_run else tuple(kind for kind in Kind if kind in said),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.status import Status
 from lithify.config.model import Config
-from lithify.datasets.collecting import PeriodicCollector
+from lithify.datasets.collecting import PeriodicCollector, asked_for
 from lithify.datasets.iceberg import garbage, view
 from lithify.datasets.iceberg.beside import UNREAD
 from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.deleting import DEFAULT_MAX_PERCENT
+from lithify.datasets.iceberg.deleting import DEFAULT_MAX_PERCENT, check_percent
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
@@ -144,13 +144,13 @@ class IcebergKind:
         min_age_ms: int | None,
     ) -> Shown:
         max_percent = asked.given.get("max_percent")
-        options = garbage.GarbageOptions(
-            min_age_ms=garbage.DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms,
-            dry_run=dry_run,
-            max_percent=DEFAULT_MAX_PERCENT if max_percent is None else max_percent,
-        )
+        percent = DEFAULT_MAX_PERCENT if max_percent is None else max_percent
+        check_percent(percent)
+        options = garbage.collector_options(config.of(IcebergSettings).garbage)
+        dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
         dataset = self.open(url, config, clock, ids, lambda store: store, command_waiting(url, config))
-        return view.show_garbage(dataset.url, garbage.collect(dataset, clock, options))
+        report = garbage.collect_each(dataset, clock, dues, dry_run=dry_run, max_percent=percent)
+        return view.show_garbage(dataset.url, report)
 
     # History
 

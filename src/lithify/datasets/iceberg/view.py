@@ -211,12 +211,22 @@ def _total_json(total: Total) -> dict[str, int]:
 def show_garbage(url: str, report: Report) -> Shown:
     """What was deleted, or would be."""
     garbage = [{"kind": g.kind.value, "path": g.path, "size_bytes": g.size_bytes} for g in report.garbage]
-    document = {"url": url, "dry_run": report.dry_run, "garbage": garbage, "notes": list(report.notes)}
-    blocks: list[Block] = [Line("There is no garbage.")]
-    if report.garbage:
-        rows = [(found.kind.value, found.path, text.size(found.size_bytes)) for found in report.garbage]
-        title = "Would delete (dry run)" if report.dry_run else "Deleted"
-        blocks = [Table(title, columns("kind", "path", ">bytes"), rows, of="files")]
+    document = {
+        "url": url,
+        "dry_run": report.dry_run,
+        "garbage": garbage,
+        "reported_only": list(report.reported_only),
+        "notes": list(report.notes),
+    }
+    said = [g for g in report.garbage if report.dry_run or g.kind in report.reported_only]
+    deleted = [g for g in report.garbage if g not in said]
+    blocks: list[Block] = [] if report.garbage else [Line("There is no garbage.")]
+    for title, found in (("Deleted", deleted), ("Would delete (dry run)", said)):
+        if found:
+            rows = [(g.kind.value, g.path, text.size(g.size_bytes)) for g in found]
+            blocks.append(Table(title, columns("kind", "path", ">bytes"), rows, of="files"))
+    if said and not report.dry_run:
+        blocks.append(Line("Of these nothing was deleted: the settings say dry_run."))
     blocks.append(notes(report.notes))
     if report.dry_run and report.garbage:
         blocks.append(Line("Nothing was deleted; add --delete to do it."))

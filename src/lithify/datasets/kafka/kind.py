@@ -9,11 +9,10 @@ from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import Plan, Planner
 from lithify.compaction.status import Status
-from lithify.config.durations import to_milliseconds
 from lithify.config.model import Config
 from lithify.coordination.groups import GroupFiles
 from lithify.coordination.holds import checked_name
-from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector, asked_for
 from lithify.datasets.kafka import view
 from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.copies import checked_topic
@@ -136,9 +135,10 @@ class LogKind:
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        if min_age_ms is None:
-            min_age_ms = to_milliseconds(config.of(KafkaSettings).garbage.min_age)
-        report = collect(self._opened(url, config, clock, ids), min_age_ms=min_age_ms, dry_run=dry_run)
+        options = {"all": DirectoryOptions.of(config.of(KafkaSettings).garbage)}
+        (due,) = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
+        dataset = self._opened(url, config, clock, ids)
+        report = collect(dataset, min_age_ms=due.min_age_ms, dry_run=due.dry_run)
         return view.show_garbage(url, report)
 
     # History

@@ -35,6 +35,7 @@ from enum import StrEnum
 from functools import partial
 
 from lithify.clock import Clock
+from lithify.datasets.collecting import Due, carried_out
 from lithify.datasets.slatedb import retention
 from lithify.datasets.slatedb.detach import Detacher
 from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger
@@ -113,6 +114,8 @@ class Report:
     counts: Mapping[Kind, Count]
     """Of each kind that was asked for."""
     sst_cutoff: Cutoff
+    reported_only: tuple[Kind, ...] = ()
+    """Kinds of which nothing was deleted although others were: so the settings say."""
 
     @property
     def deletable(self) -> int:
@@ -134,6 +137,34 @@ def collect(
     `Refused` when there is no database, `CorruptObject` when a pinned manifest is missing.
     """
     return _Collection(store, paths, clock, options, ids if ids is not None else RandomIds(), rng).run()
+
+
+def collect_each(
+    store: ObjectStore,
+    paths: DatabasePaths,
+    clock: Clock,
+    dues: Sequence[Due[Kind]],
+    *,
+    dry_run: bool,
+    ids: Ids,
+) -> Report:
+    """Collect once, some kinds otherwise than others (those that delete first); all as one report."""
+    done = carried_out(
+        dues,
+        lambda due: collect(
+            store, paths, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds), ids=ids
+        ),
+    )
+    counts: dict[Kind, Count] = {}
+    for _, report in done:
+        counts = {**report.counts, **counts}  # only the first found the expired checkpoints
+    deleted = {kind for _, report in done if not report.dry_run for kind in report.counts}
+    return Report(
+        dry_run,
+        counts,
+        next(report.sst_cutoff for due, report in done if Kind.COMPACTED in due.kinds),
+        () if dry_run else tuple(kind for kind in Kind if kind in counts.keys() - deleted),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from lithify.clock import Clock, SystemClock
@@ -10,7 +11,7 @@ from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import MAX_PRIORITY, NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.compaction.status import Status
 from lithify.config.model import Config
-from lithify.datasets.collecting import PeriodicCollector
+from lithify.datasets.collecting import PeriodicCollector, asked_for
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
@@ -143,7 +144,7 @@ class SlateKind:
     def collector(
         self, dataset: SlateDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
     ) -> PeriodicCollector[garbage.Kind]:
-        options = GarbageCollectorOptions.of(config.of(SlatedbSettings).garbage_collector_options)
+        options = _garbage_options(config)
         return garbage_collector(dataset, clock, ids, options=options, observer=observer)
 
     def collect(
@@ -157,13 +158,15 @@ class SlateKind:
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        kinds = garbage.DEFAULT_KINDS
-        if asked.given.get("wal_fences"):
-            kinds |= {garbage.Kind.WAL_FENCE}
-        age_ms = garbage.DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms
-        options = garbage.GarbageOptions(min_age_ms=age_ms, dry_run=dry_run, kinds=kinds)
+        options = dict(_garbage_options(config).by_kind())
+        fences = options.pop(garbage.Kind.WAL_FENCE, None)
+        if fences is not None and asked.given.get("wal_fences"):
+            options[garbage.Kind.WAL_FENCE] = replace(fences, dry_run=False)  # by default services leave them
+        dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
         store, root = open_store(url, config.store_options_of(url), command_waiting(url, config))
-        return view.show_garbage(url, garbage.collect(store, DatabasePaths(root), clock, options, ids=ids))
+        paths = DatabasePaths(root)
+        report = garbage.collect_each(store, paths, clock, dues, dry_run=dry_run, ids=ids)
+        return view.show_garbage(url, report)
 
     # History
 
@@ -175,6 +178,10 @@ class SlateKind:
 
 
 KIND: Kind[SlateDataset] = SlateKind()
+
+
+def _garbage_options(config: Config) -> GarbageCollectorOptions:
+    return GarbageCollectorOptions.of(config.of(SlatedbSettings).garbage_collector_options)
 
 
 def _segment(asked: Asked) -> bytes | None:

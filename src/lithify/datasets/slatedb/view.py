@@ -10,7 +10,7 @@ from lithify.compaction.backlog import Backlog
 from lithify.compaction.model import Compaction
 from lithify.compaction.proposal import Plan
 from lithify.datasets.kind import Run
-from lithify.datasets.slatedb.garbage import Count, Report
+from lithify.datasets.slatedb.garbage import Count, Kind, Report
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
 from lithify.datasets.slatedb.shape import Shape, shape_of
@@ -386,26 +386,31 @@ def show_sst(key: str, facts: Mapping[str, Any]) -> Shown:
 
 def show_garbage(url: str, report: Report) -> Shown:
     """What was collected, or would be."""
-    counts = {kind.value: count for kind, count in report.counts.items()}
-    rows = [(name, *_cells(counts[kind])) for kind, name in _GARBAGE.items() if kind in counts]
-    sums = (
-        "all",
-        str(sum(count.found for count in counts.values())),
-        str(report.deletable),
-        text.size(sum(count.deletable_bytes for count in counts.values())),
-    )
-    blocks: list[Block] = [
-        Table(
-            "Would delete (dry run)" if report.dry_run else "Deleted",
-            columns("", ">found", ">deletable" if report.dry_run else ">deleted", ">bytes"),
-            rows,
-            sums=sums,
-        ),
-        Line(f"How young an SST may be is limited by: {report.sst_cutoff.reason}."),
-    ]
+    counts = {kind: c for kind, c in report.counts.items() if kind not in report.reported_only}
+    blocks: list[Block] = [_counted(counts, dry_run=report.dry_run)]
+    if report.reported_only:
+        counts = {kind: report.counts[kind] for kind in report.reported_only}
+        blocks.append(_counted(counts, dry_run=True))
+        blocks.append(Line("Of these nothing was deleted: the settings say dry_run."))
+    blocks.append(Line(f"How young an SST may be is limited by: {report.sst_cutoff.reason}."))
     if report.dry_run and report.deletable:
         blocks.append(Line("Nothing was deleted; add --delete to do it."))
     return Shown({"url": url, **asdict(report)}, tuple(blocks))
+
+
+def _counted(counts: Mapping[Kind, Count], *, dry_run: bool) -> Table:
+    named = {kind.value: count for kind, count in counts.items()}
+    return Table(
+        "Would delete (dry run)" if dry_run else "Deleted",
+        columns("", ">found", ">deletable" if dry_run else ">deleted", ">bytes"),
+        [(name, *_cells(named[kind])) for kind, name in _GARBAGE.items() if kind in named],
+        sums=(
+            "all",
+            str(sum(count.found for count in counts.values())),
+            str(sum(count.deletable for count in counts.values())),
+            text.size(sum(count.deletable_bytes for count in counts.values())),
+        ),
+    )
 
 
 def _cells(count: Count) -> tuple[str, str, str]:
