@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
         "7s", 7.0, lambda b: wiring.loop_options(b.config).commit_compacted_interval_s
     ),
     "service.worker_heartbeat_timeout": Case(
-        "70s", 70_000, lambda b: b.coordinator().worker_heartbeat_timeout_ms
+        "7s", 7000, lambda b: b.coordinator().worker_heartbeat_timeout_ms
     ),
     "service.max_attempts": Case(7, 7, lambda b: b.coordinator().max_attempts),
     "service.embedded_worker": Case(False, False, lambda b: b.config.service.embedded_worker),

@@ -111,8 +111,14 @@ class ServiceSettings(OwnSection):
 
     @model_validator(mode="after")
     def _check_silence(self) -> Self:
-        """A worker that works would be taken for dead."""
+        """Else a worker that works would be taken for dead. Who sets nothing but a short timeout gets
+        heartbeats that go with it."""
         if self.worker.heartbeat_interval >= self.worker_heartbeat_timeout:
+            if "heartbeat_interval" not in self.worker.model_fields_set:
+                third = max(self.worker_heartbeat_timeout / 3, timedelta(milliseconds=1))
+                worker = self.worker.model_copy(update={"heartbeat_interval": third})
+                object.__setattr__(self, "worker", worker)
+                return self
             interval, timeout = map(
                 format_duration, (self.worker.heartbeat_interval, self.worker_heartbeat_timeout)
             )
