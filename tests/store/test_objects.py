@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -224,15 +225,17 @@ def test_delete(place: Place) -> None:
 @pytest.mark.parametrize("sizes", [[], [5], [MB] * 3 + [7], [9 * MB, 1, 9 * MB], [3 * MB] * 8])
 def test_a_writer_shows_nothing_until_it_commits(place: Place, sizes: list[int]) -> None:
     key = place.key("written/large")
-    buffer = bytearray(max(sizes, default=0))
+    # Two buffers for all writes: the writer must be done with one when its next call returns. On page
+    # boundaries, so that those of a local file are read meanwhile.
+    buffers = [mmap.mmap(-1, max(sizes, default=0) or 1) for _ in range(2)]
     expected = b""
     with place.store.open_writer(key) as writer:
         for number, size in enumerate(sizes):
-            # One buffer for all writes: the writer must be done with it when it returns.
             part = bytes([number + 1]) * size
-            buffer[:size] = part
-            writer.write(memoryview(buffer)[:size])
-            buffer[:] = b"?" * len(buffer)
+            buffers[0][:size] = part
+            writer.write(memoryview(buffers[0])[:size])
+            buffers.reverse()
+            buffers[0][:] = b"?" * len(buffers[0])
             expected += part
         assert place.names() == []
         writer.commit()

@@ -90,6 +90,20 @@ def test_a_pass_is_decoding_deciding_and_filtering(seed: int, is_history: bool) 
         assert why[number] == expected
 
 
+def test_what_was_handed_out_stays_while_the_next_is_written_though_nothing_stays_between() -> None:
+    """A writer reads it until its next call, and for pieces of which nothing stays there is none."""
+    pieces = [("log", encode(logs.data(n, (f"{n}", "x" * 1000)))) for n in range(6)]
+    cleaner = Cleaner(KEEP, np.array([1, 3, 4], np.int64), NO_OFFSETS)
+    last, copy = memoryview(b""), b""
+    handed_out = 0
+    for found in cleaner.cleaned(pieces, bite_bytes=1):
+        assert bytes(last) == copy
+        if found.kept:
+            last, copy = memoryview(found.kept), bytes(found.kept)
+            handed_out += 1
+    assert handed_out == 3
+
+
 def refusal(data: bytes) -> LithifyError | None:
     try:
         decode(data, "log")

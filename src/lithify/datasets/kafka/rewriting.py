@@ -52,7 +52,8 @@ class BadRecords(Exception):
 
 
 class Rewriter:
-    """Writes what stays, for one thread."""
+    """Writes what stays, for one thread. What was handed out last that has any bytes stays as it is while the
+    next is written: whoever writes a file may still read it."""
 
     def __init__(self) -> None:
         self._targets = [new_bytes(0), new_bytes(0)]
@@ -85,6 +86,8 @@ class Rewriter:
             pack(target, output, codec, self._codecs)
         if status != Status.OK:
             raise BadRecords(status, int(output["batch"]) - 1)
+        if not output["position"]:
+            self._targets.reverse()  # nobody is handed this one, so the next goes here, not into the other
         return Rewritten(target[: output["position"]].data, tally)
 
     def _target(self, size: int) -> Bytes:
