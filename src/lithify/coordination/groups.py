@@ -31,6 +31,7 @@ from typing import Any
 
 from lithify.clock import Clock
 from lithify.coordination.holds import checked_name
+from lithify.coordination.readable import readable
 from lithify.coordination.thresholds import MAX_POSITION, threshold_fields, threshold_from
 from lithify.errors import (
     CorruptObject,
@@ -169,8 +170,8 @@ class GroupFiles:
             merged = said(before, now)
             if merged == before:
                 return
-            data = _readable(
-                partial(_encode_marks, member, merged), partial(_decode_marks, key=key, member=member)
+            data = readable(
+                partial(_encode_marks, member, merged), partial(_decode_marks, key=key, member=member), key
             )
             try:
                 if found is None:
@@ -230,7 +231,7 @@ class GroupFiles:
                 assert now.resolved >= then.resolved, "it never goes down"
             if after == before:
                 return None
-            return _readable(partial(encode, after), partial(decode, key=self._folder))
+            return readable(partial(encode, after), partial(decode, key=self._folder), self._folder)
 
         return self._decode(self.files.update(changed, self._clock, self._rng))
 
@@ -275,17 +276,6 @@ def _marks_in(standings: Mapping[int, Standing]) -> dict[int, Marks]:
 
 
 # Documents
-
-
-def _readable(encoded: Callable[[], bytes], read: Callable[[bytes], object]) -> bytes:
-    """What is to be written. `Refused` when it could not be read again."""
-    try:
-        data = encoded()
-        read(data)
-    except (CorruptObject, *UNDECODABLE) as error:
-        why = error.reason if isinstance(error, CorruptObject) else str(error)
-        raise Refused(f"nothing was written, since it could not be read again: {why}") from error
-    return data
 
 
 def encode(group: Group) -> bytes:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 from lithify.clock import Clock
+from lithify.coordination.readable import readable
 from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, Unsupported
 from lithify.fleet.catalog import Catalog
 from lithify.fleet.catalog_changes import CatalogChange
 from lithify.fleet.catalog_documents import decode, encode
 from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
@@ -87,16 +88,8 @@ class CatalogFiles:
         return self._published(self.versions.update(apply, self._clock, self._rng))
 
     def _encoded(self, catalog: Catalog) -> bytes:
-        """As it is published. `Refused` when it could not be read again."""
-        try:
-            data = encode(catalog)
-            decode(data, self._url)
-        except (CorruptObject, *UNDECODABLE) as error:
-            why = error.reason if isinstance(error, CorruptObject) else str(error)
-            raise Refused(
-                f"{self._url}: nothing was written, since it could not be read again: {why}"
-            ) from error
-        return data
+        """As it is published."""
+        return readable(partial(encode, catalog), partial(decode, key=self._url), self._url)
 
     def _published(self, version: Version | None) -> Numbered:
         if version is None:

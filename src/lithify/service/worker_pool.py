@@ -287,9 +287,8 @@ class WorkerPool:
 
     def _look(self, member: _Member) -> bool:
         member.is_well = False
-        if member.error is not None and monotonic_ms(self._clock) - member.failed_at_ms < self._pause_ms(
-            member
-        ):
+        rested_ms = monotonic_ms(self._clock) - member.failed_at_ms
+        if member.error is not None and rested_ms < self._pause_ms(member):
             return False
         try:
             with contained(f"a round over {member.url}"):

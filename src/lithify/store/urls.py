@@ -29,7 +29,7 @@ from datetime import timedelta
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from obstore.exceptions import BaseError
@@ -81,7 +81,7 @@ _CREDENTIALS = (
     TOKEN_OPTION,
     "azure_storage_sas_key",
 )
-DROPPED = "\t\n\r"
+_DROPPED = "\t\n\r"
 """What `urlsplit` leaves out of a URL without a word, so that this would name another place."""
 SCHEMES = ("file", "memory", *_PROVIDER_PREFIXES)
 """What a URL of a store begins with."""
@@ -136,15 +136,7 @@ def open_store(
     scheme, rest = split_scheme(url)
     if scheme is None:
         return _local(url, url, options)
-    dropped = next((odd for odd in DROPPED if odd in rest), None)
-    if dropped is not None:
-        raise Refused(f"{url!r}: {dropped!r} cannot be part of a URL; write {quote(dropped)} for it")
-    try:
-        parts = urlsplit(f"{scheme}:{rest}")
-    except ValueError as error:
-        raise Refused(f"{url}: is no URL: {error}") from error
-    if parts.query or parts.fragment:
-        raise Refused(f"{url}: a '?' or '#' cannot be part of the URL; write %3F or %23 if the path has one")
+    parts = split_url(f"{scheme}:{rest}", url)
     path = unquote(parts.path)
     if scheme == "file":
         if parts.netloc not in ("", "localhost"):
@@ -167,6 +159,21 @@ def open_store(
     if credentials is None and waiting.is_shared:
         return _shared_remote(root, provider, options or {}, waiting), _prefix(url, path)
     return _remote(root, provider, options or {}, waiting, credentials), _prefix(url, path)
+
+
+def split_url(whole: str, url: str) -> SplitResult:
+    """The parts of a URL, which was given as `url`. `Refused` for one that would name another place than it
+    seems to."""
+    dropped = next((odd for odd in _DROPPED if odd in whole), None)
+    if dropped is not None:
+        raise Refused(f"{url!r}: {dropped!r} cannot be part of a URL; write {quote(dropped)} for it")
+    try:
+        parts = urlsplit(whole)
+    except ValueError as error:
+        raise Refused(f"{url}: is no URL: {error}") from error
+    if parts.query or parts.fragment:
+        raise Refused(f"{url}: a '?' or '#' cannot be part of the URL; write %3F or %23 if the path has one")
+    return parts
 
 
 def split_scheme(url: str) -> tuple[str | None, str]:

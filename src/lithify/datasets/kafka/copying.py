@@ -39,7 +39,7 @@ from lithify.datasets.kafka.copies import (
     told_of,
     with_topic,
 )
-from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key, read_metadata
+from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.objects import (
     RECORDS,
@@ -55,7 +55,7 @@ from lithify.datasets.kafka.layouts.objects import (
 )
 from lithify.datasets.kafka.manifest import Action, Manifest
 from lithify.datasets.kafka.object_times import put_times_right
-from lithify.datasets.kafka.publishing import Changed
+from lithify.datasets.kafka.publishing import Changed, has_metadata, read_same_topic
 from lithify.datasets.kafka.record_batches import rebased
 from lithify.datasets.kafka.state import Copied
 from lithify.datasets.kafka.tasks import Movements, Output, TaskResult, Work, reporting
@@ -206,12 +206,7 @@ class _Copying:
 
     def _look(self) -> None:
         task = self._task
-        try:
-            found = read_metadata(self._store, task.root)
-        except DatasetNotFound as error:
-            raise Changed(str(error)) from error
-        if found.topic.id != task.topic_id:
-            raise Changed(f"{task.root}: the topic was deleted and made again")
+        found = read_same_topic(self._store, task.root, task.topic_id)
         new = find_topic(self._store, task.root, task.target)
         if new.id not in (None, task.target_id):
             raise Refused(
@@ -222,13 +217,8 @@ class _Copying:
 
     def _look_again(self) -> None:
         """Before something is written."""
-        key = metadata_key(self._task.root)
-        try:
-            if self._store.head(key).etag == self._etag:
-                return
-        except ObjectNotFound as error:
-            raise Changed(f"{key} is gone") from error
-        self._look()
+        if not has_metadata(self._store, self._task.root, self._etag):
+            self._look()
 
     def _planned(self, segments: tuple[Segment, ...]) -> tuple[dict[int, str], list[Segment]]:
         """Keys of what was merged by their base, and what is copied as it is, in order."""

@@ -31,7 +31,7 @@ from itertools import islice
 from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
-from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key, read_metadata
+from lithify.datasets.kafka.layouts.cluster_metadata import TopicMetadata, metadata_key, read_metadata
 from lithify.datasets.kafka.layouts.contract import fingerprint_of
 from lithify.datasets.kafka.layouts.objects import (
     REQUESTS,
@@ -119,6 +119,26 @@ class Changed(Exception):
     """The topic is not what was planned on. The message says what is another, in words."""
 
 
+def read_same_topic(store: ObjectStore, root: str, topic_id: str) -> TopicMetadata:
+    """What the broker says of the topic. `Changed` where it is another one, or none any more."""
+    try:
+        found = read_metadata(store, root)
+    except DatasetNotFound as error:
+        raise Changed(str(error)) from error
+    if found.topic.id != topic_id:
+        raise Changed(f"{root}: the topic was deleted and made again")
+    return found
+
+
+def has_metadata(store: ObjectStore, root: str, etag: str | None) -> bool:
+    """Whether the broker's metadata are those with this etag still. `Changed` where they are gone."""
+    key = metadata_key(root)
+    try:
+        return store.head(key).etag == etag
+    except ObjectNotFound as error:
+        raise Changed(f"{key} is gone") from error
+
+
 def publish_merged(task: PublishTask) -> TaskResult:
     """Inside a Spark task: put what was merged in its place, or take that up again."""
     return reporting(task.work, lambda own, movements: _publish(task, own, movements, SystemClock()))
@@ -201,12 +221,7 @@ class _Publication:
     def _look(self) -> str:
         """What the broker wrote last. `Changed` for another topic."""
         task = self._task
-        try:
-            found = read_metadata(self._store, task.root)
-        except DatasetNotFound as error:
-            raise Changed(str(error)) from error
-        if found.topic.id != task.topic_id:
-            raise Changed(f"{task.root}: the topic was deleted and made again")
+        found = read_same_topic(self._store, task.root, task.topic_id)
         self._etag = found.object.etag
         beside = self._store.folder(task.records.rpartition("/")[0]).objects
         watermark = next((meta for meta in beside if meta.key.endswith(f"/{WATERMARK}")), None)
@@ -214,13 +229,9 @@ class _Publication:
 
     def _look_again(self) -> None:
         """Before something is written."""
-        etag, task = self._etag, self._task
-        key = metadata_key(task.root)
-        try:
-            if self._store.head(key).etag == etag:
-                return
-        except ObjectNotFound as error:
-            raise Changed(f"{key} is gone") from error
+        task = self._task
+        if has_metadata(self._store, task.root, self._etag):
+            return
         self._look()
         if task.standstill.quiet_ms:
             raise Refused(self._moves())

@@ -120,16 +120,25 @@ def _zlib_decompress(
     return _guarded(raised, _inflate, target, capacity, source, length)
 
 
-def _zlib_compress(
-    raised: list[BaseException],
-    _context: int,
-    target: int,
-    capacity: int,
-    source: int,
-    length: int,
-    level: int,
-) -> int:
-    return _guarded(raised, lambda data: [zlib.compress(data, level)], target, capacity, source, length)
+def _compressor(pack: Callable[[bytes, int], bytes]) -> Callable[..., int]:
+    """The callback that packs bytes at a level."""
+
+    def compress(
+        raised: list[BaseException],
+        _context: int,
+        target: int,
+        capacity: int,
+        source: int,
+        length: int,
+        level: int,
+    ) -> int:
+        return _guarded(raised, lambda data: [pack(data, level)], target, capacity, source, length)
+
+    return compress
+
+
+_zlib_compress = _compressor(lambda data, level: zlib.compress(data, level))
+_zstd_compress = _compressor(lambda data, level: zstandard.ZstdCompressor(level=level).compress(data))
 
 
 def _zstd_decompress(
@@ -137,21 +146,6 @@ def _zstd_decompress(
 ) -> int:
     def work(data: bytes) -> list[bytes]:
         return [zstandard.ZstdDecompressor().decompress(data, max_output_size=capacity)]
-
-    return _guarded(raised, work, target, capacity, source, length)
-
-
-def _zstd_compress(
-    raised: list[BaseException],
-    _context: int,
-    target: int,
-    capacity: int,
-    source: int,
-    length: int,
-    level: int,
-) -> int:
-    def work(data: bytes) -> list[bytes]:
-        return [zstandard.ZstdCompressor(level=level).compress(data)]
 
     return _guarded(raised, work, target, capacity, source, length)
 
