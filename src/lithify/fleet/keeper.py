@@ -18,8 +18,8 @@ Each `tick`:
    that; and of what was admitted it looks first at what it leads already.
 6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`), and
    what members left whose object was lost.
-7. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
-   first one where commits never end; of what cannot be looked at, once it can.
+7. Garbage of what it committed is collected when it is time to (`lithify.fleet.garbage_times`); of what
+   cannot be looked at, once it can.
 
 Everything here but the ledgers may be lost: a keeper that starts finds the datasets by the catalog, what runs
 by their ledgers, and what is wanted by planning anew. Two keepers that both believe to own a dataset, because
@@ -41,6 +41,7 @@ from lithify.fleet.catalog_files import FollowedCatalog
 from lithify.fleet.catalog_history import RUN_EVERY_S, Ended
 from lithify.fleet.discovery import Discovery, FindDatasets
 from lithify.fleet.files import FleetFiles
+from lithify.fleet.garbage_times import GarbageTimes
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     DEAD_AFTER_MS,
@@ -76,8 +77,6 @@ from lithify.planning.fleet.wants import Want
 from lithify.store import together
 
 WAKES_EVERY_S = 5.0
-COLLECT_AFTER_S = 600.0
-COLLECT_AT_LEAST_S = 3_600.0
 REMEMBER_EVERY_S = 60.0
 LOOKS_AT_ONCE = 32
 _NOTHING = Known()
@@ -147,8 +146,7 @@ class Keeper:
         self._catalog_of: dict[WorkKey, int] = {}
         """The version of the catalog under which what is admitted or under way was admitted."""
         self._boards = OwnBoards(name, ports.files)
-        self._committed_since_ms: dict[str, int] = {}
-        """By URL, when it was first committed to since garbage was last collected."""
+        self._garbage_times = GarbageTimes()
         self._named = Named()
         self._waits: dict[tuple[str, str | None], Waits] = {}
         """By queue id and tenant: how long what was claimed had waited."""
@@ -270,7 +268,7 @@ class Keeper:
                 known[url] = watched.known
             else:
                 self._forget_admitted(url, ())
-                self._committed_since_ms.pop(url, None)
+                self._garbage_times.forget(url)
                 self._ports.left(url)
             for admission in self._admissions.values():
                 admission.forget(url)
@@ -530,18 +528,11 @@ class Keeper:
     def _collect(self) -> None:
         now_ms = self._clock.now_ms()
         for url, watched in self._watched.items():
-            committed_ms, collected_ms = watched.known.committed_ms, watched.known.collected_ms
-            if committed_ms is None or (
-                collected_ms is not None and collected_ms >= committed_ms + _AFTER_MS
-            ):
-                continue
             if watched.error is not None:
                 continue  # who cannot look at it cannot collect either
-            is_quiet = watched.is_at_rest and now_ms - committed_ms >= _AFTER_MS
-            since_ms = self._committed_since_ms.setdefault(url, committed_ms)
-            is_due = is_quiet or now_ms - since_ms >= _AT_LEAST_MS
+            is_due = self._garbage_times.is_due(url, watched.known, now_ms, is_at_rest=watched.is_at_rest)
             if is_due and self._has_collected(url, watched.rule):
-                self._committed_since_ms[url] = now_ms
+                self._garbage_times.has_collected(url, now_ms)
                 watched.known = replace(watched.known, collected_ms=now_ms)
 
     def _has_collected(self, url: str, rule: Rule) -> bool:
@@ -596,10 +587,6 @@ class Keeper:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_s()
-
-
-_AFTER_MS = round(COLLECT_AFTER_S * 1000)
-_AT_LEAST_MS = round(COLLECT_AT_LEAST_S * 1000)
 
 
 def _with_backlog(amounts: Amounts, bytes_per_s: int) -> Amounts:

@@ -1,0 +1,39 @@
+"""When garbage of what a keeper committed is to be collected (pure).
+
+`COLLECT_AFTER_S` after the last commit, once the dataset is at rest: what commits have left is garbage by
+then. Where commits never end, `COLLECT_AT_LEAST_S` after the first one, and again after as long.
+"""
+
+from __future__ import annotations
+
+from lithify.fleet.memory import Known
+
+COLLECT_AFTER_S = 600.0
+COLLECT_AT_LEAST_S = 3_600.0
+_AFTER_MS = round(COLLECT_AFTER_S * 1000)
+_AT_LEAST_MS = round(COLLECT_AT_LEAST_S * 1000)
+
+
+class GarbageTimes:
+    """Of the datasets of one keeper. Times are wall-clock milliseconds of it."""
+
+    def __init__(self) -> None:
+        self._committed_since_ms: dict[str, int] = {}
+        """By URL, when it was first committed to since garbage was last collected."""
+
+    def is_due(self, url: str, known: Known, now_ms: int, *, is_at_rest: bool) -> bool:
+        """Whether to collect garbage of a dataset of which this is known."""
+        committed_ms, collected_ms = known.committed_ms, known.collected_ms
+        if committed_ms is None or (collected_ms is not None and collected_ms >= committed_ms + _AFTER_MS):
+            return False
+        is_quiet = is_at_rest and now_ms - committed_ms >= _AFTER_MS
+        since_ms = self._committed_since_ms.setdefault(url, committed_ms)
+        return is_quiet or now_ms - since_ms >= _AT_LEAST_MS
+
+    def has_collected(self, url: str, now_ms: int) -> None:
+        """It was handed to collection."""
+        self._committed_since_ms[url] = now_ms
+
+    def forget(self, url: str) -> None:
+        """It is not this keeper's any more."""
+        self._committed_since_ms.pop(url, None)
