@@ -13,8 +13,9 @@ Memory is bounded by `equality_deletes.MAX_ROWS` keys, of `MAX_HELD_BYTES` in al
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from pyiceberg.table.name_mapping import NameMapping
 from lithify.datasets.iceberg.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.opened_ahead import DataPath, OpenedAhead, Wanted
 from lithify.datasets.iceberg.projection import Projection
 from lithify.datasets.iceberg.stored import BATCH_ROWS
 from lithify.errors import CorruptObject, Unsupported
@@ -51,10 +53,10 @@ def key_schema(schema: Schema, field_ids: Key) -> pa.Schema:
 
 
 def read_keys(
-    io: FileIO, delete: EqualityDelete, schema: Schema, names: NameMapping | None
+    opened: Callable[[], Any], delete: EqualityDelete, schema: Schema, names: NameMapping | None
 ) -> Iterator[pa.RecordBatch]:
-    """The keys in a delete file of a table with this schema and name mapping."""
-    with translated(f"reading {delete.path}"), io.new_input(delete.path).open() as stream:
+    """The keys in a delete file, which `opened` opens, of a table with this schema and name mapping."""
+    with translated(f"reading {delete.path}"), opened() as stream:
         file = open_file(stream)
         reason = why_unfit(file, schema, names)
         if reason is not None:
@@ -82,8 +84,10 @@ class DeletedKeys:
         """Read them. `Unsupported` where they cannot be applied, or are too many."""
         read: dict[Key, list[tuple[pa.RecordBatch, int]]] = defaultdict(list)
         held_bytes = 0
-        for delete in deletes:
-            for batch in read_keys(io, delete, schema, names):
+        chosen = tuple(deletes)
+        files = OpenedAhead(io, [DataPath.of(delete.file, Wanted.ALL) for delete in chosen])
+        for delete in chosen:
+            for batch in read_keys(files.take, delete, schema, names):
                 read[delete.field_ids].append((batch, delete.number))
                 held_bytes += batch.nbytes
                 if held_bytes > MAX_HELD_BYTES:

@@ -1,7 +1,8 @@
 """How many rows of data files the deletes of a snapshot leave, counted for the commit: apart from the tasks
 that rewrite them, from the files alone, and with other means, so that an error of either shows.
 
-1. Deleted positions are counted each once; those that are none of the file do not count.
+1. Deleted positions are counted each once; those that are none of the file do not count. A delete file is
+   read once, by Arrow alone, and only what it has of the counted files is held.
 2. Where equality deletes apply to a file, the columns they are by are read of it, without the rows that are
    hidden by position. What is left is joined with the deleted keys, both as texts in which a null is one more
    value, and rows that find a key are left out.
@@ -15,14 +16,17 @@ Memory is bounded by the keys (`equality_keys`) and those of `JOINED_ROWS` rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import _get_column_projection_values, _read_deletes
+from pyiceberg.io.pyarrow import _get_column_projection_values
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 
 from lithify.datasets.iceberg.columns import columns_of, open_file
@@ -30,16 +34,22 @@ from lithify.datasets.iceberg.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.equality_keys import Key, key_schema, read_keys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing
+from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
+from lithify.datasets.iceberg.position_deletes import format_of
 from lithify.datasets.iceberg.projection import Projection
+from lithify.store.together import all_of
 
 JOINED_ROWS = 1024 * 1024
 """Rows of a data file that are joined with the deleted keys at once."""
 
+MAX_READERS = 8
+"""Delete files read at once."""
+
 MAX_JOINED_ROWS = 50_000_000
 """Rows of data files that are joined for one commit: some ten seconds on a core."""
 
-Positions = Mapping[str, pa.ChunkedArray]
-"""Deleted positions in a delete file, by the path of the data file."""
+Positions = npt.NDArray[np.int64]
+"""Of deleted rows in a data file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +90,19 @@ class LiveRows:
         entries = [e for e in listing.findable(DataFileContent.DATA) if e.data_file.file_path in wanted]
         entries.sort(key=lambda entry: entry.data_file.record_count)
         applied = [(entry, listing.deletes_of(entry)) for entry in entries]
-        delete_files = {delete.file_path: delete for _, deletes in applied for delete in deletes}
+        needed: dict[str, tuple[DataFile, set[str]]] = {}
+        for entry, deletes in applied:
+            for delete in deletes:
+                needed.setdefault(delete.file_path, (delete, set()))[1].add(entry.data_file.file_path)
+        asked = (partial(_positions, io, *want) for want in needed.values())
         with translated("reading position deletes"):
-            positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
+            positions = dict(zip(needed, all_of(asked, MAX_READERS), strict=True))
         joins = _Joins(io, listing)
         rows = dict.fromkeys(wanted, RowCount())
         for entry, deletes in applied:
             file = entry.data_file
-            hidden = _hidden(file, [positions[delete.file_path] for delete in deletes])
+            found = (positions[delete.file_path].get(file.file_path) for delete in deletes)
+            hidden = _hidden(file, [deleted for deleted in found if deleted is not None])
             equality = listing.equality_deletes.of(entry)
             least = most = file.record_count - len(hidden)
             if equality and file.record_count <= self._may_join:
@@ -99,10 +114,23 @@ class LiveRows:
         return rows
 
 
-def _hidden(file: DataFile, deletes: Sequence[Positions]) -> set[int]:
-    """The positions of a file that these delete."""
-    of_file = [found for deleted in deletes if (found := deleted.get(file.file_path)) is not None]
-    return {p for found in of_file for p in pc.unique(found).to_pylist() if 0 <= p < file.record_count}
+def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Positions]:
+    """What a delete file has of each of these data files."""
+    with DataPath.of(delete, Wanted.ALL).open(io) as stream:
+        fragment = format_of(delete).make_fragment(stream)
+        rows = ds.Scanner.from_fragment(fragment, columns=["file_path", "pos"]).to_reader()
+        # Filtered behind the file, whose statistics may be wrong.
+        scanner = ds.Scanner.from_batches(rows, filter=ds.field("file_path").isin(sorted(paths)))
+        table = scanner.to_table().unify_dictionaries()
+    found = table.group_by("file_path").aggregate([("pos", "distinct")])
+    by_path = zip(found.column("file_path").to_pylist(), found.column("pos_distinct"), strict=True)
+    return {path: positions.values.to_numpy() for path, positions in by_path}
+
+
+def _hidden(file: DataFile, deletes: Iterable[Positions]) -> Positions:
+    """The positions of a file that these delete, ascending."""
+    found = np.unique(np.concatenate([np.empty(0, np.int64), *deletes]))
+    return found[(found >= 0) & (found < file.record_count)]
 
 
 class _Joins:
@@ -114,7 +142,7 @@ class _Joins:
         self._schema, self._names = listing.metadata.schema(), listing.metadata.name_mapping()
         self._keys: dict[str, pa.Table] = {}
 
-    def left(self, entry: ManifestEntry, hidden: set[int], deletes: Sequence[EqualityDelete]) -> int:
+    def left(self, entry: ManifestEntry, hidden: Positions, deletes: Sequence[EqualityDelete]) -> int:
         """How many rows of a data file are neither at a hidden position nor deleted by key."""
         deleted: dict[Key, list[pa.Table]] = defaultdict(list)
         for delete in deletes:
@@ -130,16 +158,16 @@ class _Joins:
     def _deleted(self, delete: EqualityDelete) -> pa.Table:
         if delete.path not in self._keys:
             empty = key_schema(self._schema, delete.field_ids).empty_table()
-            batches = read_keys(self._io, delete, self._schema, self._names)
+            opened = partial(DataPath.of(delete.file, Wanted.ALL).open, self._io)
+            batches = read_keys(opened, delete, self._schema, self._names)
             tables = [_as_texts(pa.Table.from_batches([batch])) for batch in batches]
             self._keys[delete.path] = pa.concat_tables([_as_texts(empty), *tables])
         return self._keys[delete.path]
 
-    def _rows(self, file: DataFile, hidden: set[int], field_ids: Key) -> Iterator[pa.Table]:
+    def _rows(self, file: DataFile, hidden: Positions, field_ids: Key) -> Iterator[pa.Table]:
         """The keys of the rows of a data file, but for those at hidden positions."""
-        positions = np.array(sorted(hidden), np.int64)
         path = file.file_path
-        with translated(f"reading {path}"), self._io.new_input(path).open() as stream:
+        with translated(f"reading {path}"), DataPath.of(file, Wanted.SOME).open(self._io) as stream:
             source = open_file(stream)
             columns = columns_of(source.schema_arrow, self._names)
             ids = {column.field_id for column in columns if column.field_id is not None}
@@ -152,9 +180,9 @@ class _Joins:
             names = [column.name for column in read]
             start = 0
             for batch in source.iter_batches(JOINED_ROWS, columns=names, use_threads=False):
-                first, last = np.searchsorted(positions, [start, start + batch.num_rows])
+                first, last = np.searchsorted(hidden, [start, start + batch.num_rows])
                 kept = np.ones(batch.num_rows, np.bool_)
-                kept[positions[first:last] - start] = False
+                kept[hidden[first:last] - start] = False
                 start += batch.num_rows
                 yield _as_texts(pa.Table.from_batches([projection.apply(batch.filter(pa.array(kept)))]))
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
 
 from lithify.datasets.iceberg.stored_files import MIB, TAIL_BYTES, StoredFile
 from lithify.store import together
@@ -44,6 +45,11 @@ class DataPath:
     size_bytes: int
     """What its manifest says."""
     wanted: Wanted
+
+    @classmethod
+    def of(cls, file: DataFile, wanted: Wanted) -> DataPath:
+        """A data or delete file, as its manifest describes it."""
+        return cls(file.file_path, file.file_size_in_bytes, wanted)
 
     @property
     def held_bytes(self) -> int:

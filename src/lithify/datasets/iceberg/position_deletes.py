@@ -1,23 +1,26 @@
 """Position delete files: their rows read, merged and written (Iceberg format: position delete files).
 
-1. Rows of several files are read whole, paths as numbers; those that do not apply to a live data file are
-   left out.
+1. Rows of several files are read, paths as numbers; those of data files that nobody asks about, or to which
+   they do not apply, are left out.
 2. They are sorted by path and position, each once.
-3. They are written to one file. The bounds of the paths are exact, and where there is one path only, the
-   entry names the data file.
+3. Merged ones are written to one file. The bounds of the paths are exact, and where there is one path only,
+   the entry names the data file.
 
 A file with more than a path and a position, which may have the deleted rows themselves, is `Unmergeable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
@@ -27,6 +30,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
 from lithify.errors import LithifyError
 
 POSITION_FIELD_ID = 2147483545
@@ -58,36 +62,71 @@ class Positions:
     def __len__(self) -> int:
         return len(self.position)
 
+    def by_path(self) -> dict[str, npt.NDArray[np.int64]]:
+        """The positions of each data file, ascending."""
+        starts = np.searchsorted(self.path, np.arange(len(self.paths) + 1, dtype=np.int32)).tolist()
+        return {path: self.position[starts[n] : starts[n + 1]] for n, path in enumerate(self.paths)}
+
+
+class _Rows:
+    """Rows that are collected from batches of a path, as a dictionary, and a position."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._codes = [np.empty(0, dtype=np.int32)]
+        self._positions = [np.empty(0, dtype=np.int64)]
+
+    def add(self, batch: pa.RecordBatch, is_wanted: Callable[[str], bool]) -> None:
+        """Those of the data files that are wanted."""
+        names = batch.column(0).dictionary.to_pylist()
+        indices = batch.column(0).indices.to_numpy()
+        used = set(np.unique(indices).tolist())
+        number = [self._number(name) if n in used and is_wanted(name) else -1 for n, name in enumerate(names)]
+        code = np.array(number, dtype=np.int32)[indices]
+        self._codes.append(code[code >= 0])
+        self._positions.append(batch.column(1).to_numpy()[code >= 0])
+
+    def sorted(self) -> Positions:
+        paths = sorted(self._numbers)
+        rank = np.empty(len(paths), dtype=np.int32)
+        for n, path in enumerate(paths):
+            rank[self._numbers[path]] = n
+        code, position = rank[np.concatenate(self._codes)], np.concatenate(self._positions)
+        order = np.lexsort((position, code))
+        code, position = code[order], position[order]
+        is_new = np.ones(len(code), dtype=bool)
+        is_new[1:] = (code[1:] != code[:-1]) | (position[1:] != position[:-1])
+        return Positions(paths, code[is_new], position[is_new])
+
+    def _number(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
 
 def merged(io: FileIO, files: Sequence[DataFile], applies: Callable[[str, str], bool]) -> Positions:
     """The rows of these delete files. `applies` says of a delete file and a data file, by their paths,
     whether the one applies to the other."""
-    numbers: dict[str, int] = {}
-    codes, positions = [], []
+    rows = _Rows()
     for file in files:
-        table = _read(io, file)
-        for batch in table.to_batches():
-            names = batch.column(0).dictionary.to_pylist()
-            indices = batch.column(0).indices.to_numpy()
-            used = set(np.unique(indices).tolist())
-            number = [
-                numbers.setdefault(name, len(numbers)) if n in used and applies(file.file_path, name) else -1
-                for n, name in enumerate(names)
-            ]
-            code = np.array(number, dtype=np.int32)[indices]
-            codes.append(code[code >= 0])
-            positions.append(batch.column(1).to_numpy()[code >= 0])
-    paths = sorted(numbers)
-    rank = np.empty(len(paths), dtype=np.int32)
-    for n, path in enumerate(paths):
-        rank[numbers[path]] = n
-    code = rank[np.concatenate([*codes, np.empty(0, dtype=np.int32)])]
-    position = np.concatenate([*positions, np.empty(0, dtype=np.int64)])
-    order = np.lexsort((position, code))
-    code, position = code[order], position[order]
-    is_new = np.ones(len(code), dtype=bool)
-    is_new[1:] = (code[1:] != code[:-1]) | (position[1:] != position[:-1])
-    return Positions(paths, code[is_new], position[is_new])
+        for batch in _whole(io, file).to_batches():
+            rows.add(batch, partial(applies, file.file_path))
+    return rows.sorted()
+
+
+def positions_of(io: FileIO, file: DataFile, paths: Collection[str]) -> Positions:
+    """The rows that a delete file has of these data files, of which there is at least one. Memory is taken
+    for those only; row groups of other files are not read where their statistics tell."""
+    name = pc.field("file_path")
+    rows = _Rows()
+    with DataPath.of(file, Wanted.SOME).open(io) as stream:
+        scanner = ds.Scanner.from_fragment(
+            format_of(file).make_fragment(stream),
+            columns=_SCHEMA.names,
+            filter=(name >= min(paths)) & (name <= max(paths)),
+            use_threads=False,
+        )
+        for batch in scanner.to_batches():
+            rows.add(_with_dictionary(batch), paths.__contains__)
+    return rows.sorted()
 
 
 def write(
@@ -125,8 +164,8 @@ def write(
     return file
 
 
-def _read(io: FileIO, file: DataFile) -> pa.Table:
-    with io.new_input(file.file_path).open() as stream:
+def _whole(io: FileIO, file: DataFile) -> pa.Table:
+    with DataPath.of(file, Wanted.ALL).open(io) as stream:
         source = pq.ParquetFile(stream, read_dictionary=["file_path"])
         names = source.schema_arrow.names
         if sorted(names) != ["file_path", "pos"]:
@@ -137,3 +176,18 @@ def _read(io: FileIO, file: DataFile) -> pa.Table:
     if any(column.null_count for column in table.columns):
         raise Unmergeable("have nulls")
     return table.select(["file_path", "pos"]).cast(_SCHEMA)
+
+
+def format_of(file: DataFile) -> ds.FileFormat:
+    """How Arrow reads a delete file: paths as a dictionary, where it can."""
+    if file.file_format == FileFormat.ORC:
+        return ds.OrcFileFormat()
+    return ds.ParquetFileFormat(dictionary_columns={"file_path"}, pre_buffer=True)
+
+
+def _with_dictionary(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with its paths as a dictionary, which ORC does not read them as."""
+    paths = batch.column(0)
+    if not pa.types.is_dictionary(paths.type):
+        paths = paths.dictionary_encode()
+    return pa.record_batch([paths, batch.column(1)], names=_SCHEMA.names)

@@ -23,14 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
     _get_column_projection_values,
-    _read_all_delete_files,
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.table import FileScanTask
 
 from lithify.datasets.iceberg.columns import Column, columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.deleted_rows import DeletedRows
 from lithify.datasets.iceberg.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import TimeRange
@@ -67,6 +66,7 @@ class RangeReader:
         paths = parquet_path_to_id_mapping(self.file_schema)
         self._dictionaries = tuple(path for path, field_id in paths.items() if field_id in task.repeating)
         self._names = task.metadata.name_mapping()
+        self._deleted_rows = DeletedRows(task.io, task.sources)
         self._newest_delete = max((delete.number for delete in task.equality_deletes), default=-1)
 
     def column_name(self, field_id: int) -> str:
@@ -76,11 +76,7 @@ class RangeReader:
     def opened_ahead(self) -> OpenedAhead:
         """The sources' files, in their order."""
         files = [
-            DataPath(
-                source.file.file_path,
-                source.file.file_size_in_bytes,
-                Wanted.ALL if source.is_inside else Wanted.SOME,
-            )
+            DataPath.of(source.file, Wanted.ALL if source.is_inside else Wanted.SOME)
             for source in self._task.sources
         ]
         return OpenedAhead(self._task.io, files)
@@ -111,7 +107,7 @@ class RangeReader:
     ) -> Iterator[pa.RecordBatch]:
         columns = columns_of(file.schema_arrow, self._names)
         projection = self._projection(columns, source)
-        time_id, deleted = self._task.time_field_id, self._deleted(source)
+        time_id, deleted = self._task.time_field_id, self._deleted_rows.of(source)
         time_in_file = next((column.name for column in columns if column.field_id == time_id), None)
         time_name = self.column_name(time_id)
         start = 0
@@ -141,12 +137,6 @@ class RangeReader:
         spec = self._task.metadata.specs()[self._task.spec_id]
         constants = _get_column_projection_values(source.file, self._schema, self._schema, spec, ids)
         return Projection(columns, self.arrow_schema, constants, source.file.file_path)
-
-    def _deleted(self, source: SourceFile) -> npt.NDArray[np.int64]:
-        """Positions of deleted rows, ascending, each once."""
-        task = FileScanTask(source.file, delete_files=set(source.delete_files))
-        chunks = _read_all_delete_files(self._task.io, [task]).get(source.file.file_path, [])
-        return np.unique(np.concatenate([np.empty(0, np.int64), *(chunk.to_numpy() for chunk in chunks)]))
 
 
 def _without(batch: pa.RecordBatch, deleted: npt.NDArray[np.int64], start: int) -> pa.RecordBatch:

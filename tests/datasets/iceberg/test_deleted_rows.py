@@ -1,0 +1,129 @@
+"""Rows deleted by position: which they are, however delete files and data files belong together, and how
+often a delete file is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import orc
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+from lithify.datasets.iceberg.deleted_rows import DeletedRows
+from lithify.datasets.iceberg.task import SourceFile
+from lithify.errors import LithifyError
+from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, install
+from tests.datasets.iceberg.running import compact, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    START,
+    append,
+    check,
+    delete_files_of,
+    delete_positions,
+    files_of,
+    make_rows,
+    new_table,
+)
+
+PATHS = tuple(f"s3://lake/{name}.parquet" for name in ("a", "b", "ä", "ñ", "z z", "😀"))
+WRITE = {FileFormat.PARQUET: pq.write_table, FileFormat.ORC: orc.write_table}
+Rows = list[tuple[str, int]]
+
+
+def written(path: Path, rows: Rows, file_format: FileFormat) -> DataFile:
+    """A delete file with these rows."""
+    names = pa.array([name for name, _ in rows], pa.string())
+    positions = pa.array([position for _, position in rows], pa.int64())
+    WRITE[file_format](pa.table({"file_path": names, "pos": positions}), str(path))
+    return DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=str(path),
+        file_format=file_format,
+        record_count=len(rows),
+        file_size_in_bytes=path.stat().st_size,
+    )
+
+
+def sources_of(deletes: list[DataFile], applied: list[set[int]]) -> list[SourceFile]:
+    """A data file for each of `applied`, which says which delete files are for it."""
+    return [
+        SourceFile(
+            position=n,
+            file=DataFile.from_args(file_path=PATHS[n], record_count=1000, file_size_in_bytes=1),
+            delete_files=tuple(deletes[m] for m in sorted(chosen)),
+            is_inside=True,
+            number=0,
+        )
+        for n, chosen in enumerate(applied)
+    ]
+
+
+rows_of_a_file = st.lists(st.tuples(st.sampled_from((*PATHS, "s3://lake/other")), st.integers(0, 20)))
+
+
+@given(
+    files=st.lists(st.tuples(rows_of_a_file, st.sampled_from(list(WRITE))), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_of_each_data_file_those_rows_are_deleted_that_its_delete_files_name(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[tuple[Rows, FileFormat]],
+    data: st.DataObject,
+) -> None:
+    folder = tmp_path_factory.mktemp("deletes")
+    deletes = [
+        written(folder / f"{n}", sorted(rows), file_format) for n, (rows, file_format) in enumerate(files)
+    ]
+    some = st.sets(st.integers(0, len(files) - 1))
+    applied = data.draw(st.lists(some, min_size=1, max_size=len(PATHS)))
+    sources = sources_of(deletes, applied)
+    deleted = DeletedRows(PyArrowFileIO(), sources)
+    for source, chosen in zip(sources, applied, strict=True):
+        path = source.file.file_path
+        expected = sorted({position for n in chosen for name, position in files[n][0] if name == path})
+        found = deleted.of(source)
+        assert found.dtype == np.int64
+        assert found.tolist() == expected
+
+
+def test_a_delete_file_that_is_damaged_is_named(tmp_path: Path) -> None:
+    (delete,) = [written(tmp_path / "d", [(PATHS[0], 1)], FileFormat.PARQUET)]
+    (tmp_path / "d").write_bytes(b"PAR1 no more")
+    (source,) = sources_of([delete], [{0}])
+    with pytest.raises(LithifyError, match=f"{tmp_path}/d"):
+        DeletedRows(PyArrowFileIO(), [source]).of(source)
+
+
+def test_a_delete_file_for_many_data_files_is_read_once_by_a_task_and_once_for_its_commit(
+    catalog: Catalog,
+) -> None:
+    table = new_table(catalog, properties=IO_PROPERTY)
+    rows = [row for n in range(6) for row in append(table, make_rows(20, START + n * DAY / 8, DAY / 8))]
+    delete = delete_positions(table, {file.file_path: [0, 3] for file in files_of(table)})
+    calls = install(Faults()).calls
+    assert compact(dataset_of(table)).committed
+    assert Counter(calls)[f"read {delete}"] == 2
+    assert len(files_of(table)) == 1
+    kept = [row for n in range(6) for k, row in enumerate(rows[20 * n : 20 * n + 20]) if k not in (0, 3)]
+    check(table, kept)
+
+
+def test_deletes_in_orc_are_applied(catalog: Catalog) -> None:
+    table = new_table(catalog)
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    first = files_of(table)[0].file_path
+    delete = delete_positions(table, {first: [1, 2]}, file_format=FileFormat.ORC)
+    orc.write_table(pq.read_table(delete.removeprefix("file://")), delete.removeprefix("file://"))
+    assert compact(dataset_of(table)).committed
+    assert not delete_files_of(table)
+    (file,) = files_of(table)
+    assert file.record_count == len(rows) - 2
