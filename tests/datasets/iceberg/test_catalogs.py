@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
+from lithify import wiring
+from lithify.config.model import Config
+from lithify.datasets.iceberg import catalogs
 from lithify.datasets.iceberg.catalogs import open_catalog, store_options
+from lithify.datasets.iceberg.neighbours import others_in
 from lithify.errors import Refused
+from lithify.fleet.catalog import Rule
 from lithify.store.urls import open_store
+from lithify.store.waiting import Waiting
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     NAME,
+    SCHEMA,
     append,
     by_id,
     check,
@@ -25,6 +37,8 @@ from tests.datasets.iceberg.tables import (
     s3_catalog,
 )
 from tests.s3 import S3
+
+AnswerT = TypeVar("AnswerT")
 
 
 def test_a_rest_catalog(catalog: SqlCatalog) -> None:
@@ -189,3 +203,44 @@ def test_an_endpoint_in_the_environment_is_nothing_to_a_table_elsewhere(
     monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
     opened = open_catalog("test", {"uri": catalog.properties["uri"]})
     assert opened.load_table(NAME).location().startswith("file:")
+
+
+class _Busy(SqlCatalog):
+    """A catalog whose client Lithify does not know; how many ask it at a time."""
+
+    asking = most = 0
+
+    def _asked(self, answer: Callable[[], AnswerT]) -> AnswerT:
+        type(self).asking += 1
+        type(self).most = max(self.most, self.asking)
+        time.sleep(0.001)
+        try:
+            return answer()
+        finally:
+            type(self).asking -= 1
+
+    def load_table(self, identifier: str | tuple[str, ...]) -> Table:
+        return self._asked(partial(super().load_table, identifier))
+
+    def list_tables(self, namespace: str | tuple[str, ...]) -> list[tuple[str, ...]]:
+        return self._asked(partial(super().list_tables, namespace))
+
+    def list_namespaces(self, namespace: str | tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        return self._asked(partial(super().list_namespaces, namespace))
+
+
+def test_two_never_ask_a_catalog_at_a_time_whose_client_is_not_known_to_be_for_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could get each other's answers, as with the client of Hive's metastore."""
+    catalog = _Busy("busy", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    for namespace in ("a", "b", "c"):
+        catalog.create_namespace(namespace)
+        for name in ("x", "y"):
+            catalog.create_table(f"{namespace}.{name}", SCHEMA)
+    everything = {f"{namespace}.{name}" for namespace in "abc" for name in "xy"}
+    assert {other.name for other in others_in(catalog, ("a", "x"))} == everything - {"a.x"}
+    monkeypatch.setattr(catalogs, "load_catalog", lambda name, **properties: catalog)
+    found = wiring.find_datasets(Rule("iceberg://busy/*.*"), Config(), Waiting())
+    assert {url.removeprefix("iceberg://busy/") for url in found} == everything
+    assert _Busy.most == 1

@@ -152,9 +152,19 @@ def _shared(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:
         catalog = _catalogs.get(key)
         if catalog is None:
             catalog = _new(name, given, waiting)
-            if type(catalog).__module__ in _FOR_THREADS:
+            if _is_for_threads(catalog):
                 _catalogs[key] = catalog
         return catalog
+
+
+def asked_at_once(catalog: Catalog, most: int) -> int:
+    """How many may ask a catalog at a time: as many as that, or one. Two who share a client that is not for
+    threads may get each other's answers."""
+    return most if _is_for_threads(catalog) else 1
+
+
+def _is_for_threads(catalog: Catalog) -> bool:
+    return type(catalog).__module__ in _FOR_THREADS
 
 
 def _new(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:

@@ -7,16 +7,21 @@ follows. Names that are no part of a URL as they are, are written as in one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from urllib.parse import quote
 
 from pyiceberg.catalog import Catalog
 
 from lithify.config.model import Config
 from lithify.datasets.iceberg.catalog_requests import asked_catalog
-from lithify.datasets.iceberg.catalogs import TableUrl, open_catalog, parse_url
+from lithify.datasets.iceberg.catalogs import TableUrl, asked_at_once, open_catalog, parse_url
 from lithify.errors import DatasetNotFound
+from lithify.store.together import each_of
 from lithify.store.waiting import Waiting
+
+MAX_READERS = 16
+"""Namespaces that are asked about at once."""
 
 
 def tables(pattern: str, config: Config, waiting: Waiting) -> list[str]:
@@ -24,13 +29,7 @@ def tables(pattern: str, config: Config, waiting: Waiting) -> list[str]:
     parsed = parse_url(pattern)
     catalog = open_catalog(parsed.catalog, config.store_options_of(pattern.partition("*")[0]), waiting)
     *levels, last = parsed.identifier
-    fits = _fits(last)
-    found = [
-        (*namespace, table)
-        for namespace in _namespaces(catalog, levels)
-        for table in _names(catalog, namespace, is_table=True)
-        if fits.fullmatch(table)
-    ]
+    found = _inside(catalog, _namespaces(catalog, levels), last, is_table=True)
     return sorted(str(TableUrl(parsed.catalog, tuple(map(_quoted, names)))) for names in found)
 
 
@@ -40,14 +39,18 @@ def _namespaces(catalog: Catalog, levels: Iterable[str]) -> list[tuple[str, ...]
         if "*" not in level:
             found = [(*namespace, level) for namespace in found]
             continue
-        fits = _fits(level)
-        found = [
-            (*namespace, name)
-            for namespace in found
-            for name in _names(catalog, namespace, is_table=False)
-            if fits.fullmatch(name)
-        ]
+        found = _inside(catalog, found, level, is_table=False)
     return found
+
+
+def _inside(
+    catalog: Catalog, namespaces: Sequence[tuple[str, ...]], pattern: str, *, is_table: bool
+) -> list[tuple[str, ...]]:
+    """What is directly in these namespaces and has a name that fits."""
+    fits = _fits(pattern)
+    asked = (partial(_names, catalog, namespace, is_table=is_table) for namespace in namespaces)
+    names = zip(namespaces, each_of(asked, asked_at_once(catalog, MAX_READERS)), strict=True)
+    return [(*namespace, name) for namespace, found in names for name in found if fits.fullmatch(name)]
 
 
 def _names(catalog: Catalog, namespace: tuple[str, ...], *, is_table: bool) -> list[str]:

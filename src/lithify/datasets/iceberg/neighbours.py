@@ -35,6 +35,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
+from lithify.datasets.iceberg.catalogs import asked_at_once
 from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.reachable import key_of
@@ -126,7 +127,7 @@ def others_in(catalog: Catalog, own: tuple[str, ...]) -> Iterator[Neighbour]:
         names = [name for name in _tables(catalog) if name not in seen]
         if not names:
             return
-        loaded = each_of((partial(load, name) for name in names), MAX_READERS)
+        loaded = each_of((partial(load, name) for name in names), asked_at_once(catalog, MAX_READERS))
         for name, found in zip(names, loaded, strict=True):
             if found is not None:
                 seen.add(name)
@@ -146,18 +147,27 @@ def _none_if_gone(catalog: Catalog, identifier: tuple[str, ...]) -> TableMetadat
 
 def _tables(catalog: Catalog) -> Iterator[tuple[str, ...]]:
     with translated("listing the tables of the catalog"):
-        waiting: list[tuple[str, ...]] = [tuple(name) for name in catalog.list_namespaces()]
+        level = {tuple(name) for name in catalog.list_namespaces()}
         seen: set[tuple[str, ...]] = set()
-        while waiting:
-            namespace = waiting.pop()
-            if namespace in seen:
-                continue
-            seen.add(namespace)
-            try:
-                yield from (tuple(name) for name in catalog.list_tables(namespace))
-                waiting += [tuple(name) for name in catalog.list_namespaces(namespace)]
-            except NoSuchNamespaceError:
-                continue  # it was dropped meanwhile
+        while level:
+            seen |= level
+            below: set[tuple[str, ...]] = set()
+            asked = (partial(_inside, catalog, namespace) for namespace in sorted(level))
+            for tables, namespaces in each_of(asked, asked_at_once(catalog, MAX_READERS)):
+                yield from tables
+                below.update(namespaces)
+            level = below - seen
+
+
+def _inside(
+    catalog: Catalog, namespace: tuple[str, ...]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """The tables and the namespaces directly in a namespace; nothing if it was dropped meanwhile."""
+    try:
+        tables = [tuple(name) for name in catalog.list_tables(namespace)]
+        return tables, [tuple(name) for name in catalog.list_namespaces(namespace)]
+    except NoSuchNamespaceError:
+        return [], []
 
 
 def foreign_table(path: str) -> Neighbour | None:
