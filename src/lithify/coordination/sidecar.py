@@ -20,9 +20,10 @@ that moves them asks for it, so a loop that hangs reports nothing (`reporting` d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -33,10 +34,12 @@ from lithify.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
 from lithify.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.together import all_of
 
 REPORT_INTERVAL_S = 2.0
 MAX_NOTE_BYTES = 16 << 20
 """Many times the names of ten thousand ranges."""
+_READS_AT_ONCE = 16
 _MAX_COUNT = (1 << 63) - 1
 _MAX_REASON_CHARS = 4000
 _FINISHED = "finished-"
@@ -76,22 +79,14 @@ class ObjectJournal:
                 self._store.delete(meta.key)
 
     def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
-        found = {}
-        for meta in self._store.list(join(self._progress, compaction_id)):
-            name = _name(meta.key)
-            if not name.startswith(_FINISHED):
-                movement = self._read(meta, _movement)
-                if movement is not None:
-                    found[name] = movement
-        return found
+        there = self._store.list(join(self._progress, compaction_id))
+        read = self._all_of([meta for meta in there if not _name(meta.key).startswith(_FINISHED)], _movement)
+        return {_name(key): movement for key, movement in read.items() if movement is not None}
 
     def finished(self, compaction_id: Ulid) -> frozenset[str]:
-        notes = [
-            self._read(meta, _names)
-            for meta in self._store.list(join(self._progress, compaction_id))
-            if _name(meta.key).startswith(_FINISHED)
-        ]
-        return frozenset(name for names in notes if names is not None for name in names)
+        there = self._store.list(join(self._progress, compaction_id))
+        read = self._all_of([meta for meta in there if _name(meta.key).startswith(_FINISHED)], _names)
+        return frozenset(name for names in read.values() if names is not None for name in names)
 
     def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
         name = f"{_FINISHED}{sha256(worker.encode()).hexdigest()[:26]}{_SUFFIX}"
@@ -138,12 +133,17 @@ class ObjectJournal:
     def _read_once(self, folder: str, parse: Callable[[Any], ValueT]) -> dict[str, ValueT]:
         """The values under a folder by key; only those not read before are read."""
         before: dict[str, ValueT | None] = self._known.get(folder, {})
-        now = {
-            meta.key: before[meta.key] if meta.key in before else self._read(meta, parse)
-            for meta in self._store.list(folder)
-        }
+        there = list(self._store.list(folder))
+        read = self._all_of([meta for meta in there if meta.key not in before], parse)
+        now = {meta.key: before[meta.key] if meta.key in before else read[meta.key] for meta in there}
         self._known[folder] = now
         return {key: value for key, value in now.items() if value is not None}
+
+    def _all_of(
+        self, metas: Sequence[ObjectMeta], parse: Callable[[Any], ValueT]
+    ) -> dict[str, ValueT | None]:
+        read = all_of((partial(self._read, meta, parse) for meta in metas), _READS_AT_ONCE)
+        return {meta.key: value for meta, value in zip(metas, read, strict=True)}
 
     def _read(self, meta: ObjectMeta, parse: Callable[[Any], ValueT]) -> ValueT | None:
         """The value, or `None` when it is gone or nobody wrote it as here."""
