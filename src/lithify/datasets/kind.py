@@ -183,9 +183,9 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     def propose(
         self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
     ) -> Plan[SpecT]:
-        """What should be compacted (pure); what of that starts now is decided by the service. What is held
-        takes no place of anything else: the plan is the one for the rest, and where it would be another
-        without `held`, a note has that sentence."""
+        """What should be compacted, by the clock of this process; nothing is read or written, and what of it
+        starts now is decided by the service. What is held takes no place of anything else: the plan is the
+        one for the rest, and where it would be another without `held`, a note has that sentence."""
         ...
 
     def remember(self, plan: Plan[SpecT], shed: Sequence[SpecT], *, is_queue_empty: bool) -> None:

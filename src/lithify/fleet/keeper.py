@@ -9,10 +9,8 @@ Each `tick`:
 2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
 3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
    rarely.
-4. What each look wants, and what failed for good, goes to the admission of its queue
-   (`lithify.planning.fleet.admission`). That admits as much as the queue's workers have slots for, by this
-   keeper's part of what is wanted by all; what was admitted is looked at again at once, which starts it. A
-   queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go to the next.
+4. What each look wants, and what failed for good, goes to its queue (`lithify.fleet.own_queues`). What that
+   admits is looked at again at once, which starts it.
 5. What may be claimed stands on its boards (`lithify.fleet.own_boards`). So that it need not wait for what
    takes longer, steps 3 to 5 are done first for all but what may have something to commit, and then for
    that; and of what was admitted it looks first at what it leads already.
@@ -28,15 +26,15 @@ they have seen different members, only get in each other's way: the ledger and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lithify.clock import Clock, monotonic_ms
+from lithify.clock import Clock
 from lithify.defects import contained
 from lithify.errors import LithifyError
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
+from lithify.fleet.catalog import Rule
 from lithify.fleet.catalog_files import FollowedCatalog
 from lithify.fleet.catalog_history import RUN_EVERY_S, Ended
 from lithify.fleet.discovery import Discovery, FindDatasets
@@ -47,32 +45,22 @@ from lithify.fleet.members import (
     DEAD_AFTER_MS,
     FORGOTTEN_AFTER_MS,
     MAX_TROUBLED,
-    Amounts,
-    Load,
     Member,
     Role,
     Says,
-    combined,
     unheard,
 )
 from lithify.fleet.memory import Known
 from lithify.fleet.others import Others
 from lithify.fleet.own_boards import Claimable, IdleWorkers, OwnBoards
+from lithify.fleet.own_queues import OwnQueues
 from lithify.fleet.pulse import Pulse
 from lithify.fleet.wakes import MAX_AGE_MS, Wake
 from lithify.fleet.watched import Peers, Watched, WatchPorts
-from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
-from lithify.planning.fleet.admission import Tenant as TenantTreatment
-from lithify.planning.fleet.bands import Band, rank
 from lithify.planning.fleet.hints import Hint
-from lithify.planning.fleet.named import Named
-from lithify.planning.fleet.pace import backlog_ms
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Entry, Quarantine
-from lithify.planning.fleet.quotas import quota, tenant_cap
-from lithify.planning.fleet.routing import Route, Routing
-from lithify.planning.fleet.waits import NO_WAITS, Waits
+from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.wants import Want
 from lithify.store import together
 
@@ -139,19 +127,9 @@ class Keeper:
         self._quarantine = Quarantine()
         self._datasets: Mapping[str, Rule] = {}
         self._watched: dict[str, Watched] = {}
-        self._admissions: dict[str, QueueAdmission] = {}
-        """By queue id."""
-        self._queue_of: dict[WorkKey, str] = {}
-        """Where what was admitted has gone, by queue id."""
-        self._catalog_of: dict[WorkKey, int] = {}
-        """The version of the catalog under which what is admitted or under way was admitted."""
+        self._queues = OwnQueues(name, ports.clock)
         self._boards = OwnBoards(name, ports.files)
         self._garbage_times = GarbageTimes()
-        self._named = Named()
-        self._waits: dict[tuple[str, str | None], Waits] = {}
-        """By queue id and tenant: how long what was claimed had waited."""
-        self._paces: dict[str, int] = {}
-        """By queue id, how fast its workers are, or were when there were some."""
         self._times = _Times()
         self.truncation: Ended | None = None
         """How the last run over old versions of the catalog ended, if this one ever made any."""
@@ -175,6 +153,11 @@ class Keeper:
     def quarantined(self) -> Mapping[str, Entry]:
         """What is left alone because something is wrong with it, by URL."""
         return self._quarantine.entries
+
+    @property
+    def needs(self) -> int:
+        """The oldest version of the catalog that it goes by."""
+        return self._queues.oldest_catalog(self._catalog.now)
 
     @property
     def problem(self) -> LithifyError | None:
@@ -240,7 +223,7 @@ class Keeper:
         self._ports.says(member, self._catalog.now.catalog)
         self._pulse.say(member)
         if member.needs < member.catalog and not self._files.history.allows(member.needs):
-            self._catalog_of = dict.fromkeys(self._catalog_of, member.catalog)
+            self._queues.catalogs_are_gone(self._catalog.now)
         listed = self._files.members.listed()
         alive = {seen.name for seen in listed if seen.is_alive} | {self.name}
         says = {seen.name: seen.says for seen in listed if seen.is_alive and seen.says is not None}
@@ -250,7 +233,7 @@ class Keeper:
         self._peers.workers = frozenset(name for name in alive if name.startswith(f"{Role.WORKER.value}-"))
         self._others = Others.of(says.values())
         self._boards.heard(says)
-        self._paces |= self._others.paces
+        self._queues.heard(self._others)
         self._forget(seen.name for seen in listed if seen.silent_ms >= FORGOTTEN_AFTER_MS)
         self._own(self._discovery.datasets(self._catalog.now.catalog))
         self._times.beat_s = now_s
@@ -267,11 +250,10 @@ class Keeper:
             if url in mine:  # what is under way stays as it was admitted
                 known[url] = watched.known
             else:
-                self._forget_admitted(url, ())
+                self._queues.forget_admitted(url)
                 self._garbage_times.forget(url)
                 self._ports.left(url)
-            for admission in self._admissions.values():
-                admission.forget(url)
+            self._queues.forget(url)
         self._quarantine.keep(mine)
         for url, of_url in known.items():
             self._watched[url] = Watched(
@@ -293,73 +275,22 @@ class Keeper:
             self._files.members.leave(name)
 
     def _member(self) -> Member:
-        queues = self._catalog.now.catalog.queues
+        now = self._catalog.now
         having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.demand.is_any}
-        self._name_tenants(having)
-        load = {queue.id: self._load(queue) for queue in queues}
-        self._waits = {place: waits for place, waits in self._waits.items() if self._is_told_of(*place)}
-        number = self._catalog.now.number
+        self._queues.see_tenants(having, now.catalog)
         bad = self._quarantine.entries
         return Member(
             name=self.name,
             role=Role.KEEPER,
             host=self._ports.host,
             version=self._ports.version,
-            catalog=number,
+            catalog=now.number,
             datasets=len(self._watched),
-            load=load,
+            load={q.id: self._queues.load(q, self._boards.hints(q.id)) for q in now.catalog.queues},
             quarantined=len(bad),
             troubled={url: entry.why for url, entry in list(bad.items())[:MAX_TROUBLED]},
             at_ms=self._clock.now_ms(),
-            needs=min((number, *self._catalog_of.values())),
-        )
-
-    def _name_tenants(self, having: Iterable[str | None]) -> None:
-        special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
-        self._named.see(having, special, monotonic_ms(self._clock))
-
-    def _is_told_of(self, queue_id: str, tenant: str | None) -> bool:
-        is_named = tenant is None or self._named.name(tenant) is not None
-        return is_named and self._catalog.now.catalog.with_id(queue_id) is not None
-
-    def _load(self, queue: Queue) -> Load:
-        """What this one has to do with a queue."""
-        now_ms = self._clock.now_ms()
-        admission = self._admission(queue)
-        figures = admission.figures()
-        parts: dict[str | None, list[Amounts]] = {}
-        for tenant, of in admission.by_tenant().items():
-            parts.setdefault(self._named.name(tenant), []).append(
-                Amounts(
-                    waiting=of.queued,
-                    waiting_bytes=of.queued_bytes,
-                    deferred=of.deferred,
-                    demand=of.demand,
-                    lowest=of.lowest,
-                    oldest_ms=None if of.oldest_since_ms is None else max(0, now_ms - of.oldest_since_ms),
-                    youngest_ms=None
-                    if of.youngest_since_ms is None
-                    else max(0, now_ms - of.youngest_since_ms),
-                )
-            )
-        for hint in self._boards.hints(queue.id):
-            age_ms = max(0, now_ms - hint.since_ms)
-            of_hint = Amounts(
-                queued=1,
-                queued_bytes=hint.bytes,
-                lowest=rank(Band(hint.band), hint.priority),
-                oldest_ms=age_ms,
-                youngest_ms=age_ms,
-            )
-            parts.setdefault(self._named.name(hint.tenant), []).append(of_hint)
-        for (queue_id, tenant), waits in self._waits.items():
-            if queue_id == queue.id:
-                parts.setdefault(self._named.name(tenant), []).append(Amounts(waits=waits))
-        pace = self._paces.get(queue.id, 0)
-        return Load(
-            resting=figures.resting,
-            demand={band.value: n for band, n in figures.demand.items()},
-            tenants={tenant: _with_backlog(combined(of), pace) for tenant, of in parts.items()},
+            needs=self.needs,
         )
 
     # Looking
@@ -389,123 +320,44 @@ class Keeper:
 
     def _offer(self, watched: Watched) -> None:
         """Tell the queues what a look has found."""
-        catalog, now_ms = self._catalog.now.catalog, monotonic_ms(self._clock)
+        now = self._catalog.now
         for key in watched.take_given_up():
-            failed_in = self._admissions.get(self._queue_of.get(key, ""))
-            if failed_in is not None:
-                failed_in.failed(key, now_ms)
+            self._queues.failed(key)
         for key, worker, has_succeeded in watched.take_tried():
             if has_succeeded:
                 self._peers.faults.succeeded(key, worker)
             else:
                 self._peers.faults.failed(key, worker)
-        routing = Routing(catalog.queues)
         for want, waited_ms in watched.demand.take_claimed():
-            queue_id = self._queue_id(want, watched.rule, routing, catalog)
-            self._name_tenants([want.tenant])
-            place = queue_id, self._named.name(want.tenant)
-            self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
-        wants: dict[str, list[Want]] = {}
-        active: dict[str, list[Active]] = {}
-        for want in watched.demand.wants:
-            queue_id = self._queue_id(want, watched.rule, routing, catalog)
-            if want.key in watched.admitted:
-                active.setdefault(queue_id, []).append(Active(want))
-            else:
-                wants.setdefault(queue_id, []).append(want)
-        for one in watched.demand.active:
-            active.setdefault(self._queue_id(one.want, watched.rule, routing, catalog), []).append(one)
-        under_way = {one.want.key for one in watched.demand.active} | watched.admitted
-        if watched.is_known:
-            self._forget_admitted(watched.url, under_way)
-        for key in under_way:  # what somebody else admitted counts from when it is seen
-            self._catalog_of.setdefault(key, self._catalog.now.number)
-        for queue in catalog.queues:
-            admission = self._admission(queue)
-            admission.follow(watched.url, active.get(queue.id, ()))
-            admission.offer(watched.url, wants.get(queue.id, ()), now_ms)
-
-    def _forget_admitted(self, url: str, under_way: Collection[WorkKey]) -> None:
-        """Of this dataset nothing else is admitted or under way any more."""
-        known = self._queue_of.keys() | self._catalog_of.keys()
-        for key in [key for key in known if key.dataset == url and key not in under_way]:
-            self._queue_of.pop(key, None)
-            self._catalog_of.pop(key, None)
-
-    def _queue_id(self, want: Want, rule: Rule, routing: Routing[Queue], catalog: Catalog) -> str:
-        """What was admitted to a queue stays there, as long as there is one."""
-        queue_id = self._queue_of.get(want.key)
-        if queue_id is not None and catalog.with_id(queue_id) is not None:
-            return queue_id
-        routes = (Route(rule.queue),) if rule.queue is not None else ()
-        return routing.route(want.cost_bytes, routes, unit=want.key.unit).id
-
-    def _admission(self, queue: Queue) -> QueueAdmission:
-        limits = QueueLimits(queue.longest_backlog, queue.largest_share)
-        admission = self._admissions.get(queue.id)
-        if admission is None:
-            admission = self._admissions[queue.id] = QueueAdmission(limits)
-        admission.limits = limits
-        return admission
-
-    # Admission
+            self._queues.claimed(want, waited_ms, watched.rule, now)
+        self._queues.follow(watched.demand, watched.rule, watched.admitted, now, is_known=watched.is_known)
 
     def _admit(self) -> bool:
         """Let start what there is room for; whether there was anything."""
-        catalog = self._catalog.now.catalog
-        has_admitted = False
-        for queue in catalog.queues:
-            if queue.state is not QueueState.ACTIVE:
-                continue
-            admission = self._admission(queue)
-            slots = self._others.slots.get(queue.id, 0)
-            figures = admission.figures()
-            demands = {**self._others.demands.get(queue.id, {}), self.name: figures.demand}
-            room = quota(self.name, slots, queue.reserved_slots, demands)
-            tenants = self._tenants(queue.id, catalog, figures.demand_by_tenant)
-            for want in admission.admit(room, slots, tenants):
-                self._queue_of[want.key] = queue.id
-                self._catalog_of[want.key] = self._catalog.now.number
-                self._watched[want.dataset].admit(want.key)
-                has_admitted = True
-            for url in admission.recall(monotonic_ms(self._clock)):
-                if url in self._watched:
-                    self._watched[url].wake()
-        gone = [queue_id for queue_id in self._admissions if catalog.with_id(queue_id) is None]
-        for queue_id in gone:
-            del self._admissions[queue_id]
-        return has_admitted
-
-    def _tenants(
-        self, queue_id: str, catalog: Catalog, own: Mapping[str | None, int]
-    ) -> dict[str | None, TenantTreatment]:
-        """How tenants are treated in a queue: of a cap, this keeper's part."""
-        of_others = self._others.tenant_demands.get(queue_id, {})
-        treated: dict[str | None, TenantTreatment] = {}
-        for tenant in catalog.tenants:
-            demands = {name: of.get(tenant.name, 0) for name, of in of_others.items()}
-            demands[self.name] = own.get(tenant.name, 0)
-            cap = tenant.most_running
-            part = None if cap is None else tenant_cap(self.name, cap, demands)
-            treated[tenant.name] = TenantTreatment(tenant.weight, part)
-        return treated
+        admitted = self._queues.admit(self._catalog.now, self._others)
+        for want in admitted:
+            self._watched[want.dataset].admit(want.key)
+        for url in self._queues.recall(self._catalog.now.catalog):
+            if url in self._watched:
+                self._watched[url].wake()
+        return bool(admitted)
 
     # Boards
 
     def _write_boards(self) -> None:
-        catalog, faults = self._catalog.now.catalog, self._peers.faults
-        placement = Placement(self._peers.alive)
+        faults, placement = self._peers.faults, Placement(self._peers.alive)
         workers = IdleWorkers(
             self._others.free,
             faults.is_suspect,
             faults.failed_with,
             lambda worker: placement.owner(worker) == self.name,
         )
-        queue_ids = {queue.id for queue in catalog.queues}
-        self._boards.write(self._claimable(catalog), queue_ids, workers, self._now_s())
+        queue_ids = {queue.id for queue in self._catalog.now.catalog.queues}
+        self._boards.write(self._claimable(), queue_ids, workers, self._now_s())
 
-    def _claimable(self, catalog: Catalog) -> Iterator[Claimable]:
-        routing = Routing(catalog.queues)
+    def _claimable(self) -> Iterator[Claimable]:
+        now = self._catalog.now
+        routing = Routing(now.catalog.queues)
         for watched in self._watched.values():
             tenant = watched.rule.tenant_of(watched.url) if watched.demand.free else None
             for free in watched.demand.free:
@@ -519,9 +371,10 @@ class Keeper:
                     since_ms=free.since_ms,
                     attempts=free.attempts,
                     tenant=tenant,
-                    catalog=self._catalog_of.get(free.key, self._catalog.now.number),
+                    catalog=self._queues.catalog_of(free.key, now),
                 )
-                yield Claimable(self._queue_id(want, watched.rule, routing, catalog), free.key, hint)
+                queue_id = self._queues.queue_id(want, watched.rule, routing, now.catalog)
+                yield Claimable(queue_id, free.key, hint)
 
     # Garbage and memory
 
@@ -587,11 +440,3 @@ class Keeper:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_s()
-
-
-def _with_backlog(amounts: Amounts, bytes_per_s: int) -> Amounts:
-    """What is deferred is as large as the rest, as far as anybody knows."""
-    count, size = amounts.queued + amounts.waiting, amounts.queued_bytes + amounts.waiting_bytes
-    deferred_bytes = amounts.deferred * (size // count if count else 0)
-    total_ms = backlog_ms(count + amounts.deferred, size + deferred_bytes, bytes_per_s)
-    return replace(amounts, backlog_ms=total_ms)

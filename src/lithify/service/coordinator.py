@@ -9,16 +9,10 @@ The epoch it is given fences older coordinators (`lithify.coordination.leadershi
 4. commits all Compacted ones, what the worker beside it has finished (below), and those that need no worker,
    in one atomic publication each batch;
 5. marks Failed what has been tried `max_attempts` times; others go on;
-6. adds what the planner proposes and the capacity admits (`lithify.service.admission`), as Submitted, unless
-   something like it has just failed for good;
-7. validates what is Submitted: valid ones become Scheduled, the others Failed. Once it also validates what
-   is Scheduled, and was not by itself: found at the start, taken back, or written by whoever can write the
-   ledger. Workers would claim each of a thousand such entries in vain, with several versions of the ledger
-   for each.
-8. claims for the worker beside it (`Companion`) what is new and what that one has idle slots for, unless
-   something has waited longer: that goes in turns.
+6. adds what is planned and may start now, validates what waits, and claims for the worker beside it
+   (`lithify.service.scheduler`).
 
-Steps 3 and 5 to 8 are one publication of the ledger, and none at all when nothing changed, so an idle
+Steps 3, 5 and 6 are one publication of the ledger, and none at all when nothing changed, so an idle
 dataset costs reads only. What is published is refused where a glance was not at the latest versions, and the
 next tick sees them; but nothing is called invalid before the latest snapshot has been read. What the planner
 found out is kept after that (`Dataset.remember`). The snapshot is always published before the ledger that
@@ -70,17 +64,17 @@ from lithify.clock import Clock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.compaction.failure_detector import SilenceWatch
-from lithify.compaction.model import Compaction, Ledger, State
-from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.model import Ledger, State
+from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Term
 from lithify.datasets.kind import Dataset
 from lithify.errors import Fenced
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
-from lithify.service.admission import Admission, Choice
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions
+from lithify.service.scheduler import Outcome, Scheduler
 from lithify.service.seen import Companion, Seen
 from lithify.store.versions import Counts
 
@@ -145,14 +139,13 @@ class Coordinator:
         self._dataset = dataset
         self._companion = companion
         self._clock = clock
-        self._ids = ids
         self._failures = Failures(dataset, clock)
         self._heeds_failures = plan is None
         self._counts = counts if counts is not None else _count_all
         planned = plan if plan is not None else self._failures.held_back(dataset.propose)
-        self._plan = planned if admit is None else lambda snapshot, ledger: admit(planned(snapshot, ledger))
+        chosen = planned if admit is None else lambda snapshot, ledger: admit(planned(snapshot, ledger))
+        self._scheduler = Scheduler(dataset, clock, ids, chosen, companion)
         self.options = options if options is not None else CoordinatorOptions()
-        self._admission = Admission(dataset, clock)
         self._silence = SilenceWatch(self.options.worker_heartbeat_timeout_ms)
         self._observe = observer
         self._term: Term | None = None
@@ -162,8 +155,6 @@ class Coordinator:
         """What was published last, if that may not count, and what to do then."""
         self._unnoted: list[tuple[AnyCompaction, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
-        self._validated: set[Ulid] = set()
-        """What was found valid here, of what the ledger has."""
         self._looked_at: AnyLedger | None = None
         """The ledger with which attempts were counted last."""
 
@@ -210,7 +201,7 @@ class Coordinator:
         if not self._has_taken_up and found is not None and found.active():
             found = self.take_up()
         ledger = self._own(found)
-        self._validated.intersection_update(c.id for c in ledger.compactions)
+        self._scheduler.forget_all_but(ledger)
         ids = self._silence.silent(ledger, self._clock.monotonic_s())
         silent = [compaction for compaction in map(ledger.get, ids) if compaction is not None]
         self._note_attempts()
@@ -222,7 +213,7 @@ class Coordinator:
         if self._heeds_failures:
             self._failures.refresh(ledger)
         is_latest = False
-        outcome: _Outcome | None = None
+        outcome: Outcome | None = None
 
         def change(latest: AnyLedger) -> AnyLedger:
             nonlocal outcome, snapshot, is_latest
@@ -235,11 +226,10 @@ class Coordinator:
             failed = [c for c, _ in exhausted if latest.get(c.id) == c]
             for compaction in failed:
                 latest = transitions.fail(latest, compaction.id)
-            scheduled, outcome = self._schedule(latest, snapshot)
+            scheduled, outcome = self._scheduler.schedule(latest, snapshot)
             if outcome.refused and not is_latest:
                 snapshot, is_latest = self._dataset.snapshot(), True
-                scheduled, outcome = self._schedule(latest, snapshot)
-            scheduled = self._claim(scheduled, outcome, snapshot)
+                scheduled, outcome = self._scheduler.schedule(latest, snapshot)
             outcome = replace(outcome, reclaimed=tuple(reclaimed), failed=tuple(failed))
             return transitions.trim(scheduled) if failed or outcome.refused else scheduled
 
@@ -261,7 +251,7 @@ class Coordinator:
         self._has_taken_up = True
         assert outcome is not None, "planned above, or in the publication"
         choice = outcome.choice
-        self._admission = choice.admission
+        self._scheduler.goes_on(choice)
         self._dataset.remember(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
         given_up = {c.id for c, _ in outcome.refused}
         self._unnoted += [(c, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
@@ -386,7 +376,7 @@ class Coordinator:
         found = ((compaction, verdicts[compaction.id]) for compaction in ready)
         in_vain = tuple((compaction, reason) for compaction, reason in found if reason is not None)
         for compaction, reason in in_vain:
-            self._admission.conflicted(compaction.spec)
+            self._scheduler.conflicted(compaction.spec)
             self._observe(events.Refused(self._dataset.url, compaction.id, reason))
         self._note_refused(in_vain)
         return _Commits(committed, in_vain, tuple(dropped))
@@ -444,57 +434,7 @@ class Coordinator:
             self._dataset.journal.clear(compaction.id)
         return tuple((c, last.reason) for c, last in exhausted if c.id in ids)
 
-    # Scheduling
-
-    def _schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, _Outcome]:
-        choice = self._admission.look(self._plan(snapshot, ledger), ledger, snapshot)
-        plan = choice.plan
-        now_ms = min(self._clock.now_ms(), self._dataset.newest_ms(snapshot))
-        id_ms = transitions.next_id_ms(ledger, now_ms)
-        # Workers claim in order of ids, so the most urgent gets the first.
-        new_ids = sorted(self._ids.ulid(id_ms) for _ in plan.proposals)
-        added = list(zip(new_ids, plan.proposals, strict=True))
-        ledger = transitions.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
-        ledger, refused = self._validate(ledger, snapshot)
-        return ledger, _Outcome(choice, tuple(added), tuple(refused))
-
-    def _claim(self, ledger: AnyLedger, outcome: _Outcome, snapshot: object) -> AnyLedger:
-        """Claim for the companion what is new."""
-        free = transitions.claimable(ledger)
-        new = {compaction_id for compaction_id, _ in outcome.added}
-        if self._companion is None or not new.issuperset(c.id for c in free):
-            return ledger
-        for compaction_id in self._companion.chooses(free, snapshot):
-            ledger = transitions.claim(ledger, compaction_id, self._companion.id, self._clock.now_ms())
-        return ledger
-
-    def _validate(
-        self, ledger: AnyLedger, snapshot: object
-    ) -> tuple[AnyLedger, list[tuple[AnyCompaction, str]]]:
-        """Schedule or refuse what waits. Of two that exclude each other the older one stays."""
-        waiting = [c for c in ledger.compactions if c.state is State.SUBMITTED or self._is_strange(c)]
-        # Compared with what is under way only, not with all that waits: thousands may.
-        left = {c.id for c in waiting}
-        under_way = replace(ledger, compactions=tuple(c for c in ledger.active() if c.id not in left))
-        refused: list[tuple[AnyCompaction, str]] = []
-        for compaction in sorted(waiting, key=lambda c: c.state is State.SUBMITTED):
-            refusal = self._dataset.validate(compaction, snapshot, under_way)
-            if refusal is not None:
-                refused.append((compaction, refusal))
-                ledger = transitions.fail(ledger, compaction.id)
-                continue
-            if compaction.state is State.SUBMITTED and self._dataset.needs_worker(compaction, snapshot):
-                ledger = transitions.schedule(ledger, compaction.id)
-            under_way = under_way.add(ledger.get(compaction.id) or compaction)
-            self._validated.add(compaction.id)
-        return ledger, refused
-
-    def _is_strange(self, compaction: AnyCompaction) -> bool:
-        """Whether it is Scheduled and this coordinator has not validated it."""
-        is_free = compaction.state is State.SCHEDULED and compaction.worker is None
-        return is_free and compaction.id not in self._validated
-
-    def _report(self, outcome: _Outcome) -> None:
+    def _report(self, outcome: Outcome) -> None:
         url = self._dataset.url
         for compaction in outcome.reclaimed:
             owner = compaction.worker.id if compaction.worker is not None else "unknown"
@@ -525,24 +465,6 @@ class _Commits:
     @property
     def are_any(self) -> bool:
         return bool(self.committed or self.refused)
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What one publication of the ledger changed."""
-
-    choice: Choice
-    added: tuple[tuple[Ulid, Proposal], ...] = ()
-    refused: tuple[tuple[AnyCompaction, str], ...] = ()
-    reclaimed: tuple[AnyCompaction, ...] = ()
-    """As they were before."""
-    failed: tuple[AnyCompaction, ...] = ()
-    """As they were before."""
-
-    @property
-    def only_adds(self) -> bool:
-        """Nothing is taken from anybody, and nothing is given up."""
-        return not (self.refused or self.reclaimed or self.failed)
 
 
 class _OthersAtWork(Exception):

@@ -1,0 +1,129 @@
+"""What a coordinator adds to the ledger of its dataset, and what becomes of what waits there.
+
+1. What the planner proposes and the capacity admits (`lithify.service.admission`) is added as Submitted,
+   unless something like it has just failed for good.
+2. What is Submitted is validated: valid ones become Scheduled, the others Failed. Once that is also done with
+   what is Scheduled, and was not by this scheduler: found at the start, taken back, or written by whoever can
+   write the ledger. Workers would claim each of a thousand such entries in vain, with several versions of the
+   ledger for each.
+3. What is new and what the worker beside the coordinator (`Companion`) has idle slots for is claimed for that
+   one, unless something has waited longer: that goes in turns.
+
+Nothing is published here, and the same ledger may be scheduled again: after a conflict, or with a later
+snapshot. `goes_on` says that the last time counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lithify.clock import Clock
+from lithify.compaction import transitions
+from lithify.compaction.model import Compaction, State
+from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.datasets.kind import Dataset
+from lithify.ids import Ids, Ulid
+from lithify.service.admission import Admission, Choice
+from lithify.service.seen import Companion
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one publication of the ledger changed."""
+
+    choice: Choice
+    added: tuple[tuple[Ulid, Proposal], ...] = ()
+    refused: tuple[tuple[AnyCompaction, str], ...] = ()
+    """What was not valid, with the reason."""
+    reclaimed: tuple[AnyCompaction, ...] = ()
+    """As they were before."""
+    failed: tuple[AnyCompaction, ...] = ()
+    """As they were before."""
+
+    @property
+    def only_adds(self) -> bool:
+        """Nothing is taken from anybody, and nothing is given up."""
+        return not (self.refused or self.reclaimed or self.failed)
+
+
+class Scheduler:
+    """Of one dataset."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        clock: Clock,
+        ids: Ids,
+        plan: Callable[[object, AnyLedger], Plan],
+        companion: Companion | None,
+    ) -> None:
+        self._dataset = dataset
+        self._clock = clock
+        self._ids = ids
+        self._plan = plan
+        self._companion = companion
+        self._admission = Admission(dataset, clock)
+        self._validated: set[Ulid] = set()
+        """What was found valid here, of what the ledger has."""
+
+    def schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, Outcome]:
+        """The ledger with what is planned, validated and claimed, and what was done to it."""
+        choice = self._admission.look(self._plan(snapshot, ledger), ledger, snapshot)
+        now_ms = min(self._clock.now_ms(), self._dataset.newest_ms(snapshot))
+        id_ms = transitions.next_id_ms(ledger, now_ms)
+        # Workers claim in order of ids, so the most urgent gets the first.
+        new_ids = sorted(self._ids.ulid(id_ms) for _ in choice.plan.proposals)
+        added = tuple(zip(new_ids, choice.plan.proposals, strict=True))
+        ledger = transitions.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
+        ledger, refused = self._validate(ledger, snapshot)
+        return self._claim(ledger, set(new_ids), snapshot), Outcome(choice, added, tuple(refused))
+
+    def goes_on(self, choice: Choice) -> None:
+        """What was chosen has been done."""
+        self._admission = choice.admission
+
+    def conflicted(self, spec: Any) -> None:
+        """A compaction came to nothing because somebody else changed what it read."""
+        self._admission.conflicted(spec)
+
+    def forget_all_but(self, ledger: AnyLedger) -> None:
+        """Remember nothing of compactions that the ledger does not have."""
+        self._validated.intersection_update(c.id for c in ledger.compactions)
+
+    def _validate(
+        self, ledger: AnyLedger, snapshot: object
+    ) -> tuple[AnyLedger, list[tuple[AnyCompaction, str]]]:
+        """Schedule or refuse what waits. Of two that exclude each other the older one stays."""
+        waiting = [c for c in ledger.compactions if c.state is State.SUBMITTED or self._is_strange(c)]
+        # Compared with what is under way only, not with all that waits: thousands may.
+        left = {c.id for c in waiting}
+        under_way = replace(ledger, compactions=tuple(c for c in ledger.active() if c.id not in left))
+        refused: list[tuple[AnyCompaction, str]] = []
+        for compaction in sorted(waiting, key=lambda c: c.state is State.SUBMITTED):
+            refusal = self._dataset.validate(compaction, snapshot, under_way)
+            if refusal is not None:
+                refused.append((compaction, refusal))
+                ledger = transitions.fail(ledger, compaction.id)
+                continue
+            if compaction.state is State.SUBMITTED and self._dataset.needs_worker(compaction, snapshot):
+                ledger = transitions.schedule(ledger, compaction.id)
+            under_way = under_way.add(ledger.get(compaction.id) or compaction)
+            self._validated.add(compaction.id)
+        return ledger, refused
+
+    def _is_strange(self, compaction: AnyCompaction) -> bool:
+        """Whether it is Scheduled and was not validated here."""
+        is_free = compaction.state is State.SCHEDULED and compaction.worker is None
+        return is_free and compaction.id not in self._validated
+
+    def _claim(self, ledger: AnyLedger, new: set[Ulid], snapshot: object) -> AnyLedger:
+        """Claim for the companion what is new."""
+        free = transitions.claimable(ledger)
+        if self._companion is None or not new.issuperset(c.id for c in free):
+            return ledger
+        for compaction_id in self._companion.chooses(free, snapshot):
+            ledger = transitions.claim(ledger, compaction_id, self._companion.id, self._clock.now_ms())
+        return ledger
