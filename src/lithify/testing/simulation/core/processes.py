@@ -104,6 +104,7 @@ class FaultyProcess:
         self.store = ProcessStore(objects, self)
         self._has_jumping_clock = has_jumping_clock
         self._jumps_ms = world.now_ms
+        self._paused_until_ms = 0
 
     def sleep_ms(self, duration_ms: int) -> None:
         self._world.scheduler.sleep_ms(duration_ms)
@@ -160,10 +161,13 @@ class FaultyProcess:
             world.count("fault: paused")
             pause_ms = rng.randint(*PAUSE_MS)
             self.log(f"pauses for {pause_ms / 1000:.1f} s before {what}")
-            self.sleep_ms(pause_ms)
+            self._paused_until_ms = max(self._paused_until_ms, self.now_ms + pause_ms)
         elif share < faults.pause_per_call + _delays(what, faults):
             world.count("fault: slow")
             self.sleep_ms(rng.randint(*DELAY_MS))
+        # All that goes on in a process stands still with it.
+        while self._paused_until_ms > self.now_ms:
+            self.sleep_ms(self._paused_until_ms - self.now_ms)
         if world.is_over:
             raise world.violation or Killed
         if faults.jumps_per_minute and self._has_jumping_clock:

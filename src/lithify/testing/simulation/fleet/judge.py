@@ -328,8 +328,7 @@ class Judge:
     def _needed(self, name: str, told_ms: int) -> int | None:
         """The oldest version that this one works with, of what it has told of."""
         if name in self.keepers:
-            keeper = self.keepers[name]
-            return min((keeper._catalog.now.number, *keeper._catalog_of.values()))
+            return self.keepers[name].needs
         if name in self.crews:
             crew = self.crews[name]
             claimed = crew._claimed.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lithify.compaction.attempts import Attempt
@@ -16,7 +17,7 @@ from lithify.fleet.crew import Crew, CrewPorts, NoSource
 from lithify.fleet.keeper import Keeper, KeeperPorts
 from lithify.fleet.members import Role, new_member_name
 from lithify.fleet.watched import WatchPorts
-from lithify.fleet_serving import LEAST_PAUSE_S, PAUSE_S
+from lithify.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.room import Room
 from lithify.service.worker import Worker
@@ -80,6 +81,20 @@ class Seat:
         process.log(f"is {process.member}")
         return process.member
 
+    def _beat_beside(self, process: Process, beat: Callable[[], None]) -> None:
+        """Let it say that it lives beside its rounds, for as long as it does."""
+
+        def loop() -> None:
+            with suppress(Crash):
+                while not process.is_dead:
+                    process.clock.sleep_s(PULSE_LOOK_S)
+                    try:
+                        beat()
+                    except LithifyError as error:
+                        process.log(f"cannot say that it lives: {error}")
+
+        self._world.scheduler.spawn(loop)
+
     def _made(self, process: Process, make: Callable[[], Any]) -> Any:
         """As soon as the store lets it start."""
         while True:
@@ -99,6 +114,7 @@ class KeeperSeat(Seat):
         keeper: Keeper = self._made(process, lambda: self._keeper(process))
         self._judge.keepers[process.member] = keeper
         self._judge.processes[process.member] = process
+        self._beat_beside(process, keeper.beat)
         while self.is_wanted:
             self._judge.ticks[process.member] += 1
             try:
@@ -182,6 +198,7 @@ class CrewSeat(Seat):
         self._judge.crews[process.member] = crew
         self._judge.processes[process.member] = process
         self._judge.plans[process.member] = self.plan
+        self._beat_beside(process, crew.beat)
         while self.is_wanted and not crew.is_over:
             pause_s = LEAST_PAUSE_S
             try:
