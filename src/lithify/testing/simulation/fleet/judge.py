@@ -81,8 +81,6 @@ class Judge:
         self.is_peace = False
         self.paused_ms: int | None = None
         """Since when the small queue is paused, in peace."""
-        self.small_since_ms = 0
-        """Since when there is that queue."""
         self.is_quiet = False
         """Nothing healthy is to be written any more."""
         self._facts = {name: _Facts(names=place.names) for name, place in world.places.items()}
@@ -221,8 +219,8 @@ class Judge:
     ) -> None:
         if self.paused_ms is None or not self._is_small(place, compaction):
             return
-        if facts.submitted_ms[compaction.id] <= self.small_since_ms + ADMITTED_AFTER_PAUSE_MS:
-            return  # what was admitted to a queue stays there, though there is another for its size now
+        if facts.submitted_ms[compaction.id] <= self._peace_ms + ADMITTED_AFTER_PAUSE_MS:
+            return  # it was admitted elsewhere, if the small queue was drained then, or not there, and stays
         late_ms = self._world.now_ms - self.paused_ms
         if late_ms > grace_ms:
             text = f"{what} {late_ms / 1000:.0f} s after its queue was paused"

@@ -16,7 +16,6 @@ from functools import partial
 
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Rule
-from lithify.ids import parse_ulid, ulid_ms
 from lithify.testing.simulation.core.outcome import Outcome
 from lithify.testing.simulation.core.recording import played
 from lithify.testing.simulation.fleet import rules
@@ -159,7 +158,7 @@ def _siege(world: World, judge: Judge, keepers: Sequence[Seat], crews: Sequence[
 def _pause(world: World, judge: Judge) -> None:
     small = world.files.catalog.read().catalog.queue(SMALL_QUEUE)
     world.files.catalog.update(lambda catalog: changes.pause_queue(catalog, small.id))
-    judge.paused_ms, judge.small_since_ms = world.now_ms, ulid_ms(parse_ulid(small.id))
+    judge.paused_ms = world.now_ms
     world.scheduler.run_until(world.now_ms + ADMITTED_AFTER_PAUSE_MS)
     _arrive(world)
     world.scheduler.run_until(world.now_ms + _PAUSED_MS - ADMITTED_AFTER_PAUSE_MS)
