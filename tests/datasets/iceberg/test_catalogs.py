@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import Table
 
 from lithify import wiring
@@ -244,3 +245,19 @@ def test_two_never_ask_a_catalog_at_a_time_whose_client_is_not_known_to_be_for_t
     found = wiring.find_datasets(Rule("iceberg://busy/*.*"), Config(), Waiting())
     assert {url.removeprefix("iceberg://busy/") for url in found} == everything
     assert _Busy.most == 1
+
+
+def test_tables_are_found_where_a_catalog_knows_no_namespaces_below_others(tmp_path: Path) -> None:
+    """A REST catalog may answer 404 when it is asked for them."""
+
+    class Flat(SqlCatalog):
+        def list_namespaces(self, namespace: str | tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+            if namespace:
+                raise NoSuchNamespaceError(f"no namespace {namespace}")
+            return super().list_namespaces()
+
+    catalog = Flat("flat", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    for namespace in ("a", "b"):
+        catalog.create_namespace(namespace)
+        catalog.create_table(f"{namespace}.x", SCHEMA)
+    assert [other.name for other in others_in(catalog, ("a", "x"))] == ["b.x"]

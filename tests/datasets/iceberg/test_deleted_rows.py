@@ -16,6 +16,7 @@ from pyarrow import orc
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.deleted_rows import DeletedRows
 from lithify.datasets.iceberg.task import SourceFile
@@ -32,16 +33,21 @@ from tests.datasets.iceberg.tables import (
     files_of,
     make_rows,
     new_table,
+    s3_catalog,
 )
+from tests.s3 import S3
 
 PATHS = tuple(f"s3://lake/{name}.parquet" for name in ("a", "b", "ä", "ñ", "z z", "😀"))
 WRITE = {FileFormat.PARQUET: pq.write_table, FileFormat.ORC: orc.write_table}
+TEXT = pa.string()
+KINDS = (TEXT, pa.binary())
+"""What delete files say that paths are: not all writers say that they are texts."""
 Rows = list[tuple[str, int]]
 
 
-def written(path: Path, rows: Rows, file_format: FileFormat) -> DataFile:
-    """A delete file with these rows."""
-    names = pa.array([name for name, _ in rows], pa.string())
+def written(path: Path, rows: Rows, file_format: FileFormat, kind: pa.DataType = TEXT) -> DataFile:
+    """A delete file with these rows; `kind` is what it says that paths are."""
+    names = pa.array([name.encode() for name, _ in rows], pa.binary()).cast(kind)
     positions = pa.array([position for _, position in rows], pa.int64())
     WRITE[file_format](pa.table({"file_path": names, "pos": positions}), str(path))
     return DataFile.from_args(
@@ -71,17 +77,22 @@ rows_of_a_file = st.lists(st.tuples(st.sampled_from((*PATHS, "s3://lake/other"))
 
 
 @given(
-    files=st.lists(st.tuples(rows_of_a_file, st.sampled_from(list(WRITE))), min_size=1, max_size=4),
+    files=st.lists(
+        st.tuples(rows_of_a_file, st.sampled_from(list(WRITE)), st.sampled_from(KINDS)),
+        min_size=1,
+        max_size=4,
+    ),
     data=st.data(),
 )
 def test_of_each_data_file_those_rows_are_deleted_that_its_delete_files_name(
     tmp_path_factory: pytest.TempPathFactory,
-    files: list[tuple[Rows, FileFormat]],
+    files: list[tuple[Rows, FileFormat, pa.DataType]],
     data: st.DataObject,
 ) -> None:
     folder = tmp_path_factory.mktemp("deletes")
     deletes = [
-        written(folder / f"{n}", sorted(rows), file_format) for n, (rows, file_format) in enumerate(files)
+        written(folder / f"{n}", sorted(rows), file_format, kind)
+        for n, (rows, file_format, kind) in enumerate(files)
     ]
     some = st.sets(st.integers(0, len(files) - 1))
     applied = data.draw(st.lists(some, min_size=1, max_size=len(PATHS)))
@@ -117,13 +128,43 @@ def test_a_delete_file_for_many_data_files_is_read_once_by_a_task_and_once_for_i
     check(table, kept)
 
 
-def test_deletes_in_orc_are_applied(catalog: Catalog) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("file_format", list(WRITE))
+def test_deletes_of_every_format_are_applied(
+    catalog: Catalog, file_format: FileFormat, kind: pa.DataType
+) -> None:
     table = new_table(catalog)
     rows = append(table, make_rows(20)) + append(table, make_rows(20))
     first = files_of(table)[0].file_path
-    delete = delete_positions(table, {first: [1, 2]}, file_format=FileFormat.ORC)
-    orc.write_table(pq.read_table(delete.removeprefix("file://")), delete.removeprefix("file://"))
+    written_as(table, delete_positions(table, {first: [1, 2]}, file_format=file_format), file_format, kind)
     assert compact(dataset_of(table)).committed
     assert not delete_files_of(table)
     (file,) = files_of(table)
     assert file.record_count == len(rows) - 2
+
+
+def written_as(table: Table, path: str, file_format: FileFormat, kind: pa.DataType = TEXT) -> None:
+    """Write a delete file anew, in another form."""
+    with table.io.new_input(path).open() as stream:
+        content = pq.read_table(stream)
+    content = content.set_column(0, "file_path", content.column("file_path").cast(kind))
+    with table.io.new_output(path).create(overwrite=True) as output:
+        WRITE[file_format](content, output)
+
+
+def test_deletes_in_orc_are_read_though_few_threads_read_from_a_store(s3: S3, tmp_path: Path) -> None:
+    """Arrow's pool of threads for reading belongs to the process."""
+    table = new_table(s3_catalog(s3, tmp_path))
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    first = files_of(table)[0].file_path
+    for position in range(3):
+        delete = delete_positions(table, {first: [position]}, file_format=FileFormat.ORC)
+        written_as(table, delete, FileFormat.ORC)
+    threads = pa.io_thread_count()
+    pa.set_io_thread_count(1)
+    try:
+        assert compact(dataset_of(table)).committed
+    finally:
+        pa.set_io_thread_count(threads)
+    (file,) = files_of(table)
+    assert file.record_count == len(rows) - 3

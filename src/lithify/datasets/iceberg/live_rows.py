@@ -35,7 +35,7 @@ from lithify.datasets.iceberg.equality_keys import Key, key_schema, read_keys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
-from lithify.datasets.iceberg.position_deletes import format_of
+from lithify.datasets.iceberg.position_deletes import as_path, format_of
 from lithify.datasets.iceberg.projection import Projection
 from lithify.store.together import all_of
 
@@ -116,15 +116,17 @@ class LiveRows:
 
 def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Positions]:
     """What a delete file has of each of these data files."""
+    wanted = ds.field("file_path").isin(sorted(paths))
     with DataPath.of(delete, Wanted.ALL).open(io) as stream:
         fragment = format_of(delete).make_fragment(stream)
-        rows = ds.Scanner.from_fragment(fragment, columns=["file_path", "pos"]).to_reader()
-        # Filtered behind the file, whose statistics may be wrong.
-        scanner = ds.Scanner.from_batches(rows, filter=ds.field("file_path").isin(sorted(paths)))
-        table = scanner.to_table().unify_dictionaries()
+        # Rows are filtered behind the file, whose statistics may be wrong; not by another scanner on top: that
+        # would wait for this one's threads in theirs.
+        scanner = ds.Scanner.from_fragment(fragment, columns=["file_path", "pos"], use_threads=False)
+        kept = [pa.Table.from_batches([batch]).filter(wanted) for batch in scanner.to_batches()]
+    table = pa.concat_tables([scanner.projected_schema.empty_table(), *kept]).unify_dictionaries()
     found = table.group_by("file_path").aggregate([("pos", "distinct")])
     by_path = zip(found.column("file_path").to_pylist(), found.column("pos_distinct"), strict=True)
-    return {path: positions.values.to_numpy() for path, positions in by_path}
+    return {as_path(path): positions.values.to_numpy() for path, positions in by_path}
 
 
 def _hidden(file: DataFile, deletes: Iterable[Positions]) -> Positions:

@@ -162,12 +162,14 @@ def _tables(catalog: Catalog) -> Iterator[tuple[str, ...]]:
 def _inside(
     catalog: Catalog, namespace: tuple[str, ...]
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """The tables and the namespaces directly in a namespace; nothing if it was dropped meanwhile."""
+    """The tables and the namespaces directly in a namespace; none of what is not there (any more). A catalog
+    may know no namespaces below others, and have tables all the same."""
+    tables: list[tuple[str, ...]] = []
     try:
-        tables = [tuple(name) for name in catalog.list_tables(namespace)]
+        tables += (tuple(name) for name in catalog.list_tables(namespace))
         return tables, [tuple(name) for name in catalog.list_namespaces(namespace)]
     except NoSuchNamespaceError:
-        return [], []
+        return tables, []
 
 
 def foreign_table(path: str) -> Neighbour | None:

@@ -78,7 +78,7 @@ class _Rows:
 
     def add(self, batch: pa.RecordBatch, is_wanted: Callable[[str], bool]) -> None:
         """Those of the data files that are wanted."""
-        names = batch.column(0).dictionary.to_pylist()
+        names = [as_path(name) for name in batch.column(0).dictionary.to_pylist()]
         indices = batch.column(0).indices.to_numpy()
         used = set(np.unique(indices).tolist())
         number = [self._number(name) if n in used and is_wanted(name) else -1 for n, name in enumerate(names)]
@@ -113,8 +113,8 @@ def merged(io: FileIO, files: Sequence[DataFile], applies: Callable[[str, str], 
 
 
 def positions_of(io: FileIO, file: DataFile, paths: Collection[str]) -> Positions:
-    """The rows that a delete file has of these data files, of which there is at least one. Memory is taken
-    for those only; row groups of other files are not read where their statistics tell."""
+    """The rows that a delete file has of these data files, of which there is at least one. Only those are
+    kept; row groups of other files are not read where their statistics tell."""
     name = pc.field("file_path")
     rows = _Rows()
     with DataPath.of(file, Wanted.SOME).open(io) as stream:
@@ -176,6 +176,11 @@ def _whole(io: FileIO, file: DataFile) -> pa.Table:
     if any(column.null_count for column in table.columns):
         raise Unmergeable("have nulls")
     return table.select(["file_path", "pos"]).cast(_SCHEMA)
+
+
+def as_path(name: str | bytes) -> str:
+    """The path of a data file as the manifests have it: some writers do not say that it is a text."""
+    return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
 def format_of(file: DataFile) -> ds.FileFormat:

@@ -51,7 +51,8 @@ _MAX_CONFLICTS = 10
 _METADATA = (".json", ".avro")
 _LASTING = (".json",)
 """What is worth remembering when it was read; of manifests the entries are kept (`listing`)."""
-_MAGIC = (b"PAR1", b"PARE")
+_PARQUET = (b"PAR1", b"PARE")
+_ORC = b"ORC"
 _SCHEMES = ("s3://", "s3a://", "s3n://")
 _CREDENTIALS = ("s3.", "client.", "adls.")
 _ROLES = ("s3.role-arn", "client.role-arn")
@@ -169,8 +170,8 @@ class StoredFile(InputFile, OutputFile):
         return StoredReads(self.location, self._store, self._key, len(self))
 
     def opened(self, size: int, whole_bytes: int) -> Any:
-        """A Parquet file that is said to have this size, with its end, or all of it, read already; all of it
-        up to so many bytes."""
+        """A Parquet or ORC file that is said to have this size, with its end, or all of it, read already; all
+        of it up to so many bytes."""
         is_whole = size <= max(whole_bytes, TAIL_BYTES)
         start = 0 if is_whole else size - TAIL_BYTES
         try:
@@ -180,7 +181,7 @@ class StoredFile(InputFile, OutputFile):
             raise
         except StoreError:
             return self.open()  # which says what is wrong, if it is not the size
-        if bytes(data[-4:]) not in _MAGIC:
+        if bytes(data[-4:]) not in _PARQUET and bytes(data[-4:-1]) != _ORC:
             return self.open()
         if is_whole:
             return pa.BufferReader(data)
