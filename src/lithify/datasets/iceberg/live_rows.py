@@ -119,8 +119,8 @@ def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Posit
     wanted = ds.field("file_path").isin(sorted(paths))
     with DataPath.of(delete, Wanted.ALL).open(io) as stream:
         fragment = format_of(delete).make_fragment(stream)
-        # Rows are filtered behind the file, whose statistics may be wrong; not by another scanner on top: that
-        # would wait for this one's threads in theirs.
+        # Rows are filtered behind the file, whose statistics may be wrong; not by a second scanner on top,
+        # which would wait for this one's threads in theirs.
         scanner = ds.Scanner.from_fragment(fragment, columns=["file_path", "pos"], use_threads=False)
         kept = [pa.Table.from_batches([batch]).filter(wanted) for batch in scanner.to_batches()]
     table = pa.concat_tables([scanner.projected_schema.empty_table(), *kept]).unify_dictionaries()
