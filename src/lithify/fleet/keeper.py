@@ -277,7 +277,6 @@ class Keeper:
     def _member(self) -> Member:
         now = self._catalog.now
         having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.demand.is_any}
-        self._queues.see_tenants(having, now.catalog)
         bad = self._quarantine.entries
         return Member(
             name=self.name,
@@ -286,7 +285,7 @@ class Keeper:
             version=self._ports.version,
             catalog=now.number,
             datasets=len(self._watched),
-            load={q.id: self._queues.load(q, self._boards.hints(q.id)) for q in now.catalog.queues},
+            load=self._queues.loads(now.catalog, having, self._boards.hints),
             quarantined=len(bad),
             troubled={url: entry.why for url, entry in list(bad.items())[:MAX_TROUBLED]},
             at_ms=self._clock.now_ms(),

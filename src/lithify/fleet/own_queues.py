@@ -5,7 +5,7 @@
 2. A queue admits as much as its workers have slots for, by this keeper's part of what is wanted by all
    (`admit`). A queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go
    to the next.
-3. The members are told what there is of each (`load`), by tenant, for a bounded number of tenants
+3. The members are told what there is of each (`loads`), by tenant, for a bounded number of tenants
    (`lithify.planning.fleet.named`).
 4. Of what is admitted or under way is known under which version of the catalog it was: that one is needed
    until it has ended (`oldest_catalog`).
@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lithify.clock import Clock, monotonic_ms
@@ -173,13 +173,17 @@ class OwnQueues:
 
     # What is told
 
-    def see_tenants(self, having: Iterable[str | None], catalog: Catalog) -> None:
-        """These have something to do now."""
+    def loads(
+        self, catalog: Catalog, having: Iterable[str | None], hints: Callable[[str], Sequence[Hint]]
+    ) -> dict[str, Load]:
+        """What this keeper has to do with each queue, by id, when these tenants have something to do. `hints`
+        gives what it has on the board of a queue."""
         self._name_tenants(having, catalog)
+        loads = {queue.id: self._load(queue, hints(queue.id)) for queue in catalog.queues}
         self._waits = {p: waits for p, waits in self._waits.items() if self._is_told_of(*p, catalog)}
+        return loads
 
-    def load(self, queue: Queue, hints: Sequence[Hint]) -> Load:
-        """What this keeper has to do with a queue on whose board it has these hints."""
+    def _load(self, queue: Queue, hints: Sequence[Hint]) -> Load:
         now_ms = self._clock.now_ms()
         admission = self._admission(queue)
         figures = admission.figures()

@@ -269,7 +269,7 @@ def _miscounted(part: Component, rows: Mapping[str, RowCount]) -> str | None:
         return None
     return (
         f"the outputs have {written} rows where the inputs had {expected}; the bounds of an input's "
-        "time column, or its record count, may be wrong. The inputs stay"
+        "time column, its record count, or the statistics of a delete file may be wrong. The inputs stay"
     )
 
 
