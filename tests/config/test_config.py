@@ -91,6 +91,38 @@ def test_tables_may_come_as_json_in_one_variable(monkeypatch: pytest.MonkeyPatch
     assert loaded.origins["spark.conf.spark.executor.cores"] == "LITHIFY_SPARK__CONF"
 
 
+def test_variables_keep_the_keys_of_tables_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those in capital letters, as variables are written."""
+    monkeypatch.setenv("LITHIFY_SPARK__CONF", '{"spark.executor.cores": 2, "spark.dynamicAllocation.x": 3}')
+    monkeypatch.setenv("lithify_Spark__Conf__spark.dynamicAllocation.enabled", "true")
+    monkeypatch.setenv("LITHIFY_SPARK__CONF__spark.executor.cores", "4")
+    monkeypatch.setenv("LITHIFY_STORE_OPTIONS__AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("LITHIFY_STORE_OPTIONS__s3://Archive#aws_region", "eu-west-2")
+    monkeypatch.setenv("LITHIFY_SLATEDB__SCHEDULER_OPTIONS__MIN_COMPACTION_SOURCES", "3")
+    loaded = load()
+    assert loaded.config.spark.conf == {
+        "spark.executor.cores": "4",
+        "spark.dynamicAllocation.x": "3",
+        "spark.dynamicAllocation.enabled": "true",
+    }
+    assert loaded.config.store_options == {"aws_region": "eu-west-1", "s3://Archive#aws_region": "eu-west-2"}
+    assert loaded.config.of(SlatedbSettings).scheduler_options == {"min_compaction_sources": "3"}
+    origins = {setting.name: setting.origin for setting in loaded.settings()}
+    assert origins["spark.conf.spark.dynamicAllocation.x"] == "LITHIFY_SPARK__CONF"
+    assert origins["spark.conf.spark.executor.cores"] == "LITHIFY_SPARK__CONF__spark.executor.cores"
+    assert (
+        origins["spark.conf.spark.dynamicAllocation.enabled"]
+        == "lithify_Spark__Conf__spark.dynamicAllocation.enabled"
+    )
+
+
+def test_a_variable_and_its_milliseconds_are_the_same_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITHIFY_SERVICE__POLL_INTERVAL", "1s")
+    monkeypatch.setenv("LITHIFY_SERVICE__POLL_INTERVAL_MS", "1000")
+    with pytest.raises(Refused, match="same setting"):
+        load()
+
+
 @pytest.mark.parametrize(
     "variable", ["LITHIFY_SPARK__CONF", "LITHIFY_STORE_OPTIONS", "LITHIFY_SERVICE", "lithify_service__worker"]
 )
@@ -207,6 +239,7 @@ def test_what_does_not_fit_is_refused_with_its_place(tmp_path: Path, text: str, 
         ("LITHIFY_METRICS_PORT", "two underscores"),
         ("LITHIFY_CACHE_DIRECTORY", "mean LITHIFY_CACHE_DIR"),
         ("LITHIFY_MASTER", "names no setting"),
+        ("lithify_config", "mean LITHIFY_CONFIG"),
     ],
 )
 def test_misspelled_variables_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
@@ -293,7 +326,7 @@ min_age = "1d"
 def test_names_of_before_are_read_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "before.toml"
     path.write_text(FORMER)
-    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__MAX_ATTEMPTS", "9")
+    monkeypatch.setenv("lithify_compactor_options__max_attempts", "9")
     monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__WORKER", '{"block_size": 8192}')
     monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__SEGMENTS__PATTERN", "{u64:ms}")
     flag = {"compactor_options.checkpoint_lifetime": ("--set", "1h")}

@@ -38,7 +38,7 @@ class FormerNames:
         for path, value in leaves({top: value for top, value in given.items() if top in self.tops}):
             for target in self._names_now(path) or [path]:
                 old, new = ".".join(path), ".".join(target)
-                if not _set(result, target, value):
+                if not put(result, target, value):
                     raise Refused(f"{old} and {new} are the same setting; give only {new}")
                 if target != path:
                     formerly[new] = old
@@ -68,8 +68,8 @@ def _copy(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in given.items()}
 
 
-def _set(target: dict[str, Any], path: Path, value: object) -> bool:
-    """Whether there was a place for it."""
+def put(target: dict[str, Any], path: Path, value: object) -> bool:
+    """Put a value where these keys lead to, unless there is one; whether there was a place for it."""
     for key in path[:-1]:
         inner = target.setdefault(key, {})
         if not isinstance(inner, dict):
