@@ -14,8 +14,15 @@ from functools import cache
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 from urllib.parse import unquote
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from lithify.config.durations import FOREVER, Duration, PositiveDuration, Wait, format_duration
 from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, no_truth
@@ -181,12 +188,10 @@ class WebSettings(Section):
     )
 
 
-class Config(BaseSettings):
+class Config(BaseModel):
     """The settings that all kinds share; `config_type` adds theirs. Frozen; made by `load`."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     store_options: dict[str, Text] = Field(
         default_factory=dict,
@@ -198,18 +203,6 @@ class Config(BaseSettings):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     web: WebSettings = WebSettings()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what `load` has put together."""
-        return (init_settings,)
 
     @field_validator("store_options")
     @classmethod
