@@ -124,6 +124,38 @@ def test_a_variable_and_its_milliseconds_are_the_same_setting(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("spark.master.", "no setting spark.master. .*did you mean spark.master"),
+        ("spark.master.x", "no setting spark.master.x .*did you mean spark.master"),
+        (".spark.master", "no setting .spark.master .*did you mean spark.master"),
+        ("spark..master", "no setting spark..master .*did you mean spark.master"),
+        ("service.", "no setting service"),
+        ("spark", "setting spark .*is a table"),
+        ("spark.conf", "setting spark.conf .*is a table"),
+        ("spark.conf.", "setting spark.conf. .*its name is missing"),
+        ("compactor_options.poll_interval.", "no setting service.poll_interval. .*mean service.poll"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(name: str, says: str) -> None:
+    with pytest.raises(Refused, match=says) as refusal:
+        load(None, {name: (f"--set {name}", "x")})
+    assert f"(from --set {name})" in str(refusal.value)
+
+
+def test_an_entry_without_a_name_is_refused_whoever_gives_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[spark.conf]\n'' = 'x'")
+    with pytest.raises(Refused, match=r"bad\.toml.*its name is missing"):
+        load(path)
+    monkeypatch.setenv("LITHIFY_STORE_OPTIONS__", "x")
+    with pytest.raises(Refused, match=r"LITHIFY_STORE_OPTIONS__\).*its name is missing"):
+        load()
+
+
+@pytest.mark.parametrize(
     "variable", ["LITHIFY_SPARK__CONF", "LITHIFY_STORE_OPTIONS", "LITHIFY_SERVICE", "lithify_service__worker"]
 )
 @pytest.mark.parametrize("value", ["{", "secret", "[1]", ""])

@@ -258,6 +258,10 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
     return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and bool(_LINK.match(value)))
 
 
+def _known(model: type[Config]) -> set[str]:
+    return {option.name for option in options(model)}
+
+
 def _tables(model: type[Config]) -> set[str]:
     """The settings that have others in them."""
     known = options(model)
@@ -337,11 +341,15 @@ def _explained(error: ValidationError, origins: Mapping[str, str], model: type[C
 
 
 def _explain(one: ErrorDetails, origins: Mapping[str, str], model: type[Config]) -> str:
-    name = ".".join(str(part) for part in one["loc"])
+    name = ".".join(str(part) for part in one["loc"] if part != "[key]")
     place = f" (from {', '.join(_origins_of(name.removesuffix(MILLISECONDS), origins))})"
+    below = next((known for known in origins if known.startswith(f"{name}.")), name)
     if one["type"] == "extra_forbidden":
-        name = next((known for known in origins if known.startswith(f"{name}.")), name)
-        return f"there is no setting {name}{place}{_did_you_mean(_nearest(name, model))}"
+        return f"there is no setting {below}{place}{_did_you_mean(_nearest(below, model))}"
+    if below != name and name in _known(model) - _tables(model):
+        return f"there is no setting {below}{place}; did you mean {name}?"
+    if one["type"] in ("model_type", "dict_type"):
+        return f"setting {name}{place}: is a table; name what is in it, as {name}.NAME"
     reason = one["msg"].removeprefix("Value error, ")
     return f"setting {name}{place}: {reason}"
 

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from lithify.config.durations import FOREVER, Duration, PositiveDuration, Wait, format_duration
-from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, no_truth
+from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, Texts, no_truth
 from lithify.config.sizes import Bytes
 
 ENV_PREFIX = "LITHIFY_"
@@ -150,7 +150,7 @@ class SparkSettings(Section):
         description="Spark master: local[*], spark://…, yarn, k8s://…, sc://…; unset: as spark-submit or "
         "spark-defaults.conf say, else local[*]",
     )
-    conf: dict[str, Text] = Field(default_factory=dict, description="Spark's own settings")
+    conf: Texts = Field(default_factory=dict, description="Spark's own settings")
 
 
 class LogSettings(Section):
@@ -193,7 +193,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    store_options: dict[str, Text] = Field(
+    store_options: Texts = Field(
         default_factory=dict,
         description="Settings of the object store, such as aws_endpoint "
         "(URL#aws_endpoint: for what is there)",

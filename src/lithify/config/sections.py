@@ -34,7 +34,15 @@ def no_truth(value: object) -> object:
     return value
 
 
+def _named(key: str) -> str:
+    if not key:
+        raise ValueError("its name is missing")
+    return key
+
+
 Text = Annotated[str, BeforeValidator(to_text)]
+Texts = dict[Annotated[str, AfterValidator(_named)], Text]
+"""A table that users fill."""
 MAX_NUMBER = 1 << 53
 """The largest number that every program which reads TOML or JSON reads as it is."""
 PositiveInt = Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=MAX_NUMBER)]

@@ -15,7 +15,7 @@ from lithify.config.sections import (
     PositiveInt,
     PositiveSize,
     Section,
-    Text,
+    Texts,
 )
 from lithify.config.sizes import Bytes
 
@@ -90,9 +90,7 @@ class SlatedbSettings(OwnSection):
     max_concurrent_compactions: PositiveInt = Field(
         default=4, description="Compactions that may be scheduled or running at once"
     )
-    scheduler_options: dict[str, Text] = Field(
-        default_factory=dict, description="Options of the size-tiered scheduler"
-    )
+    scheduler_options: Texts = Field(default_factory=dict, description="Options of the size-tiered scheduler")
     enable_trivial_move: bool = Field(
         default=False, description="Make one run of sources without common keys without reading them"
     )
