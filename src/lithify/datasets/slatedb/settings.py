@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lithify.config.durations import Duration
+from lithify.config.durations import Duration, at_least
 from lithify.config.sections import (
     CollectionSettings,
     NaturalInt,
@@ -94,7 +94,7 @@ class SlatedbSettings(OwnSection):
     enable_trivial_move: bool = Field(
         default=False, description="Make one run of sources without common keys without reading them"
     )
-    checkpoint_lifetime: Duration = Field(
+    checkpoint_lifetime: Annotated[Duration, at_least(timedelta(seconds=1))] = Field(
         default=timedelta(minutes=15), description="How long a commit keeps its inputs readable"
     )
     max_sst_size: PositiveSize = Field(
