@@ -137,6 +137,8 @@ class SlateKind:
         manifest_id = asked.given.get("id")
         if manifest_id is None:
             return view.show_manifest(*dataset.latest_manifest())
+        if manifest_id < 0:
+            raise Refused(f"--id {manifest_id} is no version of a manifest")
         return view.show_manifest(manifest_id, dataset.manifest(manifest_id))
 
     # Garbage
