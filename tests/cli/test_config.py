@@ -52,3 +52,12 @@ def test_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("log.format", "json", "LITHIFY_LOG__FORMAT"),
         ("store_options.aws_secret_access_key", "********", "--store-option"),
     }
+
+
+def test_the_option_of_the_command_line_wins_over_the_level_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "lithify.toml"
+    file.write_text("[log]\nlevel = 'error'\n[compactor_options]\npoll_interval = '1s'\n")
+    command = ("plan", "--config", file, tmp_path / "nothing")
+    warning = "the setting compactor_options.poll_interval is now service.poll_interval"
+    assert warning not in invoke(*command).stderr
+    assert warning in invoke("--verbose", *command).stderr
