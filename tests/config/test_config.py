@@ -210,7 +210,9 @@ def test_options_of_a_store_may_be_for_what_is_at_a_url() -> None:
         assert loaded.config.store_options_of(url) == expected, url
 
 
-@pytest.mark.parametrize("name", ["archive#aws_endpoint", "s3://archive#", "#aws_endpoint"])
+@pytest.mark.parametrize(
+    "name", ["archive#aws_endpoint", "s3://archive#", "#aws_endpoint", "s3://archive/day"]
+)
 def test_an_option_of_no_place_is_refused(name: str) -> None:
     with pytest.raises(Refused, match="neither a name nor of the form URL#name"):
         load(None, {f"store_options.{name}": ("--store-option", "x")})

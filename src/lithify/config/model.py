@@ -209,8 +209,11 @@ class Config(BaseModel):
     def _check_places(cls, given: dict[str, str]) -> dict[str, str]:
         for key in given:
             place, separator, name = key.rpartition(_OF_PLACE)
-            if separator and not (":" in place and name):
-                raise ValueError(f"{key!r} is neither a name nor of the form URL{_OF_PLACE}name")
+            if (separator or ":" in name) and not (":" in place and name):
+                raise ValueError(
+                    f"{key!r} is neither a name nor of the form URL{_OF_PLACE}name; "
+                    "a = in the URL of an option is written %3D"
+                )
         return given
 
     def store_options_of(self, url: str) -> dict[str, str]:
