@@ -13,6 +13,7 @@ All errors are `lithify.LithifyError`s; what is refused is refused before anythi
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lithify import wiring
+from lithify import arguments, wiring
 from lithify.client import CommitRecord, Dataset, Settings, settled
 from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
@@ -75,13 +76,13 @@ class Fleet:
 
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         settings: Settings | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
     ) -> None:
-        self.url = url
+        self.url = url = arguments.place("url", url)
         self._config = settled(settings)
         self._clock = clock if clock is not None else SystemClock()
         self._ids = ids if ids is not None else RandomIds()
@@ -102,6 +103,8 @@ class Fleet:
         those that a member or a compaction works with."""
         if (version is None) == (at_ms is None):
             raise Refused("name a version or a time")
+        version = arguments.optional(arguments.number, "version", version)
+        at_ms = arguments.optional(arguments.number, "at_ms", at_ms)
         number = version if version is not None else self._files.history.number_at(at_ms or 0)
         return Numbered(number, self._files.history.at(number))
 
@@ -153,14 +156,14 @@ class Fleet:
         queues have (`works`), or on what these `queues` have, until all of them were deleted. Any number of
         processes may, each doing one or both. `exit_when_idle_s` ends it when there was nothing to work on
         for so long. Without a session (`spark`) it starts Spark itself; `engine` is for tests. What the
-        keeper reads is noted in `shared`, for a dashboard (`WatchedFleet`)."""
+        idle_ms = arguments.optional(arguments.milliseconds, "exit_when_idle_s", exit_when_idle_s)
         process = FleetProcess(
             self.url,
             self._config,
-            queues=queues,
+            queues=arguments.texts("queues", queues),
             keeps=keeps,
             works=works,
-            exit_when_idle_s=exit_when_idle_s,
+            exit_when_idle_s=None if idle_ms is None else idle_ms / 1000,
             spark=spark,
             engine=engine,
             on_event=on_event if on_event is not None else ignore,
@@ -172,7 +175,7 @@ class Fleet:
 
     def add(
         self,
-        *patterns: str,
+        *patterns: str | os.PathLike[str],
         queue: str | None = None,
         tenant: str | None = None,
         coordinates: Coordinates | str = Coordinates.FLEET,
@@ -183,21 +186,23 @@ class Fleet:
         are (`*`: what the first `*` of the pattern stands for), `settings` are for them alone."""
         if not patterns:
             raise Refused("name at least one dataset or pattern")
-        given, who = _as_texts(settings), _coordinates(coordinates)
+        given, who = _as_texts(arguments.mapping("settings", settings)), _coordinates(coordinates)
+        queue = arguments.optional(arguments.text, "queue", queue)
+        tenant = arguments.optional(arguments.text, "tenant", tenant)
         rules = [Rule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
         for rule in rules:
             registered_for(rule.pattern)
             _check_settings(rule, wiring.config_of(rule, self._config), self._config)
         return self._changed(partial(_added, rules=rules))
 
-    def remove(self, *patterns: str) -> Catalog:
+    def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
         """Take datasets away, by what they were added with. What is under way goes on."""
-        patterns = tuple(normal(absolute(pattern)) for pattern in patterns)
+        wanted = tuple(normal(absolute(pattern)) for pattern in patterns)
         known = {rule.pattern for rule in self.catalog().catalog.rules}
-        missing = [pattern for pattern in patterns if pattern not in known]
+        missing = [pattern for pattern in wanted if pattern not in known]
         if missing:
             raise Refused(f"{missing[0]}: no rule has this pattern; `lithify fleet list` shows them")
-        return self._changed(lambda catalog: changes.remove_rules(catalog, patterns))
+        return self._changed(lambda catalog: changes.remove_rules(catalog, wanted))
 
     def datasets(self) -> tuple[Mapping[str, Rule], Mapping[str, LithifyError]]:
         """The datasets that it has now, by URL, and what could not be looked up, by pattern. Folders that are
@@ -206,21 +211,22 @@ class Fleet:
         found = discovery.datasets(self.catalog().catalog)
         return found, discovery.problems
 
-    def open(self, url: str) -> Dataset:
+    def open(self, url: str | os.PathLike[str]) -> Dataset:
         """One of its datasets, with the settings of its rule (`lithify.open`). `Refused` for any other."""
+        url = arguments.place("url", url)
         rule = self.catalog().catalog.rule_for(url)
         if rule is None:
             raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
         config = wiring.config_of(rule, self._config)
         return open_dataset(url, settings=config, clock=self._clock, ids=self._ids)
 
-    def wake(self, *urls: str) -> None:
+    def wake(self, *urls: str | os.PathLike[str]) -> None:
         """Have these looked at now. `Refused` for what is no dataset of the fleet."""
-        catalog, urls = self.catalog().catalog, tuple(map(absolute, urls))
-        for url in urls:
+        catalog, wanted = self.catalog().catalog, tuple(map(absolute, urls))
+        for url in wanted:
             if catalog.rule_for(url) is None:
                 raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
-        for url in urls:
+        for url in wanted:
             self._files.wakes.wake(url)
 
     # Tenants
@@ -228,6 +234,7 @@ class Fleet:
     def set_tenant(self, name: str, **attributes: Any) -> Tenant:
         """Change how the work of a tenant is treated; attributes are those of `Tenant`. It need have no
         datasets yet."""
+        name = arguments.text("name", name)
         catalog = self._changed(lambda catalog: changes.set_tenant(catalog, name, **attributes))
         return next(tenant for tenant in catalog.tenants if tenant.name == name)
 
@@ -254,7 +261,8 @@ class Fleet:
     def create_queue(self, name: str, *, largest_bytes: int, **attributes: Any) -> Queue:
         """Make a queue for work that costs less; attributes are those of `Queue`. One that has a name that
         was deleted is another queue."""
-        queue = Queue(name, self._new_id(), largest_bytes, **attributes)
+        name = arguments.text("name", name)
+        queue = changes.with_attributes(Queue(name, self._new_id(), largest_bytes), attributes)
         return self._changed(lambda catalog: changes.create_queue(catalog, queue)).queue(name)
 
     def set_queue(self, name: str, **attributes: Any) -> Queue:
@@ -373,7 +381,8 @@ def _coordinates(value: Coordinates | str) -> Coordinates:
         raise Refused(f"{value!r} is none of {known}: who coordinates the datasets") from None
 
 
-def absolute(url: str) -> str:
+def absolute(url: str | os.PathLike[str]) -> str:
     """A URL as every process would read it: a relative path is one from the root."""
+    url = arguments.place("url", url)
     scheme, _ = split_scheme(url)
     return url if scheme is not None else str(Path(url).absolute())

@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -29,7 +30,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lithify import __version__, wiring
+from lithify import __version__, arguments, wiring
 from lithify.client import Dataset as ClientDataset
 from lithify.client import Settings, settled
 from lithify.clock import SystemClock
@@ -72,7 +73,7 @@ class Service:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
         *,
         settings: Settings | None = None,
         spark: Any = None,
@@ -82,7 +83,7 @@ class Service:
         works: bool | None = None,
         engine: Engine | None = None,
     ) -> None:
-        self._urls = list(dict.fromkeys(urls))
+        self._urls = list(dict.fromkeys(arguments.places("urls", urls)))
         self._config = settled(settings)
         self._take_over = take_over
         self._coordinates = coordinates
