@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,15 +27,15 @@ from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.config.model import Config
-from lithify.config.sections import to_text
-from lithify.datasets.registry import registered_for
+from lithify.config.sections import MILLISECONDS, to_text
+from lithify.datasets.registry import all_registered, registered_for
 from lithify.datasets.waiting import command_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import DatasetNotFound, LithifyError, Refused
 from lithify.events import Observer, ignore
 from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule, Tenant
+from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule, Tenant, check_public
 from lithify.fleet.catalog_files import Numbered
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.discovery import Discovery
@@ -191,8 +190,9 @@ class Fleet:
         tenant = arguments.optional(arguments.text, "tenant", tenant)
         rules = [Rule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
         for rule in rules:
-            registered_for(rule.pattern)
-            _check_settings(rule, wiring.config_of(rule, self._config), self._config)
+            check_public(rule)
+            _check_names(rule)
+            _check_values(rule, wiring.config_of(rule, self._config))
         return self._changed(partial(_added, rules=rules))
 
     def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
@@ -363,14 +363,34 @@ def _as_texts(settings: Mapping[str, object]) -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def _check_settings(rule: Rule, given: Config, of_process: Config) -> None:
-    """`Refused` when one of them could have no effect."""
-    changed = {name for name in _OF_PROCESSES if attrgetter(name)(given) != attrgetter(name)(of_process)}
-    if changed:
-        raise Refused(
-            f"rule {rule.pattern}: {min(changed)} is for a process, which has datasets of all rules; give "
-            "it to the processes, in their environment or file"
-        )
+def _check_names(rule: Rule) -> None:
+    """`Refused` when one of its settings has no effect on the datasets that it names."""
+    own = registered_for(rule.pattern)
+    others = {kind.load_settings().NAME: kind for kind in all_registered() if kind != own}
+    for name in rule.settings:
+        given = f"{name.removesuffix(MILLISECONDS)}."
+        of_process = next((part for part in _OF_PROCESSES if given.startswith(f"{part}.")), None)
+        if of_process is not None:
+            raise Refused(
+                f"rule {rule.pattern}: {of_process} is for a process, which has datasets of all rules; give "
+                "it to the processes, in their environment or file"
+            )
+        other = others.get(name.partition(".")[0])
+        if other is not None:
+            raise Refused(
+                f"rule {rule.pattern}: {name} is a setting of {other.plural}, "
+                f"and the rule is for {own.plural}"
+            )
+
+
+def _check_values(rule: Rule, config: Config) -> None:
+    """`Refused` when no dataset could be opened with its settings."""
+    if not rule.settings:
+        return
+    try:
+        registered_for(rule.pattern).load().check_settings(config)
+    except Refused as error:
+        raise Refused(f"rule {rule.pattern}: {error}") from None
 
 
 def _coordinates(value: Coordinates | str) -> Coordinates:

@@ -26,6 +26,7 @@ from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.request import spec_of
 from lithify.datasets.slatedb.settings import SlatedbSettings
 from lithify.datasets.slatedb.shape import Shape, shape_of
+from lithify.datasets.slatedb.tiered import parse_scheduler_options
 from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import Observer
@@ -59,6 +60,12 @@ class SlateKind:
             store_options=with_wait(given, waiting),
             options=options,
         )
+
+    def check_settings(self, config: Config) -> None:
+        settings = config.of(SlatedbSettings)
+        for ignored in parse_scheduler_options(settings.scheduler_options).warnings:
+            raise Refused(ignored)
+        slate_options(settings.model_copy(update={"merge_operator": None, "compaction_filter": None}))
 
     def own_place(self, dataset: SlateDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.paths.own_folder
