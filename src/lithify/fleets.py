@@ -123,7 +123,7 @@ class Fleet:
         def ask(url: str, rule: Rule) -> None:
             try:
                 with contained(f"asking what runs in {url}"):
-                    dataset = wiring.open_dataset(url, wiring.config_of(rule, self._config))
+                    dataset = wiring.open_dataset(url, self._config_of(rule))
                     found[url] = running_in(url, rule, dataset.ledger())
             except DatasetNotFound:
                 pass  # a folder that is none
@@ -217,8 +217,7 @@ class Fleet:
         rule = self.catalog().catalog.rule_for(url)
         if rule is None:
             raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
-        config = wiring.config_of(rule, self._config)
-        return open_dataset(url, settings=config, clock=self._clock, ids=self._ids)
+        return open_dataset(url, settings=self._config_of(rule), clock=self._clock, ids=self._ids)
 
     def wake(self, *urls: str | os.PathLike[str]) -> None:
         """Have these looked at now. `Refused` for what is no dataset of the fleet."""
@@ -300,12 +299,26 @@ class Fleet:
         return self._ids.ulid(self._clock.now_ms())
 
     def _found(self, rule: Rule) -> Iterable[str]:
-        return wiring.find_datasets(rule, self._config)
+        return wiring.find_datasets(rule, self._config_of(rule))
+
+    def _config_of(self, rule: Rule) -> Config:
+        """The settings for its datasets."""
+        return wiring.config_of(rule, self._config)
 
 
-class WatchedFleet(Fleet):
-    """The fleet as a keeper in this process reads it anyway, for a dashboard: to look at it takes no request,
-    but of datasets that another keeper watches."""
+class ShownFleet(Fleet):
+    """The fleet as a dashboard reads it: whatever its rules say, a store is waited for only for a moment."""
+
+    def __init__(self, url: str, *, settings: Settings | None = None) -> None:
+        super().__init__(url, settings=wiring.patient(settled(settings)))
+
+    def _config_of(self, rule: Rule) -> Config:
+        return wiring.patient(super()._config_of(rule))
+
+
+class WatchedFleet(ShownFleet):
+    """The same, as a keeper in this process reads it anyway: to look at it takes no request, but of datasets
+    that another keeper watches."""
 
     def __init__(self, url: str, shared: SharedFleet, *, settings: Settings | None = None) -> None:
         super().__init__(url, settings=settings)
@@ -322,7 +335,7 @@ class WatchedFleet(Fleet):
 
     def watched(self, url: str) -> Dataset:
         """One of its datasets, to look at."""
-        shared, config = self.shared, self._config_of(url)
+        shared, config = self.shared, self._config_at(url)
         dataset = shared.opened(url)
         if dataset is None:
             dataset = wiring.open_dataset(url, config)
@@ -337,15 +350,15 @@ class WatchedFleet(Fleet):
     def acted_on(self, url: str) -> Dataset:
         """The same, to do something with. What that changes is known to who watches at once."""
         if not self.shared.has(url):
-            return Dataset(url, self._config_of(url))
+            return Dataset(url, self._config_at(url))
         noted = partial(sharing, shared=self.shared.of(url), clock=self._clock)
-        return Dataset(url, self._config_of(url), through=noted)
+        return Dataset(url, self._config_at(url), through=noted)
 
-    def _config_of(self, url: str) -> Config:
+    def _config_at(self, url: str) -> Config:
         rule = self.shared.datasets()[0].get(url)
         if rule is None:
             raise Refused(f"{url}: is no dataset of this fleet (any more)")
-        return wiring.config_of(rule, self._config)
+        return self._config_of(rule)
 
 
 def _added(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:

@@ -165,9 +165,8 @@ def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
     from lithify.clock import SystemClock
     from lithify.fleet.shared import SharedFleet
     from lithify.fleets import WatchedFleet
-    from lithify.web.serving import patient
 
-    return WatchedFleet(fleet, SharedFleet(SystemClock()), settings=patient(config))
+    return WatchedFleet(fleet, SharedFleet(SystemClock()), settings=config)
 
 
 def _serve(
