@@ -166,6 +166,18 @@ def test_a_service_serves_it_beside_its_work(database: str) -> None:
         assert where is None
 
 
+def test_a_dataset_may_be_called_fleet(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = lithify.Fleet(tmp_path / "of-all")
+    fleet.init()
+    monkeypatch.chdir(tmp_path)
+    Path(database).rename("fleet")
+    with served("fleet", fleet=fleet.url) as where:
+        assert "Nobody serves this fleet" in get(where, "/fleet")
+        assert json.loads(get(where, f"/api{page_of('fleet', 'status')}"))["url"].endswith("fleet")
+
+
 def test_no_rule_of_a_fleet_makes_the_dashboard_wait_longer(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
