@@ -13,6 +13,7 @@ All errors are `lithify.LithifyError`s; what is refused is refused before anythi
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,6 +56,7 @@ from lithify.service.shared import sharing
 from lithify.store import together
 from lithify.store.urls import split_scheme
 
+_log = logging.getLogger("lithify")
 READS_AT_ONCE = 16
 _OF_PROCESSES = (
     "spark",
@@ -155,6 +157,14 @@ class Fleet:
         queues have (`works`), or on what these `queues` have, until all of them were deleted. Any number of
         processes may, each doing one or both. `exit_when_idle_s` ends it when there was nothing to work on
         for so long. Without a session (`spark`) it starts Spark itself; `engine` is for tests. What the
+        keeper reads is noted in `shared`, for a dashboard (`WatchedFleet`). It serves none itself: the
+        setting `web.port` is for `lithify fleet run`."""
+        if self._config.web.port is not None:
+            _log.warning(
+                "Fleet.run serves no dashboard, so web.port has no effect: run `lithify web --fleet %s`, or "
+                "`lithify fleet run`",
+                self.url,
+            )
         idle_ms = arguments.optional(arguments.milliseconds, "exit_when_idle_s", exit_when_idle_s)
         process = FleetProcess(
             self.url,

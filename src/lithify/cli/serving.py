@@ -182,13 +182,9 @@ def _serve(
     from lithify.observe.logs import EventLog
     from lithify.serving import Service
 
-    if config.web.port is not None:
-        from lithify.web.serving import check
-
-        check(config)
     log = EventLog(SystemClock())
     service = Service(
         urls, settings=config, on_event=log, take_over=take_over, coordinates=coordinates, works=works
     )
-    with wiring.stop_on_signals() as stop, service, served_beside(urls, None, config, service):
+    with wiring.stop_on_signals() as stop, service:
         service.run(stop)
