@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -51,6 +52,16 @@ def number(what: str, given: Any) -> int:
         raise _refused(what, given, "a whole number") from None
 
 
+def real(what: str, given: Any) -> float:
+    """A number, which may be infinite."""
+    try:
+        if not isinstance(given, str | bytes) and not math.isnan(found := float(given)):
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise _refused(what, given, "a number")
+
+
 def natural(what: str, given: Any) -> int:
     """A whole number that is not negative."""
     if (found := number(what, given)) < 0:
@@ -96,4 +107,7 @@ def _several(what: str, given: Any) -> Iterable[Any]:
 
 
 def _refused(what: str, given: Any, right: str) -> Refused:
-    return Refused(f"{what}: {repr(given)[:_MAX_SHOWN_CHARS]} is not {right}")
+    """Of what is made of several, only the kind is said: there may be a secret in it."""
+    is_plain = given is None or isinstance(given, str | int | float | datetime)
+    shown = repr(given)[:_MAX_SHOWN_CHARS] if is_plain else f"a {type(given).__name__}"
+    return Refused(f"{what}: {shown} is not {right}")

@@ -15,7 +15,6 @@ the first write.
 from __future__ import annotations
 
 import getpass
-import math
 import os
 import socket
 import warnings
@@ -225,8 +224,7 @@ class Dataset:
     ) -> list[control.Outcome]:
         """Wait until these compactions have ended, or all that are under way now; how. `on_look` is told
         again and again how they stand. Here and below an id may be cut to its end, as people see it."""
-        if timeout_s is not None and timeout_s != math.inf:
-            timeout_s = arguments.milliseconds("timeout_s", timeout_s) / 1000
+        timeout_s = arguments.optional(arguments.real, "timeout_s", timeout_s)
         given = arguments.optional(arguments.texts, "ids", ids)
         self._dataset.snapshot()  # refuses where there is nothing
         wanted = control.active(self._dataset) if given is None else control.identified(self._dataset, given)
@@ -455,9 +453,8 @@ class Dataset:
             raise Refused(
                 f"{', '.join(sorted(unknown))}: no option of a {registered.noun} here; it has: {has}"
             )
-        for option in known:
-            _check_option(option, options.get(option.name))
-        return Asked(full, {name: value for name, value in options.items() if value is not None})
+        given = {o.name: _checked(o, options[o.name]) for o in known if options.get(o.name) is not None}
+        return Asked(full, given)
 
     @contextmanager
     def _listening(self, on_event: Observer | None) -> Iterator[None]:
@@ -514,17 +511,18 @@ def _observer(*observers: Observer | None) -> Observer:
     return each(*given) if given else ignore
 
 
-def _check_option(option: KindOption, given: Any) -> None:
-    """`Refused` when it is not of its type; `None` was not given."""
+def _checked(option: KindOption, given: Any) -> Any:
+    """What was given for an option. `Refused` when it is not of its type."""
     of_one = {"str": arguments.text, "int": arguments.number}
     several = get_args(option.type)
     check = of_one.get((several or (option.type,))[0].__name__)
-    if given is None or check is None:
-        return
-    if several and (isinstance(given, str) or not isinstance(given, Iterable)):
+    if check is None:
+        return given
+    if not several:
+        return check(option.name, given)
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise Refused(f"{option.name}: {given!r} is not several; give a list")
-    for one in given if several else (given,):
-        check(option.name, one)
+    return [check(option.name, one) for one in given]
 
 
 def _owner() -> str:

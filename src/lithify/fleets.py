@@ -29,7 +29,7 @@ from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.config.model import Config
 from lithify.config.sections import MILLISECONDS, to_text
-from lithify.datasets.registry import all_registered, registered_for
+from lithify.datasets.registry import all_registered, config_type, registered_for
 from lithify.datasets.waiting import command_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
@@ -98,15 +98,15 @@ class Fleet:
         """Queues and rules as they are now, and their number."""
         return self._files.catalog.read()
 
-    def at(self, *, version: int | None = None, at_ms: int | None = None) -> Numbered:
+    def at(self, *, version: int | None = None, at_ms: float | None = None) -> Numbered:
         """Queues and rules as they were in a version, or at a time (milliseconds since 1970, by the store's
         clock). `Refused` when that is too old, or not there yet. Those of the last day can be asked for, and
         those that a member or a compaction works with."""
         if (version is None) == (at_ms is None):
             raise Refused("name a version or a time")
         version = arguments.optional(arguments.number, "version", version)
-        at_ms = arguments.optional(arguments.number, "at_ms", at_ms)
-        number = version if version is not None else self._files.history.number_at(at_ms or 0)
+        at_ms = arguments.optional(arguments.real, "at_ms", at_ms)
+        number = version if version is not None else self._files.history.number_at(int(at_ms or 0))
         return Numbered(number, self._files.history.at(number))
 
     def status(self) -> FleetStatus:
@@ -165,14 +165,14 @@ class Fleet:
                 "`lithify fleet run`",
                 self.url,
             )
-        idle_ms = arguments.optional(arguments.milliseconds, "exit_when_idle_s", exit_when_idle_s)
+        idle_s = arguments.optional(arguments.real, "exit_when_idle_s", exit_when_idle_s)
         process = FleetProcess(
             self.url,
             self._config,
             queues=arguments.texts("queues", queues),
             keeps=keeps,
             works=works,
-            exit_when_idle_s=None if idle_ms is None else idle_ms / 1000,
+            exit_when_idle_s=idle_s,
             spark=spark,
             engine=engine,
             on_event=on_event if on_event is not None else ignore,
@@ -202,7 +202,7 @@ class Fleet:
         for rule in rules:
             check_public(rule)
             _check_names(rule)
-            _check_values(rule, wiring.config_of(rule, self._config))
+            _check_values(rule)
         return self._changed(partial(_added, rules=rules))
 
     def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
@@ -389,7 +389,8 @@ def _as_texts(settings: Mapping[str, object]) -> Mapping[str, str]:
 def _check_names(rule: Rule) -> None:
     """`Refused` when one of its settings has no effect on the datasets that it names."""
     own = registered_for(rule.pattern)
-    others = {kind.load_settings().NAME: kind for kind in all_registered() if kind != own}
+    others = {kind.load_settings().NAME: kind for kind in all_registered()}
+    del others[own.load_settings().NAME]
     for name in rule.settings:
         given = f"{name.removesuffix(MILLISECONDS)}."
         of_process = next((part for part in _OF_PROCESSES if given.startswith(f"{part}.")), None)
@@ -406,12 +407,10 @@ def _check_names(rule: Rule) -> None:
             )
 
 
-def _check_values(rule: Rule, config: Config) -> None:
-    """`Refused` when no dataset could be opened with its settings."""
-    if not rule.settings:
-        return
+def _check_values(rule: Rule) -> None:
+    """`Refused` when no dataset could be opened with its settings, or one of them does nothing."""
     try:
-        registered_for(rule.pattern).load().check_settings(config)
+        registered_for(rule.pattern).load().check_settings(wiring.config_of(rule, config_type()()))
     except Refused as error:
         raise Refused(f"rule {rule.pattern}: {error}") from None
 

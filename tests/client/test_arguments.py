@@ -76,7 +76,10 @@ def test_of_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda fleet: fleet.set_queue("default", weight="x"), "its weight is x; it must be from 1 to"),
+        (
+            lambda fleet: fleet.set_queue("default", weight="x"),
+            "its weight is x; it must be a whole number from 1 to",
+        ),
         (lambda fleet: fleet.set_queue("default", largest_share="x"), "largest share of one dataset is x"),
         (
             lambda fleet: fleet.set_queue("default", wait=1),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import takewhile
 from typing import Annotated, Any, cast
@@ -44,6 +44,7 @@ from lithify.cli.warming_up import warm_up
 from lithify.cli.web import web
 from lithify.observe.logs import set_up_logs
 from lithify.observe.secrets import concealed
+from lithify.views.consoles import flush_output
 
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 """Typer has no public name for it."""
@@ -70,7 +71,9 @@ def _usage_errors(as_json: bool) -> Iterator[None]:
         yield
     except _UsageError as error:
         if as_json:
-            print_json({"error": "UsageError", "message": concealed(error.format_message())})
+            with suppress(OSError):
+                print_json({"error": "UsageError", "message": concealed(error.format_message())})
+            flush_output()
         raise
 
 

@@ -37,6 +37,7 @@ def milliseconds_of(seconds: float) -> int:
     """A number of seconds as a person gives it, in whole milliseconds; `ValueError` when it is no time."""
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"{seconds} is no number of seconds")
+    seconds = float(seconds)  # small integers of numpy overflow
     return round(_bounded_ms(seconds * 1000, f"{seconds} s"))
 
 

@@ -191,9 +191,12 @@ def _environment(
         if not path:
             continue
         is_table = path[0] in former.tops or ".".join(path) in tables
-        for leaf, inner in leaves(_nest(path, _table_or_text(value) if is_table else value)):
+        given = _nest(path, _table_or_text(value) if is_table else value)
+        for leaf, inner in leaves(given, with_empty=True):
             if put(said, leaf, inner):
                 variables[".".join(leaf)] = variable
+            elif (other := variables.get(".".join(leaf), "")).upper() == variable.upper():
+                raise Refused(f"the environment variables {other} and {variable} are the same; give only one")
     return said, variables
 
 
@@ -296,6 +299,8 @@ def _path(
         path.append(spelled(first))
         has_more = bool(found)
         field = model.model_fields.get(path[-1])
+        if field is None and has_more:  # it leads nowhere
+            return (*path, *map(spelled, rest.split(delimiter)))
         model = section_of(field.annotation) if field is not None else None
     return (*path, rest) if has_more else tuple(path)
 

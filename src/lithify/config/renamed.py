@@ -55,11 +55,13 @@ class FormerNames:
         return found
 
 
-def leaves(given: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value that is no mapping, and the keys that lead to it."""
+def leaves(
+    given: Mapping[str, Any], path: Path = (), *, with_empty: bool = False
+) -> Iterator[tuple[Path, Any]]:
+    """Every value that is no mapping, or one without anything, and the keys that lead to it."""
     for key, value in given.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, (*path, key))
+        if isinstance(value, Mapping) and (value or not with_empty):
+            yield from leaves(value, (*path, key), with_empty=with_empty)
         else:
             yield (*path, key), value
 

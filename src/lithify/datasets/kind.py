@@ -281,7 +281,8 @@ class Kind(Protocol[DatasetT]):
 
     def check_settings(self, config: Config) -> None:
         """`Refused` when one of its settings has a value with which no dataset of the kind could be worked
-        on. What is the user's own, such as a merge operator, need not be installed here."""
+        on, or that does nothing. What is the user's own, such as a merge operator, need not be installed
+        here."""
         ...
 
     def own_place(self, dataset: DatasetT) -> tuple[ObjectStore, str]:

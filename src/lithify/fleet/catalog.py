@@ -245,7 +245,9 @@ def _check_queue(queue: Queue) -> None:
         ("number of compactions that share a slot", queue.per_slot, 1, MAX_PER_SLOT),
     ):
         if value is not None and not (isinstance(value, int | float) and least <= value <= most):
-            raise Refused(f"queue {name}: its {what} is {value}; it must be from {least} to {most}")
+            raise Refused(
+                f"queue {name}: its {what} is {value}; it must be a whole number from {least} to {most}"
+            )
     if not (isinstance(queue.largest_share, int | float) and 0 < queue.largest_share <= 1):
         raise Refused(
             f"queue {name}: the largest share of one dataset is {queue.largest_share}; it must be above 0 "
@@ -269,7 +271,9 @@ def _check_tenant(tenant: Tenant) -> None:
         ("limit of running compactions", tenant.most_running, MAX_SLOTS),
     ):
         if value is not None and not (isinstance(value, int | float) and 1 <= value <= most):
-            raise Refused(f"tenant {tenant.name}: its {what} is {value}; it must be from 1 to {most}")
+            raise Refused(
+                f"tenant {tenant.name}: its {what} is {value}; it must be a whole number from 1 to {most}"
+            )
 
 
 def _check_unique(what: str, names: Iterable[str]) -> None:

@@ -31,6 +31,7 @@ from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import Observer
 from lithify.ids import Ids, RandomIds, Ulid, parse_ulid
+from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, with_wait
 from lithify.store.waiting import Waiting
@@ -65,6 +66,7 @@ class SlateKind:
         settings = config.of(SlatedbSettings)
         for ignored in parse_scheduler_options(settings.scheduler_options).warnings:
             raise Refused(ignored)
+        Calendar(Granularity(settings.segments.granularity), settings.segments.time_zone)
         slate_options(settings.model_copy(update={"merge_operator": None, "compaction_filter": None}))
 
     def own_place(self, dataset: SlateDataset) -> tuple[ObjectStore, str]:

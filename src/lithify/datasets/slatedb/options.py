@@ -87,13 +87,12 @@ def slate_options(settings: SlatedbSettings) -> SlateOptions:
 
 
 def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:
-    calendar = Calendar(Granularity(settings.granularity), settings.time_zone)
     if settings.pattern is None:
         return None
     microsecond = timedelta(microseconds=1)
     return SegmentTimes(
         settings.pattern,
-        calendar,
+        Calendar(Granularity(settings.granularity), settings.time_zone),
         settings.skip_from_now // microsecond,
         settings.skip_from_latest // microsecond,
     )
