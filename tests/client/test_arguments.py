@@ -35,11 +35,11 @@ def path(tmp_path: Path) -> Path:
         (lambda db: db.history(last="x"), "last: 'x' is not a whole number"),
         (lambda db: db.history(last=-1), "last: -1 is not 0 or more"),
         (lambda db: db.cancel(5), "ids: 5 is not text"),
-        (lambda db: db.cancel(["a", "b"]), r"ids: \['a', 'b'\] is not text"),
+        (lambda db: db.cancel(["a", "b"]), "ids: a list is not text"),
         (lambda db: db.retry(None), "ids: None is not text"),
         (lambda db: db.wait(5), "ids: 5 is not text"),
         (lambda db: db.wait("nonsense"), "nonsense: not ids of compactions"),
-        (lambda db: db.wait([], timeout_s="x"), "timeout_s: 'x' is not a number of seconds"),
+        (lambda db: db.wait([], timeout_s="x"), "timeout_s: 'x' is not a number"),
         (lambda db: db.plan(segment=5), "segment: 5 is not text"),
         (lambda db: db.submit(run=5), "run: 5 is not several"),
         (lambda db: db.submit(l0="all"), "l0: 'all' is not several"),
@@ -105,7 +105,7 @@ def test_of_a_table(tmp_path: Path) -> None:
         (lambda fleet: fleet.run(Event(), exit_when_idle_s="x"), "exit_when_idle_s: 'x' is not a number"),
         (lambda fleet: fleet.run(Event(), queues=5), "queues: 5 is not text"),
         (lambda fleet: fleet.at(version="x"), "version: 'x' is not a whole number"),
-        (lambda fleet: fleet.at(at_ms="x"), "at_ms: 'x' is not a whole number"),
+        (lambda fleet: fleet.at(at_ms="x"), "at_ms: 'x' is not a number"),
     ],
 )
 def test_of_a_fleet(tmp_path: Path, call: Callable[[lithify.Fleet], Any], says: str) -> None:
