@@ -128,7 +128,7 @@ def test_documents_of_databases_and_of_settings(place: Path) -> None:
     [
         (["plan", "--json"], "Missing argument"),
         (["plan", "--json", "--no-such", "x"], "No such option"),
-        (["history", "--last", "x", "y", "--json"], "not a valid int"),
+        (["history", "--last", "x", "y", "--json"], "Invalid value for '--last'"),
         (["fleet", "status", "--json"], "Missing argument"),
         (["no-such", "--json"], "No such command"),
         (["--no-such", "plan", "--json"], "No such option"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lithify
@@ -66,9 +69,15 @@ def test_of_a_table(tmp_path: Path) -> None:
     append(new_table(new_catalog(tmp_path, name="lake")), make_rows(3))
     given = {"store_options.uri": f"sqlite:///{tmp_path}/catalog.db"}
     with lithify.open("iceberg://lake/db.events", settings=given) as table:
-        for call in (table.release_hold, table.renew_hold, table.drop_reader, table.add_reader):
+        calls: tuple[Callable[..., Any], ...] = (
+            table.release_hold,
+            table.renew_hold,
+            table.drop_reader,
+            table.add_reader,
+        )
+        for call in calls:
             with pytest.raises(lithify.Refused, match="5 is not text"):
-                call(5)  # type: ignore[operator]
+                call(5)
         with pytest.raises(lithify.Refused, match="chunk: '2025-01-01' is not several"):
             table.submit(chunk="2025-01-01")
 
@@ -164,3 +173,31 @@ def test_a_number_is_what_can_be_one() -> None:
 
     assert arguments.number("n", Index()) == 5
     assert arguments.texts("ids", iter(["a"])) == ["a"]
+
+
+@pytest.mark.parametrize("seconds", [np.int16(100), np.int32(10_000_000), np.float32(2.5), Decimal("1.5"), 3])
+def test_numbers_of_every_kind_are_seconds(seconds: Any) -> None:
+    assert arguments.milliseconds("s", seconds) == round(float(seconds) * 1000)
+
+
+def test_options_may_come_one_by_one(path: Path) -> None:
+    with lithify.open(path, engine=InlineEngine()) as db:
+        with pytest.raises(lithify.Refused, match="7 is no source"):
+            db.submit(run=(number for number in [7]))
+        assert db.wait([], timeout_s=-1) == db.wait([], timeout_s=math.inf) == []
+
+
+def test_a_refusal_does_not_show_what_may_be_secret(path: Path) -> None:
+    settings: Any = [("store_options.aws_secret_access_key", "hunter2")]
+    with pytest.raises(lithify.Refused, match="settings: a list is not text") as error:
+        lithify.open(path, settings=settings)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_rule_does_not_answer_for_the_settings_of_who_adds_it(tmp_path: Path) -> None:
+    fleet = lithify.Fleet(tmp_path / "fleet", settings={"slatedb.scheduler_options.foo": "1"})
+    fleet.init()
+    (rule,) = fleet.add("/data/*", settings={"slatedb.block_size": "8192"}).rules
+    assert rule.settings == {"slatedb.block_size": "8192"}
+    with pytest.raises(lithify.Refused, match="foo"):
+        fleet.add("/more/*", settings={"slatedb.scheduler_options.foo": "1"})

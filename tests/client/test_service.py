@@ -244,7 +244,7 @@ def test_the_dashboard_is_served_where_the_settings_say_so(
 
 
 def test_a_fleet_says_that_it_serves_no_dashboard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fleet = lithify.Fleet(tmp_path / "fleet", settings={"web.port": 0})
+    fleet = lithify.Fleet(str(tmp_path / "fleet"), settings={"web.port": 0})
     fleet.init()
     stop = threading.Event()
     stop.set()

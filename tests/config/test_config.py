@@ -444,3 +444,25 @@ def test_a_short_timeout_alone_brings_heartbeats_that_go_with_it() -> None:
     service = client.settled({"service.worker_heartbeat_timeout": "6s"}).service
     assert service.worker.heartbeat_interval == timedelta(seconds=2)
     assert service.worker_heartbeat_timeout == timedelta(seconds=6)
+
+
+def test_one_setting_under_two_spellings_of_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITHIFY_WEB__PORT", "1")
+    monkeypatch.setenv("lithify_web__port", "2")
+    with pytest.raises(Refused, match="are the same; give only one"):
+        load()
+
+
+@pytest.mark.parametrize("value", ['{"nonsense": {}}', '{"poll_interval": {}}'])
+def test_an_empty_table_for_what_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LITHIFY_SERVICE", value)
+    with pytest.raises(Refused, match=r"nonsense|poll_interval"):
+        load()
+
+
+def test_a_misspelled_part_of_a_variable_is_told_of_by_its_dotted_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LITHIFY_SLATEDB__GARBAGE__MANIFEST__INTERVAL", "1s")
+    with pytest.raises(Refused, match=r"slatedb\.garbage\.manifest\.interval"):
+        load()

@@ -35,7 +35,7 @@ def test_closed_streams_change_no_exit_code(tmp_path: Path, closed: str, argumen
 def test_a_full_disk_behind_standard_output_is_told_in_a_line(
     tmp_path: Path, arguments: str, says: str
 ) -> None:
-    lithify.Fleet(tmp_path / "fleet").init()
+    lithify.Fleet(str(tmp_path / "fleet")).init()
     given = arguments.format(place=tmp_path / "nothing", fleet=tmp_path / "fleet").split()
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -44,6 +44,16 @@ def test_a_full_disk_behind_standard_output_is_told_in_a_line(
     (line,) = done.stderr.decode().splitlines()
     assert says in line
     assert done.returncode in (1, 2)
+
+
+def test_what_is_wrong_with_the_words_of_a_command_is_told_whatever_standard_output_takes() -> None:
+    command = f"{sys.executable} -m lithify plan --json"
+    for output in (">/dev/full", "| true"):
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{command} {output}"], stderr=subprocess.PIPE, check=False
+        )
+        assert b"Missing argument" in done.stderr
+        assert done.returncode == 2
 
 
 def test_who_reads_only_the_beginning_hears_of_no_error() -> None:

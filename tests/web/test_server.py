@@ -20,10 +20,9 @@ import lithify
 from lithify.cli.serving import served_beside
 from lithify.client import settled
 from lithify.clock import SystemClock
-from lithify.datasets import discovery
-from lithify.datasets.slatedb import kind as slatedb
 from lithify.fleet.shared import SharedFleet
 from lithify.fleets import WatchedFleet
+from lithify.store import urls
 from lithify.store.waiting import Waiting
 from lithify.web import guard, serving, streams
 from lithify.web.guard import Guard
@@ -169,7 +168,7 @@ def test_a_service_serves_it_beside_its_work(database: str) -> None:
 def test_a_dataset_may_be_called_fleet(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = lithify.Fleet(tmp_path / "of-all")
+    fleet = lithify.Fleet(str(tmp_path / "of-all"))
     fleet.init()
     monkeypatch.chdir(tmp_path)
     Path(database).rename("fleet")
@@ -181,7 +180,7 @@ def test_a_dataset_may_be_called_fleet(
 def test_no_rule_of_a_fleet_makes_the_dashboard_wait_longer(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = lithify.Fleet(tmp_path / "fleet")
+    fleet = lithify.Fleet(str(tmp_path / "fleet"))
     fleet.init()
     fleet.add(str(Path(database).parent / "*"), settings={"service.store_wait": "5m"})
     waits: list[float] = []
@@ -190,9 +189,9 @@ def test_no_rule_of_a_fleet_makes_the_dashboard_wait_longer(
         waits.append(waiting.max_s)
         return open_any(url, options, waiting)
 
-    open_any = slatedb.open_store
-    monkeypatch.setattr(slatedb, "open_store", open_store)
-    monkeypatch.setattr(discovery, "open_store", open_store)
+    open_any = urls.open_store
+    for module in ("slatedb.kind", "discovery"):
+        monkeypatch.setattr(f"lithify.datasets.{module}.open_store", open_store)
     with served(fleet=fleet.url) as where:
         assert database in get(where, "/")
         assert json.loads(get(where, f"/api{page_of(database, 'status')}"))["url"].endswith("db")
