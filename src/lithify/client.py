@@ -15,22 +15,22 @@ the first write.
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
-from lithify import wiring
+from lithify import arguments, wiring
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.model import State
 from lithify.compaction.status import CompactionStatus, Status
-from lithify.config.durations import milliseconds_of
 from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.coordination.commit_records import CommitRecord
@@ -44,7 +44,7 @@ from lithify.datasets.maintenance import (
     OrphansAsked,
     Wanted,
 )
-from lithify.datasets.options import Asked
+from lithify.datasets.options import Asked, KindOption
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
@@ -88,7 +88,7 @@ class Dataset:
 
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         config: Config,
         *,
         spark: Any = None,
@@ -101,6 +101,7 @@ class Dataset:
     ) -> None:
         """See `open`. It may be `opened` already. What it does goes `through` that, and commits are found by
         the other, if it is given: for who shows what a service has read (`lithify.service.shared`)."""
+        url = arguments.place("url", url)
         self._kind: kinds.Kind[Any] = registered_for(url).load()
         self._config = config
         self._clock = clock if clock is not None else SystemClock()
@@ -223,8 +224,10 @@ class Dataset:
     ) -> list[control.Outcome]:
         """Wait until these compactions have ended, or all that are under way now; how. `on_look` is told
         again and again how they stand. Here and below an id may be cut to its end, as people see it."""
+        timeout_s = arguments.optional(arguments.real, "timeout_s", timeout_s)
+        given = arguments.optional(arguments.texts, "ids", ids)
         self._dataset.snapshot()  # refuses where there is nothing
-        wanted = control.active(self._dataset) if ids is None else control.identified(self._dataset, ids)
+        wanted = control.active(self._dataset) if given is None else control.identified(self._dataset, given)
         poll_s = self._config.service.commit_compacted_interval.total_seconds()
         timeout_ms = wiring.heartbeat_timeout_ms(self._config)
 
@@ -239,14 +242,15 @@ class Dataset:
 
     def cancel(self, *ids: str) -> list[Ulid]:
         """Give up compactions that are under way; their ids."""
-        wanted = control.identified(self._dataset, ids)
+        wanted = control.identified(self._dataset, arguments.texts("ids", ids))
         control.cancel(self._dataset, self._clock, wanted)
         return wanted
 
     def retry(self, *ids: str) -> Job:
         """Submit compactions again that have failed for good."""
+        given = arguments.texts("ids", ids)
         self._dataset.snapshot()  # refuses where there is nothing
-        wanted = control.identified(self._dataset, ids)
+        wanted = control.identified(self._dataset, given)
         return Job(self, control.retry(self._dataset, self._clock, self._ids, wanted))
 
     def status(self) -> Status:
@@ -259,9 +263,10 @@ class Dataset:
 
     def history(self, *, last: int | None = None, since: datetime | None = None) -> tuple[CommitRecord, ...]:
         """What was committed, why and at what cost, oldest first: since a time; of that the `last` ones."""
-        since_ms = 0 if since is None else round(since.timestamp() * 1000)
+        since_ms = arguments.optional(arguments.time_ms, "since", since)
+        last = arguments.optional(arguments.natural, "last", last)
         self._dataset.snapshot()  # refuses where there is nothing
-        return self._commits(last, since_ms)
+        return self._commits(last, since_ms or 0)
 
     def show_history(self, *, last: int | None = None, since: datetime | None = None) -> Shown:
         """The same. Its `document` is what `lithify history --json` prints."""
@@ -282,10 +287,7 @@ class Dataset:
     ) -> Shown:
         """What is not needed any more; deleted, if so wished. Its `document` is what `lithify gc --json`
         prints."""
-        try:
-            min_age_ms = None if min_age_s is None else milliseconds_of(min_age_s)
-        except ValueError as error:
-            raise Refused(f"min-age: {error}") from None
+        min_age_ms = arguments.optional(arguments.milliseconds, "min_age_s", min_age_s)
         asked = self._asked("gc", False, options)
         return self._kind.collect(
             self.url,
@@ -309,10 +311,15 @@ class Dataset:
     ) -> Held:
         """Keep a snapshot, by default the newest, and all that came after it, until the lease ends or it is
         released. As a context it renews itself. `Refused` when it may be gone already."""
+        wanted = Wanted(
+            arguments.optional(arguments.number, "snapshot", snapshot),
+            arguments.optional(arguments.time_ms, "at", at),
+        )
+        lease_ms = arguments.milliseconds("lease_s", lease_s)
+        name = arguments.optional(arguments.text, "name", name)
         began_s = self._clock.monotonic_s()
         maintenance = self._maintenance()
-        wanted = Wanted(snapshot, None if at is None else round(at.timestamp() * 1000))
-        placed = maintenance.hold(wanted, _milliseconds("lease", lease_s), name, _owner())
+        placed = maintenance.hold(wanted, lease_ms, name, _owner())
         return Held(maintenance, placed, self._clock, began_s)
 
     def put_hold(
@@ -330,12 +337,12 @@ class Dataset:
     def renew_hold(self, name: str, *, lease_s: float | None = None) -> Shown:
         """Begin the lease of a hold anew. `HoldLapsed` when that is too late."""
         maintenance = self._maintenance()
-        lease_ms = None if lease_s is None else _milliseconds("lease", lease_s)
-        return maintenance.show_hold(maintenance.renew(name, lease_ms))
+        lease_ms = arguments.optional(arguments.milliseconds, "lease_s", lease_s)
+        return maintenance.show_hold(maintenance.renew(arguments.text("name", name), lease_ms))
 
     def release_hold(self, name: str) -> None:
         """Give a hold up; no error when there is none."""
-        self._maintenance().release(name)
+        self._maintenance().release(arguments.text("name", name))
 
     def holds(self) -> tuple[str, ...]:
         """The names of all holds that have not lapsed."""
@@ -348,11 +355,12 @@ class Dataset:
     def add_reader(self, checkpoint: str, *, name: str | None = None, **options: Any) -> Shown:
         """Register a reader, from which nothing is taken that it has not read (`lithify readers add`)."""
         asked = self._asked("readers add", False, options)
-        return self._maintenance().add_reader(checkpoint, name, asked.given)
+        name = arguments.optional(arguments.text, "name", name)
+        return self._maintenance().add_reader(arguments.place("checkpoint", checkpoint), name, asked.given)
 
     def drop_reader(self, name: str) -> Shown:
         """Wait for a reader no more: by its name or its checkpoint folder."""
-        return self._maintenance().drop_reader(name)
+        return self._maintenance().drop_reader(arguments.place("name", name))
 
     def show_readers(self) -> Shown:
         """All readers, and where they stand."""
@@ -368,9 +376,13 @@ class Dataset:
     ) -> MaintenanceResult:
         """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
         grace period ago. Its `outcome` says what came of it, in a word."""
-        older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
-        grace_ms = None if grace_s is None else _milliseconds("grace", grace_s)
-        return self._maintenance().expire(ExpiryAsked(older_than_ms, retain_last, grace_ms, dry_run))
+        asked = ExpiryAsked(
+            arguments.optional(arguments.time_ms, "older_than", older_than),
+            arguments.optional(arguments.number, "retain_last", retain_last),
+            arguments.optional(arguments.milliseconds, "grace_s", grace_s),
+            dry_run,
+        )
+        return self._maintenance().expire(asked)
 
     def rewrite_position_delete_files(self, *, dry_run: bool = False) -> MaintenanceResult:
         """Drop the table's delete files that apply to nothing, and merge small ones that delete by position.
@@ -393,7 +405,8 @@ class Dataset:
         """Files under the table's location that nothing names and that are older than that, by default than
         three days; deleted, if so wished. Its `document` is what `lithify remove-orphans --json` prints;
         `tell` is told now and then how far it is."""
-        older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
+        older_than_ms = arguments.optional(arguments.time_ms, "older_than", older_than)
+        max_percent = arguments.optional(arguments.number, "max_percent", max_percent)
         return self._maintenance().remove_orphans(OrphansAsked(older_than_ms, delete, max_percent), tell)
 
     def maintain(
@@ -403,6 +416,7 @@ class Dataset:
         merge and sort manifests, let go the history that nobody needs, delete what Lithify left behind and
         what was expired a grace period ago; but for what is in `skip`, and what the table's own policy leaves
         out. `Refused` before anything is done where datasets of the kind have no history."""
+        skip = arguments.texts("skip", skip)
         unknown = sorted(set(skip) - set(PARTS))
         if unknown:
             raise Refused(f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}")
@@ -439,7 +453,8 @@ class Dataset:
             raise Refused(
                 f"{', '.join(sorted(unknown))}: no option of a {registered.noun} here; it has: {has}"
             )
-        return Asked(full, {name: value for name, value in options.items() if value is not None})
+        given = {o.name: _checked(o, options[o.name]) for o in known if options.get(o.name) is not None}
+        return Asked(full, given)
 
     @contextmanager
     def _listening(self, on_event: Observer | None) -> Iterator[None]:
@@ -461,7 +476,7 @@ class Dataset:
 
 
 def open(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     settings: Settings | None = None,
     spark: Any = None,
@@ -469,9 +484,9 @@ def open(
     ids: Ids | None = None,
     engine: Engine | None = None,
 ) -> Dataset:
-    """Open a database or table. `spark` is a `SparkSession` of yours, classic or Connect; without one Lithify
-    starts Spark itself when it has to (setting `spark.master`). `clock`, `ids` and `engine` are for tests
-    (`lithify.testing`)."""
+    """Open a database or table, by its URL or path. `spark` is a `SparkSession` of yours, classic or Connect;
+    without one Lithify starts Spark itself when it has to (setting `spark.master`). `clock`, `ids` and
+    `engine` are for tests (`lithify.testing`)."""
     return Dataset(url, settled(settings), spark=spark, clock=clock, ids=ids, engine=engine)
 
 
@@ -480,10 +495,12 @@ def settled(settings: Settings | None) -> Config:
     if isinstance(settings, Config):
         return settings
     if isinstance(settings, Mapping):
+        arguments.mapping("settings", settings)
         given = {name: (f"the setting {name}", value) for name, value in settings.items()}
         loaded = load(None, given, config_type())
     else:
-        loaded = load(None if settings is None else Path(settings), None, config_type())
+        file = arguments.optional(arguments.place, "settings", settings)
+        loaded = load(None if file is None else Path(file), None, config_type())
     for text in loaded.warnings:
         warnings.warn(text, FutureWarning, stacklevel=4)
     return loaded.config
@@ -494,11 +511,18 @@ def _observer(*observers: Observer | None) -> Observer:
     return each(*given) if given else ignore
 
 
-def _milliseconds(what: str, seconds: float) -> int:
-    try:
-        return milliseconds_of(seconds)
-    except ValueError as error:
-        raise Refused(f"{what}: {error}") from None
+def _checked(option: KindOption, given: Any) -> Any:
+    """What was given for an option. `Refused` when it is not of its type."""
+    of_one = {"str": arguments.text, "int": arguments.number}
+    several = get_args(option.type)
+    check = of_one.get((several or (option.type,))[0].__name__)
+    if check is None:
+        return given
+    if not several:
+        return check(option.name, given)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise Refused(f"{option.name}: {given!r} is not several; give a list")
+    return [check(option.name, one) for one in given]
 
 
 def _owner() -> str:

@@ -304,6 +304,10 @@ class FleetProcess:
                     self._configs.popitem(last=False)
             return self._configs[key]
 
+    def _found(self, rule: Rule) -> list[str]:
+        config = self._config_of(rule)
+        return wiring.find_datasets(rule, config, self._waiting(rule.pattern, config))
+
     def _name(self, role: Role) -> str:
         return new_member_name(role, self._ids.ulid(self._clock.now_ms()))
 
@@ -339,7 +343,7 @@ class FleetProcess:
         ports = KeeperPorts(
             self._files(),
             watch,
-            lambda rule: wiring.find_datasets(rule, self._config, self._waiting(rule.pattern, self._config)),
+            self._found,
             self._due.add,
             self._clock,
             socket.gethostname(),

@@ -13,29 +13,30 @@ All errors are `lithify.LithifyError`s; what is refused is refused before anythi
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lithify import wiring
+from lithify import arguments, wiring
 from lithify.client import CommitRecord, Dataset, Settings, settled
 from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.config.model import Config
-from lithify.config.sections import to_text
-from lithify.datasets.registry import registered_for
+from lithify.config.sections import MILLISECONDS, to_text
+from lithify.datasets.registry import all_registered, config_type, registered_for
 from lithify.datasets.waiting import command_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import DatasetNotFound, LithifyError, Refused
 from lithify.events import Observer, ignore
 from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule, Tenant
+from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule, Tenant, check_public
 from lithify.fleet.catalog_files import Numbered
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.discovery import Discovery
@@ -55,6 +56,7 @@ from lithify.service.shared import sharing
 from lithify.store import together
 from lithify.store.urls import split_scheme
 
+_log = logging.getLogger("lithify")
 READS_AT_ONCE = 16
 _OF_PROCESSES = (
     "spark",
@@ -75,13 +77,13 @@ class Fleet:
 
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         settings: Settings | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
     ) -> None:
-        self.url = url
+        self.url = url = arguments.place("url", url)
         self._config = settled(settings)
         self._clock = clock if clock is not None else SystemClock()
         self._ids = ids if ids is not None else RandomIds()
@@ -96,13 +98,15 @@ class Fleet:
         """Queues and rules as they are now, and their number."""
         return self._files.catalog.read()
 
-    def at(self, *, version: int | None = None, at_ms: int | None = None) -> Numbered:
+    def at(self, *, version: int | None = None, at_ms: float | None = None) -> Numbered:
         """Queues and rules as they were in a version, or at a time (milliseconds since 1970, by the store's
         clock). `Refused` when that is too old, or not there yet. Those of the last day can be asked for, and
         those that a member or a compaction works with."""
         if (version is None) == (at_ms is None):
             raise Refused("name a version or a time")
-        number = version if version is not None else self._files.history.number_at(at_ms or 0)
+        version = arguments.optional(arguments.number, "version", version)
+        at_ms = arguments.optional(arguments.real, "at_ms", at_ms)
+        number = version if version is not None else self._files.history.number_at(int(at_ms or 0))
         return Numbered(number, self._files.history.at(number))
 
     def status(self) -> FleetStatus:
@@ -121,7 +125,7 @@ class Fleet:
         def ask(url: str, rule: Rule) -> None:
             try:
                 with contained(f"asking what runs in {url}"):
-                    dataset = wiring.open_dataset(url, wiring.config_of(rule, self._config))
+                    dataset = wiring.open_dataset(url, self._config_of(rule))
                     found[url] = running_in(url, rule, dataset.ledger())
             except DatasetNotFound:
                 pass  # a folder that is none
@@ -153,14 +157,22 @@ class Fleet:
         queues have (`works`), or on what these `queues` have, until all of them were deleted. Any number of
         processes may, each doing one or both. `exit_when_idle_s` ends it when there was nothing to work on
         for so long. Without a session (`spark`) it starts Spark itself; `engine` is for tests. What the
-        keeper reads is noted in `shared`, for a dashboard (`WatchedFleet`)."""
+        keeper reads is noted in `shared`, for a dashboard (`WatchedFleet`). It serves none itself: the
+        setting `web.port` is for `lithify fleet run`."""
+        if self._config.web.port is not None:
+            _log.warning(
+                "Fleet.run serves no dashboard, so web.port has no effect: run `lithify web --fleet %s`, or "
+                "`lithify fleet run`",
+                self.url,
+            )
+        idle_s = arguments.optional(arguments.real, "exit_when_idle_s", exit_when_idle_s)
         process = FleetProcess(
             self.url,
             self._config,
-            queues=queues,
+            queues=arguments.texts("queues", queues),
             keeps=keeps,
             works=works,
-            exit_when_idle_s=exit_when_idle_s,
+            exit_when_idle_s=idle_s,
             spark=spark,
             engine=engine,
             on_event=on_event if on_event is not None else ignore,
@@ -172,7 +184,7 @@ class Fleet:
 
     def add(
         self,
-        *patterns: str,
+        *patterns: str | os.PathLike[str],
         queue: str | None = None,
         tenant: str | None = None,
         coordinates: Coordinates | str = Coordinates.FLEET,
@@ -183,21 +195,24 @@ class Fleet:
         are (`*`: what the first `*` of the pattern stands for), `settings` are for them alone."""
         if not patterns:
             raise Refused("name at least one dataset or pattern")
-        given, who = _as_texts(settings), _coordinates(coordinates)
+        given, who = _as_texts(arguments.mapping("settings", settings)), _coordinates(coordinates)
+        queue = arguments.optional(arguments.text, "queue", queue)
+        tenant = arguments.optional(arguments.text, "tenant", tenant)
         rules = [Rule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
         for rule in rules:
-            registered_for(rule.pattern)
-            _check_settings(rule, wiring.config_of(rule, self._config), self._config)
+            check_public(rule)
+            _check_names(rule)
+            _check_values(rule)
         return self._changed(partial(_added, rules=rules))
 
-    def remove(self, *patterns: str) -> Catalog:
+    def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
         """Take datasets away, by what they were added with. What is under way goes on."""
-        patterns = tuple(normal(absolute(pattern)) for pattern in patterns)
+        wanted = tuple(normal(absolute(pattern)) for pattern in patterns)
         known = {rule.pattern for rule in self.catalog().catalog.rules}
-        missing = [pattern for pattern in patterns if pattern not in known]
+        missing = [pattern for pattern in wanted if pattern not in known]
         if missing:
             raise Refused(f"{missing[0]}: no rule has this pattern; `lithify fleet list` shows them")
-        return self._changed(lambda catalog: changes.remove_rules(catalog, patterns))
+        return self._changed(lambda catalog: changes.remove_rules(catalog, wanted))
 
     def datasets(self) -> tuple[Mapping[str, Rule], Mapping[str, LithifyError]]:
         """The datasets that it has now, by URL, and what could not be looked up, by pattern. Folders that are
@@ -206,21 +221,21 @@ class Fleet:
         found = discovery.datasets(self.catalog().catalog)
         return found, discovery.problems
 
-    def open(self, url: str) -> Dataset:
+    def open(self, url: str | os.PathLike[str]) -> Dataset:
         """One of its datasets, with the settings of its rule (`lithify.open`). `Refused` for any other."""
+        url = arguments.place("url", url)
         rule = self.catalog().catalog.rule_for(url)
         if rule is None:
             raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
-        config = wiring.config_of(rule, self._config)
-        return open_dataset(url, settings=config, clock=self._clock, ids=self._ids)
+        return open_dataset(url, settings=self._config_of(rule), clock=self._clock, ids=self._ids)
 
-    def wake(self, *urls: str) -> None:
+    def wake(self, *urls: str | os.PathLike[str]) -> None:
         """Have these looked at now. `Refused` for what is no dataset of the fleet."""
-        catalog, urls = self.catalog().catalog, tuple(map(absolute, urls))
-        for url in urls:
+        catalog, wanted = self.catalog().catalog, tuple(map(absolute, urls))
+        for url in wanted:
             if catalog.rule_for(url) is None:
                 raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
-        for url in urls:
+        for url in wanted:
             self._files.wakes.wake(url)
 
     # Tenants
@@ -228,6 +243,7 @@ class Fleet:
     def set_tenant(self, name: str, **attributes: Any) -> Tenant:
         """Change how the work of a tenant is treated; attributes are those of `Tenant`. It need have no
         datasets yet."""
+        name = arguments.text("name", name)
         catalog = self._changed(lambda catalog: changes.set_tenant(catalog, name, **attributes))
         return next(tenant for tenant in catalog.tenants if tenant.name == name)
 
@@ -254,7 +270,8 @@ class Fleet:
     def create_queue(self, name: str, *, largest_bytes: int, **attributes: Any) -> Queue:
         """Make a queue for work that costs less; attributes are those of `Queue`. One that has a name that
         was deleted is another queue."""
-        queue = Queue(name, self._new_id(), largest_bytes, **attributes)
+        name = arguments.text("name", name)
+        queue = changes.with_attributes(Queue(name, self._new_id(), largest_bytes), attributes)
         return self._changed(lambda catalog: changes.create_queue(catalog, queue)).queue(name)
 
     def set_queue(self, name: str, **attributes: Any) -> Queue:
@@ -292,12 +309,26 @@ class Fleet:
         return self._ids.ulid(self._clock.now_ms())
 
     def _found(self, rule: Rule) -> Iterable[str]:
-        return wiring.find_datasets(rule, self._config)
+        return wiring.find_datasets(rule, self._config_of(rule))
+
+    def _config_of(self, rule: Rule) -> Config:
+        """The settings for its datasets."""
+        return wiring.config_of(rule, self._config)
 
 
-class WatchedFleet(Fleet):
-    """The fleet as a keeper in this process reads it anyway, for a dashboard: to look at it takes no request,
-    but of datasets that another keeper watches."""
+class ShownFleet(Fleet):
+    """The fleet as a dashboard reads it: whatever its rules say, a store is waited for only for a moment."""
+
+    def __init__(self, url: str, *, settings: Settings | None = None) -> None:
+        super().__init__(url, settings=wiring.patient(settled(settings)))
+
+    def _config_of(self, rule: Rule) -> Config:
+        return wiring.patient(super()._config_of(rule))
+
+
+class WatchedFleet(ShownFleet):
+    """The same, as a keeper in this process reads it anyway: to look at it takes no request, but of datasets
+    that another keeper watches."""
 
     def __init__(self, url: str, shared: SharedFleet, *, settings: Settings | None = None) -> None:
         super().__init__(url, settings=settings)
@@ -314,7 +345,7 @@ class WatchedFleet(Fleet):
 
     def watched(self, url: str) -> Dataset:
         """One of its datasets, to look at."""
-        shared, config = self.shared, self._config_of(url)
+        shared, config = self.shared, self._config_at(url)
         dataset = shared.opened(url)
         if dataset is None:
             dataset = wiring.open_dataset(url, config)
@@ -329,15 +360,15 @@ class WatchedFleet(Fleet):
     def acted_on(self, url: str) -> Dataset:
         """The same, to do something with. What that changes is known to who watches at once."""
         if not self.shared.has(url):
-            return Dataset(url, self._config_of(url))
+            return Dataset(url, self._config_at(url))
         noted = partial(sharing, shared=self.shared.of(url), clock=self._clock)
-        return Dataset(url, self._config_of(url), through=noted)
+        return Dataset(url, self._config_at(url), through=noted)
 
-    def _config_of(self, url: str) -> Config:
+    def _config_at(self, url: str) -> Config:
         rule = self.shared.datasets()[0].get(url)
         if rule is None:
             raise Refused(f"{url}: is no dataset of this fleet (any more)")
-        return wiring.config_of(rule, self._config)
+        return self._config_of(rule)
 
 
 def _added(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:
@@ -355,14 +386,33 @@ def _as_texts(settings: Mapping[str, object]) -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def _check_settings(rule: Rule, given: Config, of_process: Config) -> None:
-    """`Refused` when one of them could have no effect."""
-    changed = {name for name in _OF_PROCESSES if attrgetter(name)(given) != attrgetter(name)(of_process)}
-    if changed:
-        raise Refused(
-            f"rule {rule.pattern}: {min(changed)} is for a process, which has datasets of all rules; give "
-            "it to the processes, in their environment or file"
-        )
+def _check_names(rule: Rule) -> None:
+    """`Refused` when one of its settings has no effect on the datasets that it names."""
+    own = registered_for(rule.pattern)
+    others = {kind.load_settings().NAME: kind for kind in all_registered()}
+    del others[own.load_settings().NAME]
+    for name in rule.settings:
+        given = f"{name.removesuffix(MILLISECONDS)}."
+        of_process = next((part for part in _OF_PROCESSES if given.startswith(f"{part}.")), None)
+        if of_process is not None:
+            raise Refused(
+                f"rule {rule.pattern}: {of_process} is for a process, which has datasets of all rules; give "
+                "it to the processes, in their environment or file"
+            )
+        other = others.get(name.partition(".")[0])
+        if other is not None:
+            raise Refused(
+                f"rule {rule.pattern}: {name} is a setting of {other.plural}, "
+                f"and the rule is for {own.plural}"
+            )
+
+
+def _check_values(rule: Rule) -> None:
+    """`Refused` when no dataset could be opened with its settings, or one of them does nothing."""
+    try:
+        registered_for(rule.pattern).load().check_settings(wiring.config_of(rule, config_type()()))
+    except Refused as error:
+        raise Refused(f"rule {rule.pattern}: {error}") from None
 
 
 def _coordinates(value: Coordinates | str) -> Coordinates:
@@ -373,7 +423,8 @@ def _coordinates(value: Coordinates | str) -> Coordinates:
         raise Refused(f"{value!r} is none of {known}: who coordinates the datasets") from None
 
 
-def absolute(url: str) -> str:
+def absolute(url: str | os.PathLike[str]) -> str:
     """A URL as every process would read it: a relative path is one from the root."""
+    url = arguments.place("url", url)
     scheme, _ = split_scheme(url)
     return url if scheme is not None else str(Path(url).absolute())

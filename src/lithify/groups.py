@@ -14,10 +14,11 @@ state of their own are joined here, and again whenever they have committed more.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 
-from lithify import wiring
+from lithify import arguments, wiring
 from lithify.client import Settings, settled
 from lithify.clock import Clock, SystemClock
 from lithify.coordination.thresholds import MAX_POSITION
@@ -38,13 +39,13 @@ class Group:
 
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         settings: Settings | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
     ) -> None:
-        self.url = url
+        self.url = url = arguments.place("url", url)
         config = settled(settings)
         self._clock = clock if clock is not None else SystemClock()
         self._files = wiring.group_files(
@@ -63,6 +64,9 @@ class Group:
         """Make a reader a member, or say how far it is by now: `offsets` by partition, each the first that it
         has not committed. Offsets that go back lower nothing. `Refused` when it comes too late, and for the
         name of a copy."""
+        name = arguments.text("name", name)
+        if not isinstance(offsets, Mapping):
+            raise Refused(f"{offsets!r:.80} is no mapping of partitions to offsets")
         if not offsets:
             raise Refused("say how far the reader is in each partition, for example --at 0=81240")
         try:
@@ -83,6 +87,7 @@ class Group:
     def leave(self, name: str) -> Shown:
         """Remove a member, copy or reader, whatever it still does. What only it kept may go at once.
         `Refused` when there is none of that name."""
+        name = arguments.text("name", name)
         if name not in self._files.read().members:
             raise Refused(f"{self.url}: has no member {name!r}; `lithify group show` tells who there is")
         return show_group(self.url, self._files.leave(name))

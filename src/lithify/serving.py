@@ -9,16 +9,17 @@
    the lease of its dataset's coordinator here, so that whoever starts after a crash takes back at once what
    it held.
 3. A single dataset is coordinated and worked on in turns, in one thread, which reads it half as often.
-4. Metrics are served where the settings say so.
+4. Metrics and the dashboard are served where the settings say so.
 5. Each commit leaves a record, which nobody waits for (`lithify.service.recording`).
 6. The log says when it has started and when it has stopped; between them, what was given back.
-7. Where the settings have a port for a dashboard, what is read here is kept for it
-   (`lithify.service.shared`), and a thread reads seldom what nobody reads here anyway, whoever looks.
+7. For the dashboard what is read here is kept (`lithify.service.shared`), and a thread reads seldom what
+   nobody reads here anyway, whoever looks.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -29,7 +30,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lithify import __version__, wiring
+from lithify import __version__, arguments, wiring
 from lithify.client import Dataset as ClientDataset
 from lithify.client import Settings, settled
 from lithify.clock import SystemClock
@@ -72,7 +73,7 @@ class Service:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
         *,
         settings: Settings | None = None,
         spark: Any = None,
@@ -82,7 +83,7 @@ class Service:
         works: bool | None = None,
         engine: Engine | None = None,
     ) -> None:
-        self._urls = list(dict.fromkeys(urls))
+        self._urls = list(dict.fromkeys(arguments.places("urls", urls)))
         self._config = settled(settings)
         self._take_over = take_over
         self._coordinates = coordinates
@@ -98,6 +99,10 @@ class Service:
         self._observe: Observer = each(*observers) if observers else ignore
         self._stop: threading.Event | None = None
         is_shown = self._config.web.port is not None
+        if is_shown:
+            from lithify.web.serving import check
+
+            check(self._config)
         self._shared = {
             url: SharedReads(url, SystemClock(), coordinates=coordinates) for url in self._urls if is_shown
         }
@@ -136,6 +141,10 @@ class Service:
                 stack.callback(self._recorder.close)
             if self._metrics is not None:
                 stack.enter_context(self._served())
+            if self._shared:
+                from lithify.web.serving import served
+
+                stack.enter_context(served(self._urls, None, self._config, self))
             self._say(
                 "started",
                 version=__version__,

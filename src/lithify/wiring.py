@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from lithify.datasets.registry import all_registered, registered_for
 from lithify.redaction import redact
 
+SHOWN_STORE_WAIT = "2s"
+"""How long a dashboard waits for a store."""
 COMPILING_AFTER_S = 4.0
 """Shorter runs have nothing to wait for."""
 COMPILING = (
@@ -398,11 +400,17 @@ def config_of(rule: Rule, config: Config) -> Config:
     return overlaid(config, given)
 
 
+def patient(config: Config) -> Config:
+    """The settings with which a dashboard reads: it waits for stores for a moment only."""
+    from lithify.config.loading import overlaid
+
+    return overlaid(config, {"service.store_wait": ("the dashboard", SHOWN_STORE_WAIT)})
+
+
 def find_datasets(rule: Rule, config: Config, waiting: Waiting | None = None) -> list[str]:
-    """URLs of what a rule with a pattern names. Some may turn out to be no datasets."""
+    """URLs of what a rule with a pattern names; `config` is for these. Some may turn out to be none."""
     from lithify.datasets.waiting import command_waiting
 
-    config = config_of(rule, config)
     if waiting is None:
         waiting = command_waiting(rule.pattern, config)
     return registered_for(rule.pattern).find(rule.pattern, config, waiting)

@@ -96,6 +96,7 @@ def test_what_cannot_be_shown_is_no_error(path: Path, encoding: str) -> None:
         (["plan", "iceberg:lake/db.events"], "not of the form iceberg://CATALOG/NAMESPACE.TABLE"),
         (["plan", "ICEBERG://no-such-lake/db.events"], "catalog no-such-lake cannot be opened"),
         (["readers", "add", "--continuous", "{db}", "checkpoint"], "--continuous is for Iceberg tables only"),
+        (["inspect", "manifest", "--id", "-1", "{db}"], "--id -1 is no version of a manifest"),
         (["hold", "--list", "--lease", "6h", "{db}"], "--list and --lease cannot be given together"),
         (["hold", "--release", "x", "--lease", "6h", "{db}"], "--release and --lease cannot be given"),
         (

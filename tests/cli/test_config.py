@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lithify.cli.running import pairs
 from tests.cli.invoking import invoke, invoke_json
 
 
@@ -52,3 +53,25 @@ def test_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("log.format", "json", "LITHIFY_LOG__FORMAT"),
         ("store_options.aws_secret_access_key", "********", "--store-option"),
     }
+
+
+def test_the_option_of_the_command_line_wins_over_the_level_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "lithify.toml"
+    file.write_text("[log]\nlevel = 'error'\n[compactor_options]\npoll_interval = '1s'\n")
+    command = ("plan", "--config", file, tmp_path / "nothing")
+    warning = "the setting compactor_options.poll_interval is now service.poll_interval"
+    assert warning not in invoke(*command).stderr
+    assert warning in invoke("--verbose", *command).stderr
+
+
+def test_of_an_option_the_first_equals_sign_ends_the_name() -> None:
+    given = {
+        "aws_session_token": "a=b==",
+        "s3://bucket/day%3D1#aws_endpoint": "http://s3/?a=b",
+    }
+    sets = [f"--store-option={name}={value}" for name, value in given.items()]
+    shown = {s["name"]: s["value"] for s in invoke_json("config", "show", "--changed", *sets)}
+    assert shown["store_options.s3://bucket/day%3D1#aws_endpoint"] == "http://s3/?a=b"
+    assert pairs([f"{name}={value}" for name, value in given.items()]) == given
+    refused = invoke("config", "show", "--store-option", "s3://bucket/day=1#aws_endpoint=http://s3")
+    assert (refused.exit_code, "is written %3D" in " ".join(refused.stderr.split())) == (2, True)

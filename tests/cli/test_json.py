@@ -123,6 +123,27 @@ def test_documents_of_databases_and_of_settings(place: Path) -> None:
     assert run("inspect sst", sst)["puts"] == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plan", "--json"], "Missing argument"),
+        (["plan", "--json", "--no-such", "x"], "No such option"),
+        (["history", "--last", "x", "y", "--json"], "Invalid value for '--last'"),
+        (["fleet", "status", "--json"], "Missing argument"),
+        (["no-such", "--json"], "No such command"),
+        (["--no-such", "plan", "--json"], "No such option"),
+    ],
+)
+def test_what_is_wrong_with_the_words_of_a_command_is_a_document(arguments: list[str], says: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    document = json.loads(result.stdout)
+    assert (document["error"], says in document["message"]) == ("UsageError", True), document
+    assert says in result.stderr
+    assert invoke(*(a for a in arguments if a != "--json")).stdout == ""
+    assert invoke("plan", "--", "--json", "x").stdout == ""
+
+
 def test_every_command_with_json_is_documented() -> None:
     with_json = {name for name, sub in leaves(COMMAND) if any("--json" in p.opts for p in sub.params)}
     assert with_json == {name for name, _ in documented()}

@@ -229,6 +229,30 @@ def test_metrics_are_served_where_the_settings_say_so(place: Place, caplog: pyte
     assert not ended
 
 
+def test_the_dashboard_is_served_where_the_settings_say_so(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, stop = place.database("one"), threading.Event()
+    settings = {**place.settings, "web.port": 0}
+    service = lithify.Service([one], settings=settings, engine=InlineEngine())
+    with caplog.at_level("INFO", "lithify"), service, running(service, stop) as ended:
+        until(lambda: any(r.message == "the dashboard is served" for r in caplog.records), "it is not served")
+        (record,) = (r for r in caplog.records if r.message == "the dashboard is served")
+        with urlopen(vars(record)["fields"]["url"], timeout=LIMIT_S) as answer:
+            assert one in answer.read().decode()
+    assert not ended
+
+
+def test_a_fleet_says_that_it_serves_no_dashboard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fleet = lithify.Fleet(str(tmp_path / "fleet"), settings={"web.port": 0})
+    fleet.init()
+    stop = threading.Event()
+    stop.set()
+    fleet.run(stop, works=False)
+    (said,) = (r.getMessage() for r in caplog.records if "web.port" in r.getMessage())
+    assert f"lithify web --fleet {fleet.url}" in said
+
+
 def test_what_is_left_alone_is_told(place: Place) -> None:
     one, two = place.database("one"), place.database("two")
     stop = threading.Event()

@@ -91,6 +91,70 @@ def test_tables_may_come_as_json_in_one_variable(monkeypatch: pytest.MonkeyPatch
     assert loaded.origins["spark.conf.spark.executor.cores"] == "LITHIFY_SPARK__CONF"
 
 
+def test_variables_keep_the_keys_of_tables_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those in capital letters, as variables are written."""
+    monkeypatch.setenv("LITHIFY_SPARK__CONF", '{"spark.executor.cores": 2, "spark.dynamicAllocation.x": 3}')
+    monkeypatch.setenv("lithify_Spark__Conf__spark.dynamicAllocation.enabled", "true")
+    monkeypatch.setenv("LITHIFY_SPARK__CONF__spark.executor.cores", "4")
+    monkeypatch.setenv("LITHIFY_STORE_OPTIONS__AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("LITHIFY_STORE_OPTIONS__s3://Archive#aws_region", "eu-west-2")
+    monkeypatch.setenv("LITHIFY_SLATEDB__SCHEDULER_OPTIONS__MIN_COMPACTION_SOURCES", "3")
+    loaded = load()
+    assert loaded.config.spark.conf == {
+        "spark.executor.cores": "4",
+        "spark.dynamicAllocation.x": "3",
+        "spark.dynamicAllocation.enabled": "true",
+    }
+    assert loaded.config.store_options == {"aws_region": "eu-west-1", "s3://Archive#aws_region": "eu-west-2"}
+    assert loaded.config.of(SlatedbSettings).scheduler_options == {"min_compaction_sources": "3"}
+    origins = {setting.name: setting.origin for setting in loaded.settings()}
+    assert origins["spark.conf.spark.dynamicAllocation.x"] == "LITHIFY_SPARK__CONF"
+    assert origins["spark.conf.spark.executor.cores"] == "LITHIFY_SPARK__CONF__spark.executor.cores"
+    assert (
+        origins["spark.conf.spark.dynamicAllocation.enabled"]
+        == "lithify_Spark__Conf__spark.dynamicAllocation.enabled"
+    )
+
+
+def test_a_variable_and_its_milliseconds_are_the_same_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITHIFY_SERVICE__POLL_INTERVAL", "1s")
+    monkeypatch.setenv("LITHIFY_SERVICE__POLL_INTERVAL_MS", "1000")
+    with pytest.raises(Refused, match="same setting"):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("spark.master.", "no setting spark.master. .*did you mean spark.master"),
+        ("spark.master.x", "no setting spark.master.x .*did you mean spark.master"),
+        (".spark.master", "no setting .spark.master .*did you mean spark.master"),
+        ("spark..master", "no setting spark..master .*did you mean spark.master"),
+        ("service.", "no setting service"),
+        ("spark", "setting spark .*is a table"),
+        ("spark.conf", "setting spark.conf .*is a table"),
+        ("spark.conf.", "setting spark.conf. .*its name is missing"),
+        ("compactor_options.poll_interval.", "no setting service.poll_interval. .*mean service.poll"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(name: str, says: str) -> None:
+    with pytest.raises(Refused, match=says) as refusal:
+        load(None, {name: (f"--set {name}", "x")})
+    assert f"(from --set {name})" in str(refusal.value)
+
+
+def test_an_entry_without_a_name_is_refused_whoever_gives_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[spark.conf]\n'' = 'x'")
+    with pytest.raises(Refused, match=r"bad\.toml.*its name is missing"):
+        load(path)
+    monkeypatch.setenv("LITHIFY_STORE_OPTIONS__", "x")
+    with pytest.raises(Refused, match=r"LITHIFY_STORE_OPTIONS__\).*its name is missing"):
+        load()
+
+
 @pytest.mark.parametrize(
     "variable", ["LITHIFY_SPARK__CONF", "LITHIFY_STORE_OPTIONS", "LITHIFY_SERVICE", "lithify_service__worker"]
 )
@@ -146,7 +210,9 @@ def test_options_of_a_store_may_be_for_what_is_at_a_url() -> None:
         assert loaded.config.store_options_of(url) == expected, url
 
 
-@pytest.mark.parametrize("name", ["archive#aws_endpoint", "s3://archive#", "#aws_endpoint"])
+@pytest.mark.parametrize(
+    "name", ["archive#aws_endpoint", "s3://archive#", "#aws_endpoint", "s3://archive/day"]
+)
 def test_an_option_of_no_place_is_refused(name: str) -> None:
     with pytest.raises(Refused, match="neither a name nor of the form URL#name"):
         load(None, {f"store_options.{name}": ("--store-option", "x")})
@@ -174,6 +240,9 @@ def test_an_option_of_no_place_is_refused(name: str) -> None:
         ("[service.worker]\ncompactions_poll_interval = '0s'", "compactions_poll_interval.*at least 1ms"),
         ("[service.worker]\nheartbeat_interval = '0s'", "service.worker.heartbeat_interval.*at least 1ms"),
         ("[service.worker]\nheartbeat_interval = '30s'", "raise worker_heartbeat_timeout or lower"),
+        ("[slatedb]\ncheckpoint_lifetime = '0s'", "slatedb.checkpoint_lifetime.*at least 1s"),
+        ("[slatedb]\ncheckpoint_lifetime_ms = 400", "slatedb.checkpoint_lifetime.*at least 1s"),
+        ("[kafka.garbage]\ninterval = '0s'", "kafka.garbage.interval.*at least 1ms"),
         ("[slatedb]\nmax_sst_size = 0", "max_sst_size.*greater than"),
         ("[slatedb]\nmax_sst_size = '64 parsecs'", "max_sst_size.*not a size.*256MB"),
         ("[slatedb]\nmax_sst_size = '1G'", "max_sst_size.*not a size"),
@@ -207,6 +276,7 @@ def test_what_does_not_fit_is_refused_with_its_place(tmp_path: Path, text: str, 
         ("LITHIFY_METRICS_PORT", "two underscores"),
         ("LITHIFY_CACHE_DIRECTORY", "mean LITHIFY_CACHE_DIR"),
         ("LITHIFY_MASTER", "names no setting"),
+        ("lithify_config", "mean LITHIFY_CONFIG"),
     ],
 )
 def test_misspelled_variables_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
@@ -293,7 +363,7 @@ min_age = "1d"
 def test_names_of_before_are_read_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "before.toml"
     path.write_text(FORMER)
-    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__MAX_ATTEMPTS", "9")
+    monkeypatch.setenv("lithify_compactor_options__max_attempts", "9")
     monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__WORKER", '{"block_size": 8192}')
     monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__SEGMENTS__PATTERN", "{u64:ms}")
     flag = {"compactor_options.checkpoint_lifetime": ("--set", "1h")}
@@ -374,3 +444,25 @@ def test_a_short_timeout_alone_brings_heartbeats_that_go_with_it() -> None:
     service = client.settled({"service.worker_heartbeat_timeout": "6s"}).service
     assert service.worker.heartbeat_interval == timedelta(seconds=2)
     assert service.worker_heartbeat_timeout == timedelta(seconds=6)
+
+
+def test_one_setting_under_two_spellings_of_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITHIFY_WEB__PORT", "1")
+    monkeypatch.setenv("lithify_web__port", "2")
+    with pytest.raises(Refused, match="are the same; give only one"):
+        load()
+
+
+@pytest.mark.parametrize("value", ['{"nonsense": {}}', '{"poll_interval": {}}'])
+def test_an_empty_table_for_what_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LITHIFY_SERVICE", value)
+    with pytest.raises(Refused, match=r"nonsense|poll_interval"):
+        load()
+
+
+def test_a_misspelled_part_of_a_variable_is_told_of_by_its_dotted_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LITHIFY_SLATEDB__GARBAGE__MANIFEST__INTERVAL", "1s")
+    with pytest.raises(Refused, match=r"slatedb\.garbage\.manifest\.interval"):
+        load()

@@ -227,7 +227,15 @@ def test_settings_of_a_rule_win_over_those_of_the_process(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "setting",
-    ["spark.master=local[1]", "log.level=debug", "service.poll_interval=7s", "service.embedded_worker=false"],
+    [
+        "spark.master=local[1]",
+        "log.level=debug",
+        "service.poll_interval=7s",
+        "service.poll_interval=5s",
+        "service.poll_interval_ms=7000",
+        "service.worker.heartbeat_interval=2s",
+        "service.embedded_worker=false",
+    ],
 )
 def test_a_setting_that_is_not_of_datasets_is_refused(fleet: str, setting: str) -> None:
     """It could have no effect."""
@@ -235,6 +243,42 @@ def test_a_setting_that_is_not_of_datasets_is_refused(fleet: str, setting: str) 
     assert result.exit_code == 2
     assert "is for a process" in result.stderr
     assert lithify.Fleet(fleet).catalog().catalog.rules == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "setting", "says"),
+    [
+        ("/data/*", "iceberg.properties.granularity=day", "of Iceberg tables, and the rule is for SlateDB"),
+        ("iceberg://lake/db.*", "slatedb.block_size=4096", "of SlateDB databases, and the rule is for Ice"),
+        ("kafka+s3://b/*", "slatedb.block_size=4096", "of SlateDB databases, and the rule is for keyed logs"),
+        ("/data/*", "slatedb.block_size=4097", "a block size of 4097 bytes does not exist"),
+        ("/data/*", "slatedb.compression_codec=rar", "unknown compression 'rar'"),
+        ("/data/*", "slatedb.scheduler_options.min_compaction_sources=x", "is ignored: not a whole number"),
+        ("/data/*", "slatedb.scheduler_options.min_sources=3", "there is no such option"),
+        ("/data/*", "slatedb.segments.time_zone=Mars", "Mars"),
+        ("/data/*", "slatedb.segments.pattern={u64:parsec}", "parsec"),
+        ("iceberg://lake/db.*", "iceberg.properties.granularity=second", "granularity is 'second'"),
+        ("iceberg://lake/db.*", "iceberg.properties.no-such=1", "lithify.no-such is not known"),
+        ("kafka+s3://b/*", "kafka.copy_to=a b", "is no name of a topic"),
+        ("kafka+s3://b/*", "kafka.member=a b", "is no name"),
+        ("kafka+s3://b/*", "kafka.broker_build=newest", "is no version of the broker"),
+    ],
+)
+def test_a_setting_that_could_do_nothing_for_the_datasets_of_a_rule_is_refused(
+    fleet: str, pattern: str, setting: str, says: str
+) -> None:
+    result = invoke("fleet", "add", "--setting", setting, fleet, pattern)
+    assert result.exit_code == 2
+    told = " ".join(result.stderr.split())
+    assert (f"rule {pattern}: " in told, says in told) == (True, True), told
+    assert lithify.Fleet(fleet).catalog().catalog.rules == ()
+
+
+def test_a_merge_operator_need_not_be_installed_where_a_rule_is_written(fleet: str) -> None:
+    given = {"slatedb.merge_operator": "not.here:operator", "slatedb.compression_codec": "zstd"}
+    assert len(lithify.Fleet(fleet).add("/data/*", settings=given).rules) == 1
+    properties = {"iceberg.properties.granularity": "hour", "service.store_wait": "1m"}
+    assert len(lithify.Fleet(fleet).add("iceberg://lake/db.*", settings=properties).rules) == 2
 
 
 def test_documents_are_as_documented(fleet: str) -> None:
@@ -334,6 +378,8 @@ def test_what_was_added_before_it_was_known_as_a_secret_is_masked_and_does_no_ha
 ) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr("lithify.fleet.catalog_changes.check_public", lambda rule: None)
+        for check in ("check_public", "_check_names", "_check_values"):
+            earlier.setattr(f"lithify.fleets.{check}", lambda *_: None)
         lithify.Fleet(fleet).add("/x", settings={**dict(SECRETS), "slatedb.block_size": "4096"})
     assert "hunter22" not in invoke("fleet", "list", fleet).stdout
     document = invoke_json("fleet", "list", fleet)

@@ -221,6 +221,9 @@ class TextKind:
         store, root = open_store(url.replace("texts://", "file://", 1), config.store_options, waiting)
         return TextDataset(url, wrap(store), root, clock, ids, config.of(TextSettings))
 
+    def check_settings(self, config: Config) -> None:
+        pass
+
     def own_place(self, dataset: TextDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
 

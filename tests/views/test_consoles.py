@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import lithify
+
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize(
@@ -17,3 +19,44 @@ def test_closed_streams_change_no_exit_code(tmp_path: Path, closed: str, argumen
     url = f" {tmp_path}" if arguments == "status" else ""
     command = f"{sys.executable} -m lithify {arguments}{url} {closed}"
     assert subprocess.run(["sh", "-c", command], check=False).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("config show --json", "No space left on device"),
+        ("config show", "No space left on device"),
+        ("status --json {place}", "no SlateDB database"),
+        ("--help", "No space left on device"),
+        ("--version", "No space left on device"),
+        ("fleet tenant list --json {fleet}", "No space left on device"),
+    ],
+)
+def test_a_full_disk_behind_standard_output_is_told_in_a_line(
+    tmp_path: Path, arguments: str, says: str
+) -> None:
+    lithify.Fleet(str(tmp_path / "fleet")).init()
+    given = arguments.format(place=tmp_path / "nothing", fleet=tmp_path / "fleet").split()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lithify", *given], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    (line,) = done.stderr.decode().splitlines()
+    assert says in line
+    assert done.returncode in (1, 2)
+
+
+def test_what_is_wrong_with_the_words_of_a_command_is_told_whatever_standard_output_takes() -> None:
+    command = f"{sys.executable} -m lithify plan --json"
+    for output in (">/dev/full", "| true"):
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{command} {output}"], stderr=subprocess.PIPE, check=False
+        )
+        assert b"Missing argument" in done.stderr
+        assert done.returncode == 2
+
+
+def test_who_reads_only_the_beginning_hears_of_no_error() -> None:
+    command = f"{sys.executable} -m lithify --version | true"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, check=False)
+    assert done.stderr == b""

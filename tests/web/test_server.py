@@ -19,6 +19,11 @@ import pytest
 import lithify
 from lithify.cli.serving import served_beside
 from lithify.client import settled
+from lithify.clock import SystemClock
+from lithify.fleet.shared import SharedFleet
+from lithify.fleets import WatchedFleet
+from lithify.store import urls
+from lithify.store.waiting import Waiting
 from lithify.web import guard, serving, streams
 from lithify.web.guard import Guard
 from tests.web.dashboards import TOKEN, page_of, write_database
@@ -158,6 +163,43 @@ def test_a_service_serves_it_beside_its_work(database: str) -> None:
         assert database in get(where, "/")
     with served_beside([database], None, settled(None)) as where:
         assert where is None
+
+
+def test_a_dataset_may_be_called_fleet(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = lithify.Fleet(str(tmp_path / "of-all"))
+    fleet.init()
+    monkeypatch.chdir(tmp_path)
+    Path(database).rename("fleet")
+    with served("fleet", fleet=fleet.url) as where:
+        assert "Nobody serves this fleet" in get(where, "/fleet")
+        assert json.loads(get(where, f"/api{page_of('fleet', 'status')}"))["url"].endswith("fleet")
+
+
+def test_no_rule_of_a_fleet_makes_the_dashboard_wait_longer(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = lithify.Fleet(str(tmp_path / "fleet"))
+    fleet.init()
+    fleet.add(str(Path(database).parent / "*"), settings={"service.store_wait": "5m"})
+    waits: list[float] = []
+
+    def open_store(url: str, options: Any, waiting: Waiting) -> Any:
+        waits.append(waiting.max_s)
+        return open_any(url, options, waiting)
+
+    open_any = urls.open_store
+    for module in ("slatedb.kind", "discovery"):
+        monkeypatch.setattr(f"lithify.datasets.{module}.open_store", open_store)
+    with served(fleet=fleet.url) as where:
+        assert database in get(where, "/")
+        assert json.loads(get(where, f"/api{page_of(database, 'status')}"))["url"].endswith("db")
+    watched = WatchedFleet(fleet.url, SharedFleet(SystemClock()))
+    watched.shared.saw_datasets({database: fleet.catalog().catalog.rules[0]}, {})
+    watched.watched(database)
+    assert len(waits) >= 3
+    assert set(waits) == {2.0}
 
 
 def test_where_it_is_served_and_to_whom(database: str) -> None:

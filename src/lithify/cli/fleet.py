@@ -460,10 +460,11 @@ def _serve(
         idle_s = None if exit_when_idle is None else seconds_of(exit_when_idle)
         from lithify import wiring
         from lithify.clock import SystemClock
+        from lithify.config.loading import overlaid
         from lithify.fleets import Fleet
         from lithify.observe.logs import EventLog
 
-        opened = Fleet(fleet, settings=effective)
+        opened = Fleet(fleet, settings=overlaid(effective, {"web.port": ("here", None)}))  # served here
         log = EventLog(SystemClock())
         watched = watched_beside(fleet, effective) if keeps else None
         with wiring.stop_on_signals() as stop, served_beside([], watched or fleet, effective, watched):

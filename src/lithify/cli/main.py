@@ -10,10 +10,14 @@ Modules of commands import what does the work only when a command runs, so that 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from typing import Annotated
+from itertools import takewhile
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from lithify import __version__
 from lithify.cli.compact import compact, plan
@@ -33,18 +37,54 @@ from lithify.cli.readers import readers_app
 from lithify.cli.remove_orphans import remove_orphans
 from lithify.cli.rewrite_deletes import rewrite_position_delete_files
 from lithify.cli.rewrite_manifests import rewrite_manifests
+from lithify.cli.running import print_json
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
 from lithify.cli.warming_up import warm_up
 from lithify.cli.web import web
 from lithify.observe.logs import set_up_logs
+from lithify.observe.secrets import concealed
+from lithify.views.consoles import flush_output
+
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+"""Typer has no public name for it."""
+
+
+class _Commands(TyperGroup):
+    """What is wrong with the words of a command is a document too, where one was asked for."""
+
+    def make_context(self, info_name: str | None, args: list[str], *given: Any, **more: Any) -> Any:
+        wants_json = "--json" in takewhile(lambda word: word != "--", args)
+        with _usage_errors(wants_json):
+            context = super().make_context(info_name, args, *given, **more)
+        context.meta[_WANTS_JSON] = wants_json
+        return context
+
+    def invoke(self, ctx: Any) -> Any:
+        with _usage_errors(ctx.meta[_WANTS_JSON]):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_errors(as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except _UsageError as error:
+        if as_json:
+            with suppress(OSError):
+                print_json({"error": "UsageError", "message": concealed(error.format_message())})
+            flush_output()
+        raise
+
 
 app = typer.Typer(
+    cls=_Commands,
     help="Compact data in object storage, on Spark, while its owners keep working.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+_WANTS_JSON = "lithify.wants_json"
 ONCE = "Compact once"
 SERVICE = "Compact continuously"
 FLEETS = "Many databases and tables"

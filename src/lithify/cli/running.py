@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -14,7 +14,7 @@ from lithify.cli.termination import Terminated, interrupted_by_sigterm
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 from lithify.observe.secrets import concealed
-from lithify.views.consoles import standard_error, standard_output
+from lithify.views.consoles import flush_output, standard_error, standard_output
 
 if TYPE_CHECKING:
     from lithify.views.blocks import Shown
@@ -77,6 +77,8 @@ def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:
     text = concealed(str(error))[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
     if as_json:
-        print_json({"error": type(error).__name__, "message": text})
+        with suppress(OSError):  # the error itself, it may be
+            print_json({"error": type(error).__name__, "message": text})
+    flush_output()
     standard_error().print(f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True)
     raise typer.Exit(error.exit_code) from error

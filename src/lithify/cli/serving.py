@@ -165,9 +165,8 @@ def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
     from lithify.clock import SystemClock
     from lithify.fleet.shared import SharedFleet
     from lithify.fleets import WatchedFleet
-    from lithify.web.serving import patient
 
-    return WatchedFleet(fleet, SharedFleet(SystemClock()), settings=patient(config))
+    return WatchedFleet(fleet, SharedFleet(SystemClock()), settings=config)
 
 
 def _serve(
@@ -183,13 +182,9 @@ def _serve(
     from lithify.observe.logs import EventLog
     from lithify.serving import Service
 
-    if config.web.port is not None:
-        from lithify.web.serving import check
-
-        check(config)
     log = EventLog(SystemClock())
     service = Service(
         urls, settings=config, on_event=log, take_over=take_over, coordinates=coordinates, works=works
     )
-    with wiring.stop_on_signals() as stop, service, served_beside(urls, None, config, service):
+    with wiring.stop_on_signals() as stop, service:
         service.run(stop)

@@ -73,12 +73,12 @@ def settings(
     **given: object,
 ) -> Config:
     """The effective settings (see `load_settings`), and logs as they say. `log_level` is the least level
-    shown when neither the settings nor `lithify --verbose` say one."""
+    shown when they say none; `lithify --verbose` wins over both."""
     loaded = load_settings(config, sets, of_kinds, **given)
     effective = loaded.config
     logger = logging.getLogger(LOGGER)
-    chosen = "debug" if logger.isEnabledFor(logging.DEBUG) else log_level
-    set_up_logs(effective.log.format, effective.log.level or chosen)
+    is_verbose = logger.isEnabledFor(logging.DEBUG)
+    set_up_logs(effective.log.format, "debug" if is_verbose else effective.log.level or log_level)
     for warning in loaded.warnings:
         logger.warning("%s", warning)
     return effective

@@ -37,6 +37,7 @@ def milliseconds_of(seconds: float) -> int:
     """A number of seconds as a person gives it, in whole milliseconds; `ValueError` when it is no time."""
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"{seconds} is no number of seconds")
+    seconds = float(seconds)  # small integers of numpy overflow
     return round(_bounded_ms(seconds * 1000, f"{seconds} s"))
 
 
@@ -76,10 +77,15 @@ def _to_wait(value: object) -> timedelta:
     return FOREVER if value == "forever" else _to_duration(value)
 
 
-def _positive(value: timedelta) -> timedelta:
-    if to_milliseconds(value) < 1:
-        raise ValueError("must be at least 1ms")
-    return value
+def at_least(least: timedelta) -> AfterValidator:
+    """Refuses what is shorter."""
+
+    def check(value: timedelta) -> timedelta:
+        if value < least:
+            raise ValueError(f"must be at least {format_duration(least)}")
+        return value
+
+    return AfterValidator(check)
 
 
 def from_milliseconds(key: str, value: object) -> timedelta:
@@ -91,7 +97,7 @@ def from_milliseconds(key: str, value: object) -> timedelta:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_to_duration)]
-PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
+PositiveDuration = Annotated[Duration, at_least(timedelta(milliseconds=1))]
 """At least a millisecond."""
 Wait = Annotated[timedelta, BeforeValidator(_to_wait)]
 """A duration, or `forever`."""

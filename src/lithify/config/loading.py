@@ -1,7 +1,9 @@
 """The settings of a process: from a TOML file, the environment and the command line.
 
 1. Each source gives a nested mapping. Later ones win, key by key: defaults, the TOML file, environment
-   variables (`LITHIFY_SECTION__NAME`, two underscores between levels), options of the command.
+   variables (`LITHIFY_SECTION__NAME`, two underscores between levels), options of the command. In a
+   variable small and capital letters are the same, but for the keys of tables that users fill, such as
+   `spark.conf`: these are taken as they are, unless all their letters are capital.
 2. The sum is validated once. An unknown key is refused with the nearest known name, a value that does
    not fit with the source it came from, and so is a variable `LITHIFY_…` that names nothing; nothing is
    ignored. All that is wrong is said at once.
@@ -26,7 +28,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import EnvSettingsSource, SettingsError
 
 from lithify.config.model import (
     ENV_DELIMITER,
@@ -37,7 +38,7 @@ from lithify.config.model import (
     plain,
     section_of,
 )
-from lithify.config.renamed import FormerNames
+from lithify.config.renamed import FormerNames, leaves, put
 from lithify.config.sections import MILLISECONDS
 from lithify.errors import Refused
 from lithify.redaction import is_secret, shown
@@ -110,8 +111,8 @@ def load(
             sources.append((_read(file), lambda _name: str(file)))
     misnamed = dict(_wrong_variables(os.environ, model, former))
     wrong += misnamed.values()
-    with _noted(wrong):
-        sources.append((_environment(model, former, misnamed.keys()), _variable_that_is_set))
+    said, variables = _environment(model, former, misnamed.keys())
+    sources.append((said, variables.__getitem__))
     for name, (flag, value) in (flags or {}).items():
         path = tuple(name.split(".")) if name.partition(".")[0] in former.tops else _path(name, model)
         sources.append((_nest(path, value), partial(_named, flag)))
@@ -177,19 +178,40 @@ def _read(file: Path) -> dict[str, Any]:
         raise Refused(f"the configuration file {file} is not TOML: {error}") from error
 
 
-def _environment(model: type[Config], former: FormerNames, misnamed: Collection[str]) -> dict[str, Any]:
-    """What the variables say, but for those that are `misnamed`."""
-    try:
-        source = EnvSettingsSource(model)
-        source.env_vars = {name: text for name, text in source.env_vars.items() if name not in misnamed}
-        today = source()
-    except SettingsError as error:
-        raise Refused(f"an environment variable {ENV_PREFIX}… cannot be read: {error.__cause__}") from error
-    for variable, value in os.environ.items():
-        path = variable.removeprefix(ENV_PREFIX).lower().split(ENV_DELIMITER)
-        if variable.startswith(ENV_PREFIX) and variable.lower() not in misnamed and path[0] in former.tops:
-            _merge(today, _nest(tuple(path), _table_or_text(value)), {}, _variable)
-    return today
+def _environment(
+    model: type[Config], former: FormerNames, misnamed: Collection[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the variables say, but for those that are `misnamed`, and by dotted names which of them says it. A
+    variable of one setting counts more than that of a table around it."""
+    said: dict[str, Any] = {}
+    variables: dict[str, str] = {}
+    tables = _tables(model)
+    for variable, value in sorted(os.environ.items(), key=lambda item: -item[0].count(ENV_DELIMITER)):
+        path = () if variable in misnamed else _path_of_variable(variable, model, former)
+        if not path:
+            continue
+        is_table = path[0] in former.tops or ".".join(path) in tables
+        given = _nest(path, _table_or_text(value) if is_table else value)
+        for leaf, inner in leaves(given, with_empty=True):
+            if put(said, leaf, inner):
+                variables[".".join(leaf)] = variable
+            elif (other := variables.get(".".join(leaf), "")).upper() == variable.upper():
+                raise Refused(f"the environment variables {other} and {variable} are the same; give only one")
+    return said, variables
+
+
+def _path_of_variable(variable: str, model: type[Config], former: FormerNames) -> tuple[str, ...]:
+    """The keys that lead to what a variable sets; none when that is no setting."""
+    if not variable.upper().startswith(ENV_PREFIX):
+        return ()
+    name = variable[len(ENV_PREFIX) :]
+    section = name.partition(ENV_DELIMITER)[0].lower()
+    if section in former.tops:
+        return tuple(name.lower().split(ENV_DELIMITER))
+    if section not in model.model_fields:
+        return ()
+    *path, last = _path(name, model, ENV_DELIMITER, str.lower)
+    return (*path, last.lower() if last.isupper() else last)
 
 
 def _table_or_text(value: str) -> object:
@@ -203,8 +225,7 @@ def _table_or_text(value: str) -> object:
 def _wrong_variables(
     environ: Mapping[str, str], model: type[Config], former: FormerNames
 ) -> Iterator[tuple[str, str]]:
-    """Variables that begin with our prefix and would be without effect, in small letters, and what is wrong
-    with each."""
+    """Variables that begin with our prefix and would be without effect, and what is wrong with each."""
     names = {option.name: _variable(option.name) for option in options(model)}
     by_letters = {
         _letters(variable): variable for variable in (*map(_variable, former.dotted()), *names.values())
@@ -214,7 +235,7 @@ def _wrong_variables(
     known = {*names.values(), *tables, *map(_variable, (*former.dotted(), *former.tops))}
     for variable, value in environ.items():
         name = variable.upper()
-        if not name.startswith(ENV_PREFIX) or name in _NO_SETTINGS or _is_of_kubernetes(name, value):
+        if not name.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or _is_of_kubernetes(name, value):
             continue
         says = f"the environment variable {variable} names "
         section, delimiter, _ = name.removeprefix(ENV_PREFIX).partition(ENV_DELIMITER)
@@ -232,12 +253,16 @@ def _wrong_variables(
             )
         else:
             continue
-        yield variable.lower(), says
+        yield variable, says
 
 
 def _is_of_kubernetes(name: str, value: str) -> bool:
     """Whether Kubernetes made the variable, for a service that is named lithify or begins so."""
     return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and bool(_LINK.match(value)))
+
+
+def _known(model: type[Config]) -> set[str]:
+    return {option.name for option in options(model)}
 
 
 def _tables(model: type[Config]) -> set[str]:
@@ -256,31 +281,28 @@ def _variable(name: str) -> str:
     return ENV_PREFIX + name.replace(".", ENV_DELIMITER).upper()
 
 
-def _variable_that_is_set(name: str) -> str:
-    """The variable that gave `name`: its own, or that of a table around it."""
-    variable = _variable(name)
-    known = {given.upper() for given in os.environ}
-    while variable not in known and ENV_DELIMITER in variable:
-        variable = variable.rpartition(ENV_DELIMITER)[0]
-    return variable
-
-
 def _nest(path: tuple[str, ...], value: object) -> dict[str, Any]:
     return {path[0]: _nest(path[1:], value) if len(path) > 1 else value}
 
 
-def _path(name: str, config: type[Config]) -> tuple[str, ...]:
-    """A dotted name as the keys that lead to it. The keys of a table that users fill, such as
-    `spark.conf`, have dots of their own."""
+def _path(
+    name: str, config: type[Config], delimiter: str = ".", spelled: Callable[[str], str] = str
+) -> tuple[str, ...]:
+    """A name as the keys that lead to it, sections and settings as they are `spelled`. The keys of a table
+    that users fill, such as `spark.conf`, have dots of their own."""
     model: type[BaseModel] | None = config
     path: list[str] = []
+    has_more = True
     rest = name
-    while rest and model is not None:
-        first, _, rest = rest.partition(".")
-        path.append(first)
-        field = model.model_fields.get(first)
+    while has_more and model is not None:
+        first, found, rest = rest.partition(delimiter)
+        path.append(spelled(first))
+        has_more = bool(found)
+        field = model.model_fields.get(path[-1])
+        if field is None and has_more:  # it leads nowhere
+            return (*path, *map(spelled, rest.split(delimiter)))
         model = section_of(field.annotation) if field is not None else None
-    return (*path, rest) if rest else tuple(path)
+    return (*path, rest) if has_more else tuple(path)
 
 
 def _merge(
@@ -324,11 +346,15 @@ def _explained(error: ValidationError, origins: Mapping[str, str], model: type[C
 
 
 def _explain(one: ErrorDetails, origins: Mapping[str, str], model: type[Config]) -> str:
-    name = ".".join(str(part) for part in one["loc"])
+    name = ".".join(str(part) for part in one["loc"] if part != "[key]")
     place = f" (from {', '.join(_origins_of(name.removesuffix(MILLISECONDS), origins))})"
+    below = next((known for known in origins if known.startswith(f"{name}.")), name)
     if one["type"] == "extra_forbidden":
-        name = next((known for known in origins if known.startswith(f"{name}.")), name)
-        return f"there is no setting {name}{place}{_did_you_mean(_nearest(name, model))}"
+        return f"there is no setting {below}{place}{_did_you_mean(_nearest(below, model))}"
+    if below != name and name in _known(model) - _tables(model):
+        return f"there is no setting {below}{place}; did you mean {name}?"
+    if one["type"] in ("model_type", "dict_type"):
+        return f"setting {name}{place}: is a table; name what is in it, as {name}.NAME"
     reason = one["msg"].removeprefix("Value error, ")
     return f"setting {name}{place}: {reason}"
 

@@ -14,11 +14,18 @@ from functools import cache
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 from urllib.parse import unquote
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from lithify.config.durations import FOREVER, Duration, PositiveDuration, Wait, format_duration
-from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, no_truth
+from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, Texts, no_truth
 from lithify.config.sizes import Bytes
 
 ENV_PREFIX = "LITHIFY_"
@@ -143,7 +150,7 @@ class SparkSettings(Section):
         description="Spark master: local[*], spark://…, yarn, k8s://…, sc://…; unset: as spark-submit or "
         "spark-defaults.conf say, else local[*]",
     )
-    conf: dict[str, Text] = Field(default_factory=dict, description="Spark's own settings")
+    conf: Texts = Field(default_factory=dict, description="Spark's own settings")
 
 
 class LogSettings(Section):
@@ -181,14 +188,12 @@ class WebSettings(Section):
     )
 
 
-class Config(BaseSettings):
+class Config(BaseModel):
     """The settings that all kinds share; `config_type` adds theirs. Frozen; made by `load`."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    store_options: dict[str, Text] = Field(
+    store_options: Texts = Field(
         default_factory=dict,
         description="Settings of the object store, such as aws_endpoint "
         "(URL#aws_endpoint: for what is there)",
@@ -199,25 +204,16 @@ class Config(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     web: WebSettings = WebSettings()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what `load` has put together."""
-        return (init_settings,)
-
     @field_validator("store_options")
     @classmethod
     def _check_places(cls, given: dict[str, str]) -> dict[str, str]:
         for key in given:
             place, separator, name = key.rpartition(_OF_PLACE)
-            if separator and not (":" in place and name):
-                raise ValueError(f"{key!r} is neither a name nor of the form URL{_OF_PLACE}name")
+            if (separator or ":" in name) and not (":" in place and name):
+                raise ValueError(
+                    f"{key!r} is neither a name nor of the form URL{_OF_PLACE}name; "
+                    "a = in the URL of an option is written %3D"
+                )
         return given
 
     def store_options_of(self, url: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ class FormerNames:
         for path, value in leaves({top: value for top, value in given.items() if top in self.tops}):
             for target in self._names_now(path) or [path]:
                 old, new = ".".join(path), ".".join(target)
-                if not _set(result, target, value):
+                if not put(result, target, value):
                     raise Refused(f"{old} and {new} are the same setting; give only {new}")
                 if target != path:
                     formerly[new] = old
@@ -55,11 +55,13 @@ class FormerNames:
         return found
 
 
-def leaves(given: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value that is no mapping, and the keys that lead to it."""
+def leaves(
+    given: Mapping[str, Any], path: Path = (), *, with_empty: bool = False
+) -> Iterator[tuple[Path, Any]]:
+    """Every value that is no mapping, or one without anything, and the keys that lead to it."""
     for key, value in given.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, (*path, key))
+        if isinstance(value, Mapping) and (value or not with_empty):
+            yield from leaves(value, (*path, key), with_empty=with_empty)
         else:
             yield (*path, key), value
 
@@ -68,8 +70,8 @@ def _copy(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in given.items()}
 
 
-def _set(target: dict[str, Any], path: Path, value: object) -> bool:
-    """Whether there was a place for it."""
+def put(target: dict[str, Any], path: Path, value: object) -> bool:
+    """Put a value where these keys lead to, unless there is one; whether there was a place for it."""
     for key in path[:-1]:
         inner = target.setdefault(key, {})
         if not isinstance(inner, dict):

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from lithify.config.durations import Duration, from_milliseconds
+from lithify.config.durations import Duration, PositiveDuration, from_milliseconds
 from lithify.config.sizes import Bytes, to_size
 
 MILLISECONDS = "_ms"
@@ -34,7 +34,15 @@ def no_truth(value: object) -> object:
     return value
 
 
+def _named(key: str) -> str:
+    if not key:
+        raise ValueError("its name is missing")
+    return key
+
+
 Text = Annotated[str, BeforeValidator(to_text)]
+Texts = dict[Annotated[str, AfterValidator(_named)], Text]
+"""A table that users fill."""
 MAX_NUMBER = 1 << 53
 """The largest number that every program which reads TOML or JSON reads as it is."""
 PositiveInt = Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=MAX_NUMBER)]
@@ -80,6 +88,6 @@ class OwnSection(Section):
 class CollectionSettings(Section):
     """How one kind of garbage is collected. Names and defaults are SlateDB's."""
 
-    interval: Duration = Field(default=timedelta(minutes=10), description="How often")
+    interval: PositiveDuration = Field(default=timedelta(minutes=10), description="How often")
     min_age: Duration = Field(default=timedelta(minutes=5), description="What is younger is kept")
     dry_run: bool = Field(default=False, description="Only report, delete nothing")

@@ -279,6 +279,12 @@ class Kind(Protocol[DatasetT]):
         are waited for as `waiting` says."""
         ...
 
+    def check_settings(self, config: Config) -> None:
+        """`Refused` when one of its settings has a value with which no dataset of the kind could be worked
+        on, or that does nothing. What is the user's own, such as a merge operator, need not be installed
+        here."""
+        ...
+
     def own_place(self, dataset: DatasetT) -> tuple[ObjectStore, str]:
         """Where Lithify may write beside it: a store, and the key of a folder."""
         ...

@@ -244,9 +244,11 @@ def _check_queue(queue: Queue) -> None:
         ("longest backlog", queue.longest_backlog, 1, MAX_BACKLOG),
         ("number of compactions that share a slot", queue.per_slot, 1, MAX_PER_SLOT),
     ):
-        if value is not None and not least <= value <= most:
-            raise Refused(f"queue {name}: its {what} is {value}; it must be from {least} to {most}")
-    if not 0 < queue.largest_share <= 1:
+        if value is not None and not (isinstance(value, int | float) and least <= value <= most):
+            raise Refused(
+                f"queue {name}: its {what} is {value}; it must be a whole number from {least} to {most}"
+            )
+    if not (isinstance(queue.largest_share, int | float) and 0 < queue.largest_share <= 1):
         raise Refused(
             f"queue {name}: the largest share of one dataset is {queue.largest_share}; it must be above 0 "
             "and at most 1"
@@ -268,8 +270,10 @@ def _check_tenant(tenant: Tenant) -> None:
         ("weight", tenant.weight, MAX_WEIGHT),
         ("limit of running compactions", tenant.most_running, MAX_SLOTS),
     ):
-        if value is not None and not 1 <= value <= most:
-            raise Refused(f"tenant {tenant.name}: its {what} is {value}; it must be from 1 to {most}")
+        if value is not None and not (isinstance(value, int | float) and 1 <= value <= most):
+            raise Refused(
+                f"tenant {tenant.name}: its {what} is {value}; it must be a whole number from 1 to {most}"
+            )
 
 
 def _check_unique(what: str, names: Iterable[str]) -> None:

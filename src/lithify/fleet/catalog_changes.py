@@ -13,17 +13,20 @@ answer was lost (`lithify.store.versions`). So:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from lithify.errors import Refused
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant, check_public, checked
 from lithify.fleet.patterns import normal
 
+ChangedT = TypeVar("ChangedT", Queue, Tenant)
 CatalogChange = Callable[[Catalog], Catalog]
 
 DEFAULT_QUEUE = "default"
+_OWN = ("name", "id", "state")
+"""Are set in other ways."""
 
 
 def first_catalog(queue_id: str) -> Catalog:
@@ -43,7 +46,8 @@ def create_queue(catalog: Catalog, queue: Queue) -> Catalog:
 
 def set_queue(catalog: Catalog, queue_id: str, **changes: Any) -> Catalog:
     """Change attributes of a queue, all but its name, its id and its state."""
-    return _replace(catalog, queue_id, **changes)
+    changed = with_attributes(_queue(catalog, queue_id), changes)
+    return _with(catalog, queues=(changed if q.id == queue_id else q for q in catalog.queues))
 
 
 def pause_queue(catalog: Catalog, queue_id: str) -> Catalog:
@@ -99,7 +103,16 @@ def set_tenant(catalog: Catalog, name: str, **changes: Any) -> Catalog:
     """Change how a tenant is treated; what is not given stays, or is as for everybody."""
     tenant = next((tenant for tenant in catalog.tenants if tenant.name == name), Tenant(name))
     others = (tenant for tenant in catalog.tenants if tenant.name != name)
-    return _with(catalog, tenants=(*others, replace(tenant, **changes)))
+    return _with(catalog, tenants=(*others, with_attributes(tenant, changes)))
+
+
+def with_attributes(changed: ChangedT, attributes: Mapping[str, Any]) -> ChangedT:
+    """A queue or tenant with these attributes. `Refused` for one that nobody sets."""
+    known = [field.name for field in fields(changed) if field.name not in _OWN]
+    unknown = sorted(attributes.keys() - set(known))
+    if unknown:
+        raise Refused(f"{', '.join(unknown)}: nothing that can be set there; there are {', '.join(known)}")
+    return replace(changed, **attributes)
 
 
 def remove_tenant(catalog: Catalog, name: str) -> Catalog:

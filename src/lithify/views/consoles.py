@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -26,6 +27,19 @@ def standard_output() -> Console:
 def standard_error(*, quiet: bool = False) -> Console:
     """Where everything else is said."""
     return Console(stderr=True, emoji=False, quiet=quiet, width=_width(sys.stderr))
+
+
+def flush_output() -> OSError | None:
+    """Write what was said on standard output so far. Why that cannot be: then it is dropped, and so is what
+    follows, or the interpreter would try again as it ends."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError):  # is no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
 
 
 def _width(stream: TextIO | None) -> int | None:

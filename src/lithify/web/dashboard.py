@@ -92,7 +92,7 @@ class Dashboard:
         """The fleet, which there is."""
         fleet = self.fleet
         assert fleet is not None, "there is no fleet"
-        return self._readers.source("fleet", lambda: fleet)
+        return self._readers.source(None, lambda: fleet)
 
     async def url_of(self, dataset_id: str) -> str | None:
         """The dataset of that id."""

@@ -160,17 +160,17 @@ class Source:
 
 
 class Readers:
-    """The sources that are looked at now, by key."""
+    """The sources that are looked at now, by key: a dataset's is its URL, and there may be one without."""
 
     def __init__(self, clock: Clock, *, most: int = MAX_KEPT) -> None:
         self._clock = clock
         self._most = most
-        self._sources: OrderedDict[str, Source] = OrderedDict()
+        self._sources: OrderedDict[str | None, Source] = OrderedDict()
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
     def source(
         self,
-        key: str,
+        key: str | None,
         open_source: Callable[[], Any],
         close: Callable[[Any], None] = lambda opened: None,
         open_to_act: Callable[[], Any] | None = None,

@@ -18,19 +18,17 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lithify import client
+from lithify import client, wiring
 from lithify.clock import SystemClock
-from lithify.config.loading import overlaid
 from lithify.config.model import Config
 from lithify.errors import Refused
-from lithify.fleets import Fleet
+from lithify.fleets import Fleet, ShownFleet
 from lithify.observe.logs import FIELDS, LOGGER
 
 if TYPE_CHECKING:
     from lithify.web.guard import Guard
 
 DEFAULT_PORT = 8090
-STORE_WAIT = "2s"
 MAX_CONNECTIONS = 300
 HEADERS_S = 10.0
 KEEP_ALIVE_S = 15
@@ -105,21 +103,16 @@ def serving(make: Callable[[], Guard], host: str = "127.0.0.1", port: int = 0) -
         server.stop()
 
 
-def patient(config: Config) -> Config:
-    """The settings with which a dashboard reads."""
-    return overlaid(config, {"service.store_wait": ("the dashboard", STORE_WAIT)})
-
-
 def _application(
     urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: Source | None
 ) -> Guard:
     from lithify.web.app import application
     from lithify.web.dashboard import Dashboard
 
-    settings = patient(config)
-    of_fleet = Fleet(fleet, settings=settings) if isinstance(fleet, str) else fleet
+    settings = wiring.patient(config)
+    of_fleet = ShownFleet(fleet, settings=config) if isinstance(fleet, str) else fleet
 
-    opening, one_at_a_time = of_fleet and Fleet(of_fleet.url, settings=settings), threading.Lock()
+    opening, one_at_a_time = of_fleet and ShownFleet(of_fleet.url, settings=config), threading.Lock()
 
     def open_dataset(url: str) -> client.Dataset:
         if opening is None or url in urls:

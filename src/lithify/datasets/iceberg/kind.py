@@ -23,6 +23,7 @@ from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
+from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
@@ -58,6 +59,9 @@ class IcebergKind:
         catalog = open_catalog(parsed.catalog, config.store_options_of(url), waiting)
         options = config.of(IcebergSettings).properties
         return IcebergDataset(catalog, parsed, clock, ids, options=options, open_place=open_place)
+
+    def check_settings(self, config: Config) -> None:
+        parse_policy({}, "iceberg.properties", config.of(IcebergSettings).properties)
 
     def own_place(self, dataset: IcebergDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from lithify.config.durations import Duration
-from lithify.config.sections import CollectionSettings, OwnSection, Section, Text
+from lithify.config.sections import CollectionSettings, OwnSection, Section, Texts
 
 
 class TableCollectionSettings(CollectionSettings):
@@ -38,7 +38,7 @@ class IcebergSettings(OwnSection):
         "garbage_collector_options.lithify_options": "garbage.lithify",
     }
 
-    properties: dict[str, Text] = Field(
+    properties: Texts = Field(
         default_factory=dict,
         description="How tables are compacted, such as granularity; wins over their properties lithify.…",
     )

@@ -18,7 +18,7 @@ from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.copies import checked_topic
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.garbage import collect
-from lithify.datasets.kafka.live_topic import LiveTopic, check_live
+from lithify.datasets.kafka.live_topic import LiveTopic, build_order, check_live
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.places import open_folder, open_places
@@ -59,6 +59,16 @@ class LogKind:
             return LiveTopic(url, *places, clock, ids, settings, source.options, output.options)
         member = _member(url, settings, config, clock, ids, waiting)
         return LogDataset(url, *places, clock, ids, settings, source.options, output.options, member)
+
+    def check_settings(self, config: Config) -> None:
+        settings = config.of(KafkaSettings)
+        for check, value in (
+            (checked_topic, settings.copy_to),
+            (checked_name, settings.member),
+            (build_order, settings.broker_build),
+        ):
+            if value is not None:
+                check(value)
 
     def own_place(self, dataset: LogDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder

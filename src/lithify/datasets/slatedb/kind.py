@@ -26,10 +26,12 @@ from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.request import spec_of
 from lithify.datasets.slatedb.settings import SlatedbSettings
 from lithify.datasets.slatedb.shape import Shape, shape_of
+from lithify.datasets.slatedb.tiered import parse_scheduler_options
 from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import Observer
 from lithify.ids import Ids, RandomIds, Ulid, parse_ulid
+from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, with_wait
 from lithify.store.waiting import Waiting
@@ -59,6 +61,13 @@ class SlateKind:
             store_options=with_wait(given, waiting),
             options=options,
         )
+
+    def check_settings(self, config: Config) -> None:
+        settings = config.of(SlatedbSettings)
+        for ignored in parse_scheduler_options(settings.scheduler_options).warnings:
+            raise Refused(ignored)
+        Calendar(Granularity(settings.segments.granularity), settings.segments.time_zone)
+        slate_options(settings.model_copy(update={"merge_operator": None, "compaction_filter": None}))
 
     def own_place(self, dataset: SlateDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.paths.own_folder
@@ -137,6 +146,8 @@ class SlateKind:
         manifest_id = asked.given.get("id")
         if manifest_id is None:
             return view.show_manifest(*dataset.latest_manifest())
+        if manifest_id < 0:
+            raise Refused(f"--id {manifest_id} is no version of a manifest")
         return view.show_manifest(manifest_id, dataset.manifest(manifest_id))
 
     # Garbage

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lithify.config.durations import Duration
+from lithify.config.durations import Duration, at_least
 from lithify.config.sections import (
     CollectionSettings,
     NaturalInt,
@@ -15,7 +15,7 @@ from lithify.config.sections import (
     PositiveInt,
     PositiveSize,
     Section,
-    Text,
+    Texts,
 )
 from lithify.config.sizes import Bytes
 
@@ -90,13 +90,11 @@ class SlatedbSettings(OwnSection):
     max_concurrent_compactions: PositiveInt = Field(
         default=4, description="Compactions that may be scheduled or running at once"
     )
-    scheduler_options: dict[str, Text] = Field(
-        default_factory=dict, description="Options of the size-tiered scheduler"
-    )
+    scheduler_options: Texts = Field(default_factory=dict, description="Options of the size-tiered scheduler")
     enable_trivial_move: bool = Field(
         default=False, description="Make one run of sources without common keys without reading them"
     )
-    checkpoint_lifetime: Duration = Field(
+    checkpoint_lifetime: Annotated[Duration, at_least(timedelta(seconds=1))] = Field(
         default=timedelta(minutes=15), description="How long a commit keeps its inputs readable"
     )
     max_sst_size: PositiveSize = Field(

@@ -1,0 +1,113 @@
+"""What programs give to the Python API, checked: what is of no use is `Refused`, with what it should be."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from lithify.config.durations import milliseconds_of
+from lithify.errors import Refused
+
+_MAX_SHOWN_CHARS = 80
+
+ValueT = TypeVar("ValueT")
+
+
+def optional(check: Callable[[str, Any], ValueT], what: str, given: Any) -> ValueT | None:
+    """`None` stays."""
+    return None if given is None else check(what, given)
+
+
+def place(what: str, given: Any) -> str:
+    """A URL, or a path, also one of `pathlib`."""
+    return text(what, os.fspath(given) if isinstance(given, os.PathLike) else given)
+
+
+def places(what: str, given: Any) -> list[str]:
+    """URLs and paths; one may stand alone."""
+    return [place(what, one) for one in _several(what, given)]
+
+
+def text(what: str, given: Any) -> str:
+    """A text."""
+    if not isinstance(given, str):
+        raise _refused(what, given, "text")
+    return given
+
+
+def texts(what: str, given: Any) -> list[str]:
+    """Texts; one may stand alone."""
+    return [text(what, one) for one in _several(what, given)]
+
+
+def number(what: str, given: Any) -> int:
+    """A whole number."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise _refused(what, given, "a whole number") from None
+
+
+def real(what: str, given: Any) -> float:
+    """A number, which may be infinite."""
+    try:
+        if not isinstance(given, str | bytes) and not math.isnan(found := float(given)):
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise _refused(what, given, "a number")
+
+
+def natural(what: str, given: Any) -> int:
+    """A whole number that is not negative."""
+    if (found := number(what, given)) < 0:
+        raise _refused(what, given, "0 or more")
+    return found
+
+
+def time_ms(what: str, given: Any) -> int:
+    """A `datetime`, in milliseconds since 1970; without a zone it is of this machine's."""
+    if not isinstance(given, datetime):
+        raise _refused(what, given, "a datetime")
+    try:
+        return round(given.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise Refused(f"{what}: {given} is out of range; leave {what} out, or give a later time") from None
+
+
+def milliseconds(what: str, given: Any) -> int:
+    """A number of seconds, in milliseconds."""
+    try:
+        return milliseconds_of(given)
+    except TypeError:
+        raise _refused(what, given, "a number of seconds") from None
+    except (ValueError, OverflowError) as error:
+        raise Refused(f"{what}: {error}") from None
+
+
+def mapping(what: str, given: Any) -> Mapping[str, Any]:
+    """Values by texts."""
+    if not isinstance(given, Mapping):
+        raise _refused(what, given, "a mapping of names to values")
+    for name in given:
+        text(what, name)
+    return given
+
+
+def _several(what: str, given: Any) -> Iterable[Any]:
+    if isinstance(given, str | os.PathLike):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise _refused(what, given, "text, or several")
+    return given
+
+
+def _refused(what: str, given: Any, right: str) -> Refused:
+    """Of what is made of several, only the kind is said: there may be a secret in it."""
+    is_plain = given is None or isinstance(given, str | int | float | datetime)
+    shown = repr(given)[:_MAX_SHOWN_CHARS] if is_plain else f"a {type(given).__name__}"
+    return Refused(f"{what}: {shown} is not {right}")
