@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import takewhile
 from typing import Annotated, Any, cast
@@ -37,14 +37,13 @@ from lithify.cli.readers import readers_app
 from lithify.cli.remove_orphans import remove_orphans
 from lithify.cli.rewrite_deletes import rewrite_position_delete_files
 from lithify.cli.rewrite_manifests import rewrite_manifests
-from lithify.cli.running import print_json
+from lithify.cli.running import print_error
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
 from lithify.cli.warming_up import warm_up
 from lithify.cli.web import web
 from lithify.observe.logs import set_up_logs
 from lithify.observe.secrets import concealed
-from lithify.views.consoles import flush_output
 
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 """Typer has no public name for it."""
@@ -70,10 +69,7 @@ def _usage_errors(as_json: bool) -> Iterator[None]:
     try:
         yield
     except _UsageError as error:
-        if as_json:
-            with suppress(OSError):
-                print_json({"error": "UsageError", "message": concealed(error.format_message())})
-            flush_output()
+        print_error("UsageError", concealed(error.format_message()), as_json)
         raise
 
 

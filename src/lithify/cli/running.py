@@ -74,11 +74,16 @@ def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
         raise typer.Exit(TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED) from None
 
 
-def _fail(error: LithifyError, as_json: bool) -> NoReturn:
-    text = concealed(str(error))[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
+def print_error(kind: str, text: str, as_json: bool) -> None:
+    """The document of an error, where one is wanted. What was said on standard output is written by then."""
     if as_json:
         with suppress(OSError):  # the error itself, it may be
-            print_json({"error": type(error).__name__, "message": text})
+            print_json({"error": kind, "message": text})
     flush_output()
+
+
+def _fail(error: LithifyError, as_json: bool) -> NoReturn:
+    text = concealed(str(error))[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
+    print_error(type(error).__name__, text, as_json)
     standard_error().print(f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True)
     raise typer.Exit(error.exit_code) from error

@@ -327,8 +327,6 @@ class Keeper:
                 self._peers.faults.succeeded(key, worker)
             else:
                 self._peers.faults.failed(key, worker)
-        for want, waited_ms in watched.demand.take_claimed():
-            self._queues.claimed(want, waited_ms, watched.rule, now)
         self._queues.follow(watched.demand, watched.rule, watched.admitted, now, is_known=watched.is_known)
 
     def _admit(self) -> bool:

@@ -73,21 +73,16 @@ class OwnQueues:
         if queue_id in self._admissions:
             self._admissions[queue_id].failed(key, monotonic_ms(self._clock))
 
-    def claimed(self, want: Want, waited_ms: int, rule: Rule, now: Numbered) -> None:
-        """Somebody has claimed it, after so long."""
-        self._name_tenants([want.tenant], now.catalog)
-        place = (
-            self.queue_id(want, rule, Routing(now.catalog.queues), now.catalog),
-            self._named.name(want.tenant),
-        )
-        self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
-
     def follow(
         self, demand: Demand, rule: Rule, admitted: Collection[WorkKey], now: Numbered, *, is_known: bool
     ) -> None:
-        """A dataset has this demand; of what it wants, so much was admitted. `is_known`: it could be looked
-        at, so nothing else of it is under way."""
+        """A dataset has this demand, of which what was claimed is taken; of what it wants, so much was
+        admitted. `is_known`: it could be looked at, so nothing else of it is under way."""
         routing = Routing(now.catalog.queues)
+        for want, waited_ms in demand.take_claimed():
+            self._name_tenants([want.tenant], now.catalog)
+            place = self.queue_id(want, rule, routing, now.catalog), self._named.name(want.tenant)
+            self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
         wants: dict[str, list[Want]] = {}
         active: dict[str, list[Active]] = {}
         for want in demand.wants:

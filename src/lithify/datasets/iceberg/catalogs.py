@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakValueDictionary
 
@@ -31,6 +32,7 @@ from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, wai
 from lithify.datasets.iceberg.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
+from lithify.store.together import each_of
 from lithify.store.urls import (
     TOKEN_OPTION,
     known_of,
@@ -84,6 +86,8 @@ _PREFIXES = {
     "abfss": "adls.",
 }
 
+
+AnswerT = TypeVar("AnswerT")
 
 _FOR_THREADS = tuple(f"pyiceberg.catalog.{kind}" for kind in ("rest", "sql", "glue", "dynamodb"))
 """Catalogs whose clients are; not Hive's, and of others nobody knows."""
@@ -157,10 +161,10 @@ def _shared(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:
         return catalog
 
 
-def asked_at_once(catalog: Catalog, most: int) -> int:
-    """How many may ask a catalog at a time: as many as that, or one. Two who share a client that is not for
-    threads may get each other's answers."""
-    return most if _is_for_threads(catalog) else 1
+def each_asked(catalog: Catalog, questions: Iterable[Callable[[], AnswerT]], most: int) -> Iterator[AnswerT]:
+    """What the catalog answers to each of these, in order, so many being asked at once; one by one where its
+    client is not for threads, for two who share it may get each other's answers."""
+    return each_of(questions, most if _is_for_threads(catalog) else 1)
 
 
 def _is_for_threads(catalog: Catalog) -> bool:

@@ -17,12 +17,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.position_deletes import positions_of
+from lithify.datasets.iceberg.position_deletes import MAX_READERS, positions_of
 from lithify.datasets.iceberg.task import SourceFile
 from lithify.store.together import all_of
-
-MAX_READERS = 8
-"""Delete files read at once."""
 
 _NONE = np.empty(0, np.int64)
 _Found = dict[str, npt.NDArray[np.int64]]

@@ -15,9 +15,8 @@ from pyiceberg.catalog import Catalog
 
 from lithify.config.model import Config
 from lithify.datasets.iceberg.catalog_requests import asked_catalog
-from lithify.datasets.iceberg.catalogs import TableUrl, asked_at_once, open_catalog, parse_url
+from lithify.datasets.iceberg.catalogs import TableUrl, each_asked, open_catalog, parse_url
 from lithify.errors import DatasetNotFound
-from lithify.store.together import each_of
 from lithify.store.waiting import Waiting
 
 MAX_READERS = 16
@@ -49,7 +48,7 @@ def _inside(
     """What is directly in these namespaces and has a name that fits."""
     fits = _fits(pattern)
     asked = (partial(_names, catalog, namespace, is_table=is_table) for namespace in namespaces)
-    names = zip(namespaces, each_of(asked, asked_at_once(catalog, MAX_READERS)), strict=True)
+    names = zip(namespaces, each_asked(catalog, asked, MAX_READERS), strict=True)
     return [(*namespace, name) for namespace, found in names for name in found if fits.fullmatch(name)]
 
 

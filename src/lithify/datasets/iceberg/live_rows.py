@@ -35,15 +35,12 @@ from lithify.datasets.iceberg.equality_keys import Key, key_schema, read_keys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
-from lithify.datasets.iceberg.position_deletes import as_path, format_of
+from lithify.datasets.iceberg.position_deletes import MAX_READERS, as_path, format_of
 from lithify.datasets.iceberg.projection import Projection
 from lithify.store.together import all_of
 
 JOINED_ROWS = 1024 * 1024
 """Rows of a data file that are joined with the deleted keys at once."""
-
-MAX_READERS = 8
-"""Delete files read at once."""
 
 MAX_JOINED_ROWS = 50_000_000
 """Rows of data files that are joined for one commit: some ten seconds on a core."""

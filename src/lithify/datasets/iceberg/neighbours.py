@@ -35,14 +35,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
-from lithify.datasets.iceberg.catalogs import asked_at_once
+from lithify.datasets.iceberg.catalogs import each_asked
 from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.reachable import key_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import each_of
 from lithify.store.urls import split_scheme
 
 WRITE_PATHS = (
@@ -127,7 +126,7 @@ def others_in(catalog: Catalog, own: tuple[str, ...]) -> Iterator[Neighbour]:
         names = [name for name in _tables(catalog) if name not in seen]
         if not names:
             return
-        loaded = each_of((partial(load, name) for name in names), asked_at_once(catalog, MAX_READERS))
+        loaded = each_asked(catalog, (partial(load, name) for name in names), MAX_READERS)
         for name, found in zip(names, loaded, strict=True):
             if found is not None:
                 seen.add(name)
@@ -153,7 +152,7 @@ def _tables(catalog: Catalog) -> Iterator[tuple[str, ...]]:
             seen |= level
             below: set[tuple[str, ...]] = set()
             asked = (partial(_inside, catalog, namespace) for namespace in sorted(level))
-            for tables, namespaces in each_of(asked, asked_at_once(catalog, MAX_READERS)):
+            for tables, namespaces in each_asked(catalog, asked, MAX_READERS):
                 yield from tables
                 below.update(namespaces)
             level = below - seen

@@ -33,6 +33,8 @@ from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
 from lithify.errors import LithifyError
 
+MAX_READERS = 8
+"""Delete files read at once, by who needs several."""
 POSITION_FIELD_ID = 2147483545
 _FIELD_ID = b"PARQUET:field_id"
 _PATHS = pa.dictionary(pa.int32(), pa.string())
