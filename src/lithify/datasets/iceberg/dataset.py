@@ -75,6 +75,7 @@ from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import equality_deletes_of, sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.own_ledger import OwnLedgerDataset
@@ -208,8 +209,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         table, chunks = both(self.load, self._chunks.latest)
         known = (table.metadata_location, chunks.id if chunks is not None else 0)
         if self._drawn is None or self._drawn[:2] != known:
-            policy = parse_policy(table.metadata.properties, self.url, self._options)
+            policy = parse_policy(properties_of(table.metadata), self.url, self._options)
             branch = check_table(table.metadata, policy.branch, self.url)
+            locations_of(table.metadata, table.io.properties)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             _, listing = both(
                 partial(self._check_lineage, table),
@@ -303,11 +305,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
     def policy(self, table: Table) -> TablePolicy:
         """How the table is to be looked after."""
-        return parse_policy(table.metadata.properties, self.url, self._options)
+        return parse_policy(properties_of(table.metadata), self.url, self._options)
 
     def left_out(self, table: Table) -> frozenset[str]:
         """The parts of maintenance that the policy leaves out, even if the rest of it is refused."""
-        return left_out_of(table.metadata.properties, self._options)
+        return left_out_of(properties_of(table.metadata), self._options)
 
     def _branch(self, table: Table) -> str:
         return check_table(table.metadata, self.policy(table).branch, self.url)
@@ -444,7 +446,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             cut = split(files, spec.cuts, target_bytes, self.range_bytes)
             ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column, positions)]
         owner = compaction.worker
-        metadata = slim(table.metadata)
+        metadata = slim(table.metadata, table.io.properties)
         sorted_by = [field.source_id for field in sort_fields(table.metadata, spec.sort_order_id)]
         data_files = (listing.data[path].data_file for path in spec.inputs)
         repeating = repeating_columns(metadata.schema(), data_files, sorted_by)

@@ -64,7 +64,6 @@ from lithify.clock import Clock
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deleting import whole_table
 from lithify.datasets.iceberg.errors import translated
@@ -72,7 +71,7 @@ from lithify.datasets.iceberg.expired_files import ExpiredFiles
 from lithify.datasets.iceberg.needs import Needs, collect_needs
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.pending import Entry, Pending
-from lithify.datasets.iceberg.publish import tries
+from lithify.datasets.iceberg.publish import commit_to, tries
 from lithify.datasets.iceberg.reachable import (
     FileKind,
     NamedFile,
@@ -92,6 +91,7 @@ from lithify.datasets.iceberg.retention import (
     retention_of,
     rules_of,
 )
+from lithify.datasets.iceberg.table_properties import properties_of
 from lithify.errors import Refused, StoreError, VersionConflict
 from lithify.ids import Ids
 from lithify.store.times import store_now_ms
@@ -267,7 +267,7 @@ class Expirer:
         old = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms < seen.retention.older_than_ms}
         old = (old | seen.policy.snapshots) - {metadata.current_snapshot_id}
         outcome, why = (Outcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, needs))
-        if not may_expire(metadata.properties):
+        if not may_expire(properties_of(metadata)):
             going, (outcome, why) = frozenset(), _NOT_ALLOWED
         freed = freed_bytes(metadata, going)
         by_refs = (n for n in needed_by_refs(metadata) if n.position < seen.retention.older_than_ms)
@@ -296,13 +296,13 @@ class Expirer:
         seen = self._look(options)
         done.notes = []
         done.snapshots = len(seen.table.metadata.snapshots)
-        if not may_expire(seen.table.metadata.properties):
+        if not may_expire(properties_of(seen.table.metadata)):
             return _NOT_ALLOWED
         if not seen.table.metadata.snapshots:
             return Outcome.NO_WATERMARK, "the table has no snapshots"
         published = self._publish(seen, options)
         plan = self._look(options)
-        if not may_expire(plan.table.metadata.properties):
+        if not may_expire(properties_of(plan.table.metadata)):
             return _NOT_ALLOWED
         done.watermark_ms = None if published is None else published.position
         done.needed = plan.needs.by
@@ -329,7 +329,7 @@ class Expirer:
         table = self._load()
         standings = [self._readers.standing(reader, table) for reader in readers]
         needs = collect_needs(table.metadata, holds, standings, ledger, now_ms)
-        properties = table.metadata.properties
+        properties = properties_of(table.metadata)
         retention = retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
         policy = expirable(table.metadata, retention)
         return _Plan(table, policy, needs, low_watermark(table.metadata, policy, now_ms), retention)
@@ -352,7 +352,7 @@ class Expirer:
             entry = self._pending.write(own, going, now_ms, grace_ms, base)
         try:
             updates = updates_of(table.metadata, plan.policy.refs, going)
-            asked_commit(table.catalog, what, lambda: table._do_commit(updates, requirements_of(table)))
+            commit_to(table, updates, requirements_of(table), what)
         except (VersionConflict, StoreError) as error:
             now = self._dataset.load()
             if not self._has_landed(now, plan, going):

@@ -37,6 +37,7 @@ from lithify.datasets.iceberg.reachable import (
     with_all_they_name,
 )
 from lithify.datasets.iceberg.retention import may_expire, rules_of
+from lithify.datasets.iceberg.table_properties import properties_of
 from lithify.ids import Ulid
 from lithify.store.deleting import Deleting
 
@@ -82,7 +83,7 @@ class ExpiredFiles:
                 if checked.get(entry.id):
                     done.lost = entry.blocked
         due = [e for e in entries if _is_due(e, grace_ms, time_ms)]
-        if due and may_expire(table.metadata.properties):
+        if due and may_expire(properties_of(table.metadata)):
             reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
             with Deleting() as deleting:
                 for entry in due:
@@ -110,7 +111,7 @@ class ExpiredFiles:
         is_done = True
         for files in batches(self._pending.paths(entry)):
             table = self._load()
-            if not may_expire(table.metadata.properties):
+            if not may_expire(properties_of(table.metadata)):
                 return
             with translated(f"reading the snapshots of {self._url}"):
                 reached.add(table)

@@ -55,6 +55,7 @@ from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.publish import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.errors import Refused
 from lithify.events import GarbageCollected
 from lithify.ids import RandomIds, Ulid
@@ -352,12 +353,12 @@ def collector_options(settings: TableGarbageSettings) -> Mapping[Kind, Directory
 
 def _may_delete(table: Table) -> bool:
     """As Iceberg's own maintenance reads the property."""
-    return table.metadata.properties.get("gc.enabled", "true").lower() == "true"
+    return properties_of(table.metadata).get("gc.enabled", "true").lower() == "true"
 
 
 def _places(table: Table) -> tuple[str, ...]:
     """Where Lithify's files may lie: where new ones go, and where they go by default."""
-    locations, root = table.location_provider(), table.location().rstrip("/")
+    locations, root = locations_of(table.metadata, table.io.properties), table.location().rstrip("/")
     chosen = (locations.data_path, locations.metadata_path, join(root, "data"), join(root, "metadata"))
     return tuple(dict.fromkeys(chosen))
 

@@ -21,6 +21,7 @@ from lithify.datasets.iceberg.expire import DONE
 from lithify.datasets.iceberg.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.readers import Standing
 from lithify.datasets.iceberg.retention import expirable, may_expire, retention_of
+from lithify.datasets.iceberg.table_properties import properties_of
 from lithify.errors import CorruptObject, Refused
 from lithify.views.text import duration, size
 from lithify.watermarks.model import Reason
@@ -132,7 +133,7 @@ def _reader(standing: Standing, metadata: TableMetadata, url: str, now_ms: int) 
 
 def _check_policy(metadata: TableMetadata, is_on: bool, url: str, now_ms: int) -> Finding:
     """`is_on`: whether coordinators expire."""
-    properties = metadata.properties
+    properties = properties_of(metadata)
     try:
         retention = retention_of(properties, now_ms)
     except Refused as error:

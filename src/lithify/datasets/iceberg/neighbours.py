@@ -25,7 +25,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -38,25 +37,18 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from lithify.datasets.iceberg.catalogs import each_asked
 from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.listing import MAX_READERS
+from lithify.datasets.iceberg.old_metadata import HEAD_BYTES, uuid_in
 from lithify.datasets.iceberg.reachable import key_of
+from lithify.datasets.iceberg.table_properties import WRITE_PATHS, properties_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.urls import split_scheme
 
-WRITE_PATHS = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
 FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other formats, each beside the data of a table."""
 MAX_LISTINGS = 10
 """Of the tables of a catalog, until there is none that was not looked at."""
-HEAD_BYTES = 8 * 1024
-"""Of a metadata file: the table's UUID is among the first fields that anybody writes."""
-_UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]{1,100})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +111,7 @@ def others_in(catalog: Catalog, own: tuple[str, ...]) -> Iterator[Neighbour]:
                 f"table {name} of the same catalog cannot be read, so nobody can tell whether it has files "
                 f"in the same place: {said(error)}"
             ) from error
-        return None if table is None else neighbour(name, table.location, table.properties)
+        return None if table is None else neighbour(name, table.location, properties_of(table))
 
     seen = {own}
     for _ in range(MAX_LISTINGS):
@@ -199,11 +191,8 @@ def is_whole_metadata(key: str) -> bool:
 def uuid_of(store: ObjectStore, meta: ObjectMeta) -> str:
     """Of which table a metadata file is, in one small request where that does. `CorruptObject` when it is
     none."""
-    data = store.get_range(meta.key, 0, min(meta.size, HEAD_BYTES))
-    uuid = _UUID.search(data)
-    if uuid is not None:
-        return uuid.group(1).decode(errors="replace")
-    return str(fields_of(store, meta.key).get("table-uuid"))
+    uuid = uuid_in(store.get_range(meta.key, 0, min(meta.size, HEAD_BYTES)))
+    return uuid if uuid is not None else str(fields_of(store, meta.key).get("table-uuid"))
 
 
 def log_of(store: ObjectStore, key: str) -> list[str]:

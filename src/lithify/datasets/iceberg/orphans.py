@@ -72,6 +72,7 @@ from lithify.datasets.iceberg.reachable import (
     statistics_in,
 )
 from lithify.datasets.iceberg.retention import may_expire
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.errors import Refused, StoreError
 from lithify.ids import Ids, Ulid
 from lithify.store.deleting import MAX_IN_FLIGHT, Deleting
@@ -194,7 +195,7 @@ class _Run:
     def _load(self) -> Table:
         """The table as it is now. `Refused` for one whose files are not surely known."""
         table = whole_table(self._dataset, "orphans of version 2 are removed")
-        if not may_expire(table.metadata.properties):
+        if not may_expire(properties_of(table.metadata)):
             raise Refused(
                 f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "
                 "its files, and none is deleted"
@@ -251,7 +252,7 @@ class _Run:
         other tables'; `Refused` where they cannot be told apart."""
         known = self._ancestors(table, files)
         root = table.location().rstrip("/")
-        folders = {neighbours.place_of(table.location_provider().metadata_path)}
+        folders = {neighbours.place_of(locations_of(table.metadata, table.io.properties).metadata_path)}
         folders.add(neighbours.place_of(f"{root}/metadata"))
         by_folder: dict[str, list[ObjectMeta]] = {}
         for meta in files:
