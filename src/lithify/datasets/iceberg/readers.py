@@ -20,6 +20,7 @@ from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.datasets.iceberg.reach import EVERYWHERE, REACH
 from lithify.datasets.iceberg.retention import position_of
 from lithify.errors import CorruptObject, LithifyError, ObjectExists, ObjectNotFound, Refused
 from lithify.jsonvalues import UNDECODABLE, text, whole_number
@@ -203,7 +204,8 @@ def default_name(store_url: str, folder: str) -> str:
 
 
 def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, str]:
-    return open_place(checkpoint, table.io.properties)
+    # An operator has named it, and it is only read: a checkpoint lies where its query keeps it.
+    return open_place(checkpoint, {**table.io.properties, REACH: EVERYWHERE})
 
 
 def _encode(reader: Reader) -> bytes:
