@@ -200,8 +200,9 @@ def test_a_large_file_is_streamed(io: FileIO) -> None:
 
 
 def test_other_places_and_other_credentials_are_left_to_pyiceberg(catalog: Catalog, io: FileIO) -> None:
-    assert isinstance(io.new_input("s3://lake/x"), StoredFile)
-    for location in ("s3a://lake/x", "s3://lake/a//b", "s3://lake/a?b", "s3://lake/../x"):
+    for location in ("s3://lake/x", "s3a://lake/x"):
+        assert isinstance(io.new_input(location), StoredFile)
+    for location in ("s3://lake/a//b", "s3://lake/a?b", "s3://lake/../x"):
         assert not isinstance(io.new_input(location), StoredFile)
     other = {**io.properties, "s3.session-token": "another"}
     assert not isinstance(type(io)(other).new_input("s3://lake/x"), StoredFile)

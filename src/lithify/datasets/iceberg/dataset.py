@@ -64,6 +64,7 @@ from lithify.datasets.iceberg.model import (
 from lithify.datasets.iceberg.neighbours import Neighbour, others_in
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
 from lithify.datasets.iceberg.past import past_of
+from lithify.datasets.iceberg.places import canonical
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, left_out_of, parse_policy
 from lithify.datasets.iceberg.readers import Readers, Standing
@@ -183,14 +184,15 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
         and what waits to be deleted are there."""
-        here = (self.store.url, self.own_folder)
+        here = canonical(url_of(self.store.url, self.own_folder))
         for root in former_roots(table):
             store, key = open_place(root, table.io.properties)
             folder = join(key, OWN_FOLDER, str(self._uuid))
-            if (store.url, folder) != here and next(iter(store.list(folder)), None) is not None:
+            there = url_of(store.url, folder)
+            if canonical(there) != here and next(iter(store.list(folder)), None) is not None:
                 raise Refused(
                     f"{self.url}: the table was moved, and its holds and readers were not: move what is in "
-                    f"{url_of(store.url, folder)} to {url_of(*here)}, or delete it if nobody needs it"
+                    f"{there} to {url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
                 )
 
     def glance(self) -> tuple[IcebergLedger | None, TableState]:

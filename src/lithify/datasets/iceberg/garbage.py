@@ -50,8 +50,9 @@ from lithify.datasets.iceberg.deleting import (
 )
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.lineage import Known
-from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
+from lithify.datasets.iceberg.ownership import OwnName, marks_of, parse_name
 from lithify.datasets.iceberg.pending import Pending
+from lithify.datasets.iceberg.places import canonical
 from lithify.datasets.iceberg.publish import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
@@ -213,8 +214,8 @@ class _Collection:
         listed, all_files = self._list(table)
         for kind in (Kind.DATA, Kind.MANIFEST):
             self._found[kind] = sum(one.kind is kind for one in listed)
-        mark, active = mark_of(table.metadata), active | self._active()
-        candidates = [one for one in listed if self._is_candidate(one, mark, active)]
+        marks, active = marks_of(table.metadata), active | self._active()
+        candidates = [one for one in listed if self._is_candidate(one, marks, active)]
         if candidates:
             self._remove_unnamed(known, candidates, all_files)
         if not self._options.dry_run:
@@ -235,12 +236,12 @@ class _Collection:
                 Garbage(one.kind, url_of(one.store.url, one.meta.key), one.meta.size) for one in batch
             ]
 
-    def _is_candidate(self, one: _Listed, mark: str, active: frozenset[Ulid]) -> bool:
+    def _is_candidate(self, one: _Listed, marks: frozenset[str], active: frozenset[Ulid]) -> bool:
         before_ms = self._before_ms
         if one.kind is Kind.MANIFEST:
             before_ms = min(before_ms, self._now_ms - MIN_MANIFEST_AGE_MS)
         is_old = one.meta.last_modified_ms < before_ms
-        return is_old and one.own.mark == mark and one.own.compaction not in active
+        return is_old and one.own.mark in marks and one.own.compaction not in active
 
     def _list(self, table: Table) -> tuple[list[_Listed], int]:
         """Files with Lithify's names, and how many files of any name there are."""
@@ -248,8 +249,9 @@ class _Collection:
         seen: set[tuple[str, str]] = set()
         for place in _places(table):
             store, prefix = open_place(place, table.io.properties)
+            root = canonical(store.url)
             for meta in store.list(prefix):
-                where = (store.url, meta.key)
+                where = (root, meta.key)
                 seen.add(where)
                 own = parse_name(meta.key)
                 if own is None:
@@ -360,7 +362,7 @@ def _places(table: Table) -> tuple[str, ...]:
     """Where Lithify's files may lie: where new ones go, and where they go by default."""
     locations, root = locations_of(table.metadata, table.io.properties), table.location().rstrip("/")
     chosen = (locations.data_path, locations.metadata_path, join(root, "data"), join(root, "metadata"))
-    return tuple(dict.fromkeys(chosen))
+    return tuple({canonical(place): place for place in reversed(chosen)}.values())
 
 
 def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> None:

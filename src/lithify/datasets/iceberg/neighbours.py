@@ -15,7 +15,7 @@ table has files there:
    that failed, or a second catalog has the table too and goes its own way. What they name is named, however
    old they are: the second may not have changed for long.
 
-Places are compared without scheme and bucket, because one bucket can have several names. What another table
+Places that may be the same (`places`) count as the same. What another table
 wrote to the place before it was told to write elsewhere cannot be seen, nor files that another table has
 added without writing them (`add_files`).
 """
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -38,12 +37,11 @@ from lithify.datasets.iceberg.catalogs import each_asked
 from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.old_metadata import HEAD_BYTES, uuid_in
-from lithify.datasets.iceberg.reachable import key_of
+from lithify.datasets.iceberg.places import is_within, place_of
 from lithify.datasets.iceberg.table_properties import WRITE_PATHS, properties_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.urls import split_scheme
 
 FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other formats, each beside the data of a table."""
@@ -53,24 +51,11 @@ MAX_LISTINGS = 10
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another table, and where it has files; paths as `place_of` gives them."""
+    """Another table, and where it has files; paths as `places.place_of` gives them."""
 
     name: str
     location: str
     writes: tuple[str, ...]
-
-
-def place_of(path: str) -> str:
-    """What two paths of the same folder have in common."""
-    scheme, rest = split_scheme(path)
-    if scheme in (None, "file"):
-        return key_of(os.path.realpath(f"/{rest.lstrip('/')}"))
-    return key_of(path)
-
-
-def is_within(path: str, folder: str) -> bool:
-    """Whether a normal form lies in a folder, or is that folder (pure)."""
-    return path == folder or not folder or path.startswith(f"{folder}/")
 
 
 def neighbour(name: str, location: str, properties: Mapping[str, Any]) -> Neighbour:

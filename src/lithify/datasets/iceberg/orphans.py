@@ -10,14 +10,13 @@
    - metadata files (`*.metadata.json`) and version hints;
    - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them;
    - the folders of other tables within the place, and on a local file system what a link leads out to;
-   - a key that is no plain path (`reachable`), since names may not name it alone;
+   - a key that is no plain path (`places`), since names may not name it alone;
    - empty objects of object stores: markers of folders (`x/`) are listed like an object `x`.
 
 4. Load the table again. Files are needed which any of its snapshots names, its statistics, its log, an expiry
    that has written them down (`pending`), or metadata files of the table that it does not come from. Names
-   and files are compared on the local disk (`difference`) in the normal form of `reachable`: equal but for
-   scheme, bucket, percent signs, `//` and `..`; a name outside the location keeps every file of the same last
-   part.
+   and files are compared on the local disk (`difference`): a name that may be the file's (`places`) keeps it,
+   and one outside the location keeps every file of the same last part.
 5. Stop (`Refused`) if more than a share of what was listed would go: so many orphans are more likely a
    mistake.
 6. Delete in batches. Before each the table is loaded again; what its new snapshots name, and what is pending
@@ -61,13 +60,19 @@ from lithify.datasets.iceberg.difference import Difference, File
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.ownership import FILE_PREFIX
 from lithify.datasets.iceberg.pending import Pending
+from lithify.datasets.iceberg.places import (
+    followed_by_folder,
+    is_inside,
+    is_local,
+    is_plain,
+    is_within,
+    key_in_store,
+    keys_of,
+    place_of,
+)
 from lithify.datasets.iceberg.reachable import (
     Names,
     files_in,
-    followed_by_folder,
-    is_plain,
-    key_of,
-    keys_of,
     manifests_in,
     statistics_in,
 )
@@ -80,7 +85,6 @@ from lithify.store.keys import check_key, url_of
 from lithify.store.objects import ObjectMeta
 from lithify.store.times import store_now_ms
 from lithify.store.together import each_of
-from lithify.store.urls import split_scheme
 from lithify.store.walking import walk
 
 DAY_MS = 24 * 3_600_000
@@ -159,8 +163,8 @@ class _Run:
             )
         self._found = Orphans(options.dry_run, older_than_ms)
         location = dataset.load().location()
-        self._place = neighbours.place_of(location)
-        self._is_local = split_scheme(location)[0] in (None, "file")
+        self._place = place_of(location)
+        self._is_local = is_local(location)
         self._follow = followed_by_folder()
         self._snapshots: set[int] = set()
         """Whose names are known."""
@@ -236,24 +240,24 @@ class _Run:
         return any(part.startswith(("_", ".")) for part in inside.split("/"))
 
     def _is_others(self, normal: str) -> bool:
-        return any(neighbours.is_within(normal, folder) for folder in self._others)
+        return any(is_within(normal, folder) for folder in self._others)
 
     def _normal(self, key: str) -> str | None:
         """The normal form of a key in the place; `None` where a link leads out of it."""
         if not self._is_local:
-            return key_of(f"any://bucket/{key}")
+            return key_in_store(key)
         folder, _, name = key.rpartition("/")
         path = f"/{_real(folder)}/{name}"
-        normal = key_of(f"any://bucket{path}")
-        return normal if not Path(path).is_symlink() and neighbours.is_within(normal, self._place) else None
+        normal = key_in_store(path)
+        return normal if not Path(path).is_symlink() and is_within(normal, self._place) else None
 
     def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[ObjectMeta]:
         """Metadata files of the table that are no ancestors of what it is now. Other tables' folders are
         other tables'; `Refused` where they cannot be told apart."""
         known = self._ancestors(table, files)
         root = table.location().rstrip("/")
-        folders = {neighbours.place_of(locations_of(table.metadata, table.io.properties).metadata_path)}
-        folders.add(neighbours.place_of(f"{root}/metadata"))
+        folders = {place_of(locations_of(table.metadata, table.io.properties).metadata_path)}
+        folders.add(place_of(f"{root}/metadata"))
         by_folder: dict[str, list[ObjectMeta]] = {}
         for meta in files:
             normal = self._normal(meta.key)
@@ -296,7 +300,7 @@ class _Run:
         fields = neighbours.fields_of(self._store, meta.key)
         location = fields.get("location")
         is_same = fields.get("table-uuid") == str(table.metadata.table_uuid)
-        return is_same and isinstance(location, str) and neighbours.place_of(location) == self._place
+        return is_same and isinstance(location, str) and place_of(location) == self._place
 
     def _uuids(self, files: Sequence[ObjectMeta]) -> Iterator[tuple[ObjectMeta, str]]:
         asking = (partial(neighbours.uuid_of, self._store, meta) for meta in files)
@@ -350,7 +354,8 @@ class _Run:
         return list(found.values())
 
     def _add_name(self, difference: Difference, path: str) -> None:
-        is_outside = not path.startswith(f"{self._dataset.location.rstrip('/')}/")
+        location = self._dataset.location.rstrip("/")
+        is_outside = not path.startswith(f"{location}/") and not is_inside(path, location)
         for key in keys_of(path, self._follow):
             difference.add_name(key)
             if is_outside:

@@ -20,6 +20,7 @@ from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.datasets.iceberg.places import canonical
 from lithify.datasets.iceberg.reach import EVERYWHERE, REACH
 from lithify.datasets.iceberg.retention import position_of
 from lithify.errors import CorruptObject, LithifyError, ObjectExists, ObjectNotFound, Refused
@@ -99,8 +100,7 @@ class Readers:
         """Register a checkpoint folder; where its reader stands. `Refused` when what it needs may be gone, or
         when the name is taken."""
         table = load()
-        store, folder = self._open(checkpoint, table)
-        name = checked_name(name if name is not None else default_name(store.url, folder))
+        name = checked_name(name if name is not None else self._name_of(checkpoint, table))
         reader = Reader(name, checkpoint, continuous, now_ms)
         before = self.standing(reader, table)
         if before.reason is Reason.MISSING_MEMBER:
@@ -110,7 +110,7 @@ class Readers:
             self._store.create(key, _encode(reader))
         except ObjectExists:
             there = _decode(self._store.get(key), key)
-            if (there.checkpoint, there.continuous) != (checkpoint, continuous):
+            if there.continuous != continuous or canonical(there.checkpoint) != canonical(checkpoint):
                 raise Refused(
                     f"a reader {name} is registered already, for {there.checkpoint}; drop it or take another "
                     "name"
@@ -133,7 +133,7 @@ class Readers:
     def drop(self, name_or_checkpoint: str) -> Reader:
         """Forget a reader. `Refused` when there is none."""
         for reader in self.list():
-            if name_or_checkpoint in (reader.name, reader.checkpoint):
+            if name_or_checkpoint == reader.name or _is_at(reader, name_or_checkpoint):
                 self._store.delete(self._key(reader.name))
                 return reader
         raise Refused(f"no reader {name_or_checkpoint} is registered; `lithify readers list` shows all")
@@ -146,6 +146,14 @@ class Readers:
         except LithifyError as error:
             return Standing(reader, (), Reason.MISSING_MEMBER, f"its checkpoint cannot be read: {error}")
         return stands(reader, found, table.metadata)
+
+    def _name_of(self, checkpoint: str, table: Table) -> str:
+        """The name of a reader that is given none: the one it has, or always the same for the same folder."""
+        known = next((reader for reader in self.list() if _is_at(reader, checkpoint)), None)
+        if known is not None:
+            return known.name
+        store, folder = self._open(checkpoint, table)
+        return default_name(store.url, folder)
 
     def _key(self, name: str) -> str:
         return join(self._folder, f"{name}{_SUFFIX}")
@@ -191,6 +199,10 @@ def _oldest(metadata: TableMetadata) -> set[int]:
     return set() if oldest is None else {oldest.snapshot_id}
 
 
+def _is_at(reader: Reader, checkpoint: str) -> bool:
+    return canonical(reader.checkpoint) == canonical(checkpoint)
+
+
 def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
     """The position of a snapshot in the history of its table: wall-clock milliseconds."""
     snapshot = metadata.snapshot_by_id(snapshot_id)
@@ -200,7 +212,7 @@ def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
 
 def default_name(store_url: str, folder: str) -> str:
     """The name of a reader that was given none: always the same for the same folder."""
-    return f"reader-{sha256(f'{store_url}/{folder}'.encode()).hexdigest()[:12]}"
+    return f"reader-{sha256(f'{canonical(store_url)}/{folder}'.encode()).hexdigest()[:12]}"
 
 
 def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, str]:
