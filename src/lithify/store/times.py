@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from lithify.store.objects import ObjectStore
 
+MAX_BEHIND_MS = 999
+"""So much later than `store_now_ms` says it may be: some stores count in whole seconds."""
+
 
 def store_now_ms(store: ObjectStore, key: str) -> int:
     """Wall-clock milliseconds by the store's clock, found by replacing the object `key` with an empty one.

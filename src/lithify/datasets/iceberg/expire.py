@@ -94,7 +94,7 @@ from lithify.datasets.iceberg.retention import (
 from lithify.datasets.iceberg.table_properties import properties_of
 from lithify.errors import Refused, StoreError, VersionConflict
 from lithify.ids import Ids
-from lithify.store.times import store_now_ms
+from lithify.store.times import MAX_BEHIND_MS, store_now_ms
 from lithify.watermarks.model import Needed, Reason, Threshold
 from lithify.watermarks.rules import cut, next_threshold
 
@@ -121,6 +121,8 @@ class Outcome(StrEnum):
 
 DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
 """All was done that there was to do."""
+NEWER = "newer than the store's clock, or than the newest of main"
+"""Why snapshots stay that no holder needs."""
 _NOT_ALLOWED = Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
 _OUTCOMES = {
     Reason.MISSING_MEMBER: Outcome.MISSING_READER,
@@ -266,7 +268,7 @@ class Expirer:
         going, reason = _decide(seen, self._publish(seen, options))
         old = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms < seen.retention.older_than_ms}
         old = (old | seen.policy.snapshots) - {metadata.current_snapshot_id}
-        outcome, why = (Outcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, needs))
+        outcome, why = (Outcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, seen))
         if not may_expire(properties_of(metadata)):
             going, (outcome, why) = frozenset(), _NOT_ALLOWED
         freed = freed_bytes(metadata, going)
@@ -313,7 +315,7 @@ class Expirer:
         going, reason = _decide(plan, published)
         done.kept = len(plan.policy.snapshots) - len(going)
         if reason is not None:
-            return _OUTCOMES[reason], _why(reason, plan.needs)
+            return _OUTCOMES[reason], _why(reason, plan)
         if options.dry_run:
             self._foresee(plan, going, done)
             return Outcome.EXPIRED, ""
@@ -332,7 +334,8 @@ class Expirer:
         properties = properties_of(table.metadata)
         retention = retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
         policy = expirable(table.metadata, retention)
-        return _Plan(table, policy, needs, low_watermark(table.metadata, policy, now_ms), retention)
+        latest_ms = now_ms + MAX_BEHIND_MS
+        return _Plan(table, policy, needs, low_watermark(table.metadata, policy, latest_ms), retention)
 
     def _publish(self, plan: _Plan, options: ExpireOptions) -> Threshold | None:
         def change(old: Threshold | None) -> Threshold | None:
@@ -406,15 +409,20 @@ def _decide(plan: _Plan, published: Threshold | None) -> tuple[frozenset[int], R
         going = plan.policy.snapshots - and_descendants(metadata, plan.needs.snapshots | stay)
     if going or plan.policy.refs:
         return going, None
-    return going, below if isinstance(below, Reason) else Reason.HELD
+    if isinstance(below, Reason):
+        return going, below
+    return going, Reason.HELD if plan.needs.by else Reason.NOTHING_TO_DO
 
 
-def _why(reason: Reason, needs: Needs) -> str:
+def _why(reason: Reason, plan: _Plan) -> str:
+    needs = plan.needs
     match reason:
         case Reason.MISSING_MEMBER | Reason.UNPUBLISHED:
             return f"{needs.why}; nothing is expired until that is known: see `lithify readers list`"
         case Reason.HELD:
-            return f"needed by {needs.by[0].by}" if needs.by else "needed"
+            return f"needed by {needs.by[0].by}"
+        case Reason.NOTHING_TO_DO if plan.policy.snapshots:
+            return NEWER
         case _:
             return str(reason)
 

@@ -8,7 +8,7 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.holds import Placed
-from lithify.datasets.iceberg.expire import DONE, Expiry, Outcome, Outlook
+from lithify.datasets.iceberg.expire import DONE, NEWER, Expiry, Outcome, Outlook
 from lithify.datasets.iceberg.needs import SNAPSHOT
 from lithify.datasets.iceberg.orphans import Orphans
 from lithify.datasets.iceberg.reachable import FileKind
@@ -138,7 +138,8 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
     blocks: list[Block] = [_outcome(found)]
     if found.kept:
         holders = ", ".join(f"{needed.by} from {text.moment(needed.position)}" for needed in found.needed[:5])
-        blocks.append(Line(f"{found.kept} that the policy lets go stay: needed by {holders or 'others'}."))
+        why = f"needed by {holders}" if holders else NEWER
+        blocks.append(Line(f"{found.kept} that the policy lets go stay: {why}."))
     if found.dry_run:
         blocks.append(Line(f"{files:,} files ({text.size(size_bytes)}) would be needed by nothing any more."))
     deleted = sum(found.deleted.values())
