@@ -21,7 +21,7 @@ plan (`remember`); what a commit wrote, at once. It is a memory only, so it may 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -61,10 +61,10 @@ from lithify.datasets.iceberg.model import (
     TableState,
     TimeRange,
 )
-from lithify.datasets.iceberg.neighbours import Neighbour, others_in
+from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, known_in, others_in
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
 from lithify.datasets.iceberg.past import past_of
-from lithify.datasets.iceberg.places import canonical
+from lithify.datasets.iceberg.places import canonical, place_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, left_out_of, parse_policy
 from lithify.datasets.iceberg.readers import Readers, Standing
@@ -119,9 +119,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         *,
         rng: random.Random | None = None,
         options: Mapping[str, str] | None = None,
+        unrelated: Sequence[str] = (),
         open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
     ) -> None:
         """`options` are properties of `policy`, without their prefix, that win over the table's own;
+        `unrelated` names tables of the catalog, or patterns of names, that share no place with this one;
         `open_place` gives the store in which the table lies, and the key of its root there."""
         table = load_table(catalog, url.identifier)
         store, self.root = open_place(table)
@@ -132,6 +134,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._catalog = catalog
         self._identifier = url.identifier
         self._options = dict(options or {})
+        self._apart = tuple(unrelated)
         self._location, self._uuid = table.location(), table.metadata.table_uuid
         self.time_key = join(folder, "now")
         """An object for asking the store what time it is."""
@@ -177,9 +180,17 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Where the table lies."""
         return self._location
 
-    def others(self) -> Iterator[Neighbour]:
-        """All other tables of its catalog. `Refused` where they cannot be looked at."""
-        return others_in(self._catalog, self._identifier)
+    def others(self) -> list[Neighbour]:
+        """All other tables of its catalog, read anew. `Refused` where one cannot be read."""
+        return others_in(self._catalog, self._identifier, self._apart)
+
+    def known_others(self) -> list[Neighbour]:
+        """All other tables of its catalog, as they were read in the last hour."""
+        return known_in(self._catalog).others(self._catalog, self._identifier, self._clock, self._apart)
+
+    def check_one_name(self) -> None:
+        """`Refused` where the catalog has the table under a second name too."""
+        check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
 
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers

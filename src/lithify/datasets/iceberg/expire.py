@@ -24,13 +24,14 @@ Files. What was written down by any run, and whose snapshots are gone for longer
 | REF_CHANGED    | a branch or tag was changed or created meanwhile, again and again        |
 | LOST_RACE      | another commit came first, again and again                               |
 | REF_LOST       | a branch or tag, or a rule, was made while its snapshots were expired    |
+| NOT_ALONE      | files wait because another table may need them (`neighbours`)            |
 
 REF_LOST is possible only with catalogs that know no requirement but Iceberg's (REST): none says that no other
 ref was made. So before any file goes `expired_files` looks for that. With such catalogs the grace period is
 at least `MIN_UNCHECKED_GRACE_MS`.
 
-Invariants: of the outcomes only EXPIRED and REF_LOST change the table. A snapshot that somebody holds, or
-reads from, or that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever
+Invariants: of the outcomes only EXPIRED, REF_LOST and NOT_ALONE change the table. A snapshot that is held, or
+read from, or that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever
 dies anywhere, the next run finds all that is left to do. Any number of runs may go on at once. A dry run
 writes nothing.
 """
@@ -71,12 +72,12 @@ from lithify.datasets.iceberg.expired_files import ExpiredFiles
 from lithify.datasets.iceberg.needs import Needs, collect_needs
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.pending import Entry, Pending
+from lithify.datasets.iceberg.places import is_plain
 from lithify.datasets.iceberg.publish import commit_to, tries
 from lithify.datasets.iceberg.reachable import (
     FileKind,
     NamedFile,
     is_deletable,
-    is_plain,
     only_named_by,
     statistics_in,
 )
@@ -117,6 +118,7 @@ class Outcome(StrEnum):
     REF_CHANGED = "ref_changed"
     LOST_RACE = "lost_race"
     REF_LOST = "ref_lost"
+    NOT_ALONE = "not_alone"
 
 
 DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
@@ -240,7 +242,7 @@ class Expirer:
         self._holds = ObjectHolds(store, folder, self._thresholds, clock, ids)
         self._readers = Readers(store, folder, self._thresholds)
         self._pending = Pending(store, folder, clock, ids, self._rng)
-        self._files = ExpiredFiles(dataset.url, self._pending, self._load)
+        self._files = ExpiredFiles(dataset.url, self._pending, self._load, dataset.known_others)
         self._runs = ExpiryRuns(store, folder)
 
     def run(self, options: ExpireOptions | None = None) -> Expiry:
@@ -254,6 +256,8 @@ class Expirer:
                 break
         if options.dry_run:
             done.pending = self._pending.read()
+            if done.pending or done.would_delete[0]:
+                self._note_shared(self._files.why_shared(), done)
         else:
             self._delete_files(options, done)
             self._runs.add(done.outcome.value, done.why, self._clock.now_ms())
@@ -289,8 +293,16 @@ class Expirer:
         found = self._files.delete_due(options.grace_ms, lambda: self._now_ms(options))
         done.deleted, done.deleted_bytes, done.pending = found.deleted, found.deleted_bytes, found.pending
         done.notes += found.notes
+        self._note_shared(found.shared, done)
         if found.lost:
             done.outcome, done.why = Outcome.REF_LOST, found.lost
+
+    @staticmethod
+    def _note_shared(shared: str, done: Expiry) -> None:
+        if shared and done.outcome in DONE:
+            done.outcome, done.why = Outcome.NOT_ALONE, shared
+        elif shared:
+            done.notes.append(shared)
 
     # Stages 1 and 2
 

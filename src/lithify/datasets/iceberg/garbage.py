@@ -9,7 +9,9 @@
 4. Load the table. Stop (`Refused`) if it does not continue what was known of it (`lineage`), or if it may not
    know all its snapshots. Read the manifests of every snapshot it has; a candidate that any of them names is
    needed. One that an expiry has written down (`pending`) is left to it, which waits for readers.
-5. Stop if more than a share of all that was listed would go: that much garbage is more likely a mistake.
+5. Stop if more than a share of all that was listed would go: that much garbage is more likely a mistake; and
+   if the catalog has the table under a second name, which may need what this one does not name any more
+   (`neighbours`).
 6. Before every batch of deletions, load the table again. Stop if a snapshot that was not there before names
    one of the candidates.
 7. In the folder that is this table's alone, old versions of the ledger, of the memory of chunks, of the
@@ -228,6 +230,8 @@ class _Collection:
         named.names |= self._pending_names()
         garbage = [one for one in candidates if one.own.name not in named.names]
         self._check_share(len(garbage), all_files)
+        if garbage:
+            self._dataset.check_one_name()
         for batch in batches(garbage):
             if not self._options.dry_run:
                 self._check_again(known, named, batch)

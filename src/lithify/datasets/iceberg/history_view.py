@@ -236,5 +236,8 @@ def _outcome(found: Expiry) -> Line:
         return Line(f"Nothing to expire; the table has {found.snapshots} snapshots.")
     if found.outcome is Outcome.REF_LOST:
         return Line(f"{done} expired, but {found.why}.", "Ref lost:", is_bad=True)
+    if found.outcome is Outcome.NOT_ALONE:
+        verb = "would be expired" if found.dry_run else "expired"
+        return Line(f"{done} {verb}, but no file is deleted: {found.why}.", "Not alone:", is_bad=True)
     lead = found.outcome.value.replace("_", " ").capitalize()
     return Line(f": {found.why}. Nothing was expired.", lead, is_bad=found.outcome not in DONE)
