@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.datasets.iceberg.places import canonical
 from lithify.errors import Refused
 from lithify.store.urls import split_scheme
 
@@ -30,7 +31,6 @@ ALLOWED = "lithify.allowed-locations"
 """A property of a catalog's configuration."""
 REACH = "lithify.reach"
 """The `Reach` of a table, among the properties of its file access."""
-_FAMILIES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
 _METADATA = "metadata"
 
 
@@ -100,8 +100,7 @@ def _plain(path: str) -> str:
             host, _, rest = rest[2:].partition("/")
             rest = f"/{host}/{rest}" if host else f"/{rest}"  # PyIceberg takes a host for a folder
         return f"file://{_real(rest)}".rstrip("/")
-    authority, slash, key = rest.removeprefix("//").partition("/")
-    return f"{_FAMILIES.get(scheme, scheme)}://{authority}{slash}{key}".rstrip("/")
+    return canonical(path)
 
 
 def _real(path: str) -> str:
