@@ -373,14 +373,17 @@ class Dataset:
         retain_last: int | None = None,
         grace_s: float | None = None,
         dry_run: bool = False,
+        accept_loss: bool = False,
     ) -> MaintenanceResult:
         """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
-        grace period ago. Its `outcome` says what came of it, in a word."""
+        grace period ago. Its `outcome` says what came of it, in a word. `accept_loss`: although holds or
+        readers that the table records are lost."""
         asked = ExpiryAsked(
             arguments.optional(arguments.time_ms, "older_than", older_than),
             arguments.optional(arguments.number, "retain_last", retain_last),
             arguments.optional(arguments.milliseconds, "grace_s", grace_s),
             dry_run,
+            accept_loss,
         )
         return self._maintenance().expire(asked)
 

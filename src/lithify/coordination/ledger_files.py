@@ -57,6 +57,14 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         version = self.files.latest()
         return None if version is None else self._decode(version)
 
+    def stored(self) -> Ledger[SpecT, RangeT, OutputT] | None:
+        """The newest ledger in the store, found without what was seen before: a process whose ledger was
+        removed may go on from it, and another one begin anew."""
+        ids = self.files.ids()
+        if not ids:
+            return None
+        return self._format.decode(self.files.read(ids[-1]), self.files.key(ids[-1]))
+
     def known(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The ledger as it was read or published last, without a request if it was."""
         version = self.files.known()

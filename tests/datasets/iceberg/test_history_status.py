@@ -304,12 +304,12 @@ def test_a_plan_says_what_expiry_would_give_back(table: Table) -> None:
 
 def test_a_plan_says_what_stands_in_the_way(table: Table, tmp_path: Path) -> None:
     set_properties(table, **AT_ONCE)
-    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     maintenance_of(table).add_reader(SparkCheckpoint(tmp_path / "new").url, "dash", {})
     found = outlook(table)
     assert (found.outcome, found.going, found.staying) == (Outcome.UNPUBLISHED, 0, 5)
     assert "reader dash: it has not begun" in planned(table)
     maintenance_of(table).drop_reader("dash")
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     set_properties(table, **{"gc.enabled": "false"})
     assert (outlook(table).outcome, outlook(table).going) == (Outcome.NO_WATERMARK, 0)
     assert "gc.enabled" in planned(table)

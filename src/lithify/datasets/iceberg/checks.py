@@ -54,6 +54,7 @@ def _what_to_do(error: LithifyError) -> str:
         return "check that the catalog and the table's storage can be reached from here, and the credentials"
     if isinstance(error, CorruptObject):
         return (
-            "restore that object from a backup; what lies under _lithify/ may be deleted while nothing runs"
+            "restore that object from a backup; docs/iceberg.md says what is lost with each object under "
+            "_lithify/ that is deleted instead"
         )
     return "change the table, its properties or the URL as it says"

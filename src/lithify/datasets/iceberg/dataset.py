@@ -5,6 +5,7 @@ the table's UUID: tables that share a location, or follow each other there, shar
 
 | object, under `<location>/_lithify/<uuid>/` | value |
 |---|---|
+| `state.json` | the identity of the folder, written once before all else (`own_state`) |
 | `ledger/<number>.json` | the ledger, numbered files |
 | `chunks/<number>.json` | what is remembered of chunks, numbered files |
 | `coordinator.json`, `progress/`, `attempts/`, `failures/` | as for every dataset |
@@ -62,6 +63,7 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
 )
 from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, known_in, others_in
+from lithify.datasets.iceberg.own_state import Record, State, StateFolder
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
 from lithify.datasets.iceberg.past import past_of
 from lithify.datasets.iceberg.places import canonical, place_of
@@ -141,6 +143,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
+        self.state = StateFolder(self.store, folder, ids)
+        self.record = Record(self.url, self.load, clock, self._rng)
         self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._cache = ManifestCache()
         self._footers = Footers()
@@ -191,6 +195,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def check_one_name(self) -> None:
         """`Refused` where the catalog has the table under a second name too."""
         check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
+
+    def begin_state(self, table: Table) -> State:
+        """The identity of Lithify's own folder of the table, before anything is put there that counts."""
+        return self.state.begin()
 
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
@@ -332,7 +340,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """As any; and put the table on record."""
         epoch = super().take_epoch(permit)
-        self.lineage.advance(self.load())
+        table = self.load()
+        self.lineage.advance(table)
+        self.begin_state(table)
         return epoch
 
     # Looking
@@ -353,10 +363,18 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
         return read_beside(self, self._clock, self._ids)
 
+    def stored_ledger(self) -> IcebergLedger | None:
+        """The newest ledger that lies in the store, whatever this process has seen before."""
+        return self._ledger.stored()
+
+    def readers(self) -> Readers:
+        """The registered readers."""
+        thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
+        return Readers(self.store, self.own_folder, thresholds)
+
     def standings(self, table: Table) -> tuple[Standing, ...]:
         """Where every registered reader stands."""
-        thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
-        readers = Readers(self.store, self.own_folder, thresholds)
+        readers = self.readers()
         return tuple(readers.standing(reader, table) for reader in readers.list())
 
     def cost_bytes(self, spec: ChunkSpec, snapshot: TableState) -> int:

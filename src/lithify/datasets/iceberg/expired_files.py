@@ -66,12 +66,19 @@ class ExpiredFiles:
     """The files of expired snapshots of one table."""
 
     def __init__(
-        self, url: str, pending: Pending, load: Callable[[], Table], others: Callable[[], Sequence[Neighbour]]
+        self,
+        url: str,
+        pending: Pending,
+        load: Callable[[], Table],
+        others: Callable[[], Sequence[Neighbour]],
+        record: Callable[[Table, int], None],
     ) -> None:
         """`url` is the table's; `load` gives it as it is now, and raises when it must not be touched;
-        `others` gives the other tables of its catalog, and raises when one cannot be read."""
+        `others` gives the other tables of its catalog, and raises when one cannot be read; `record` has the
+        table record that files stay for good."""
         self._url = url
         self._others = others
+        self._record = record
         self._pending = pending
         self._load = load
 
@@ -88,6 +95,8 @@ class ExpiredFiles:
         checked = {e.id: self._lost(table, e) for e in waiting if _is_unchecked(e, there)}
         self._keep_whole(table, [entry for entry in waiting if checked.get(entry.id)])
         entries = self._pending.confirm(there, time_ms, checked)
+        if any(entry.blocked for entry in entries):
+            self._record(table, time_ms)
         for entry in entries:
             if entry.blocked:
                 done.notes.append(f"{entry.files} files of expired snapshots stay for good: {entry.blocked}")

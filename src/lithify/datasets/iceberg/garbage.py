@@ -4,8 +4,9 @@
 2. Read what is known of the table's lineage.
 3. List the table's places for data and metadata. A file is a candidate if its name proves that Lithify wrote
    it for this very table (`ownership`), if it is older than the minimum age (a manifest: also than any commit
-   takes), and if its compaction is active neither in the ledger read before the listing nor in the one read
-   after it.
+   takes) and younger than Lithify's folder, and if its compaction is active neither in the ledger read before
+   the listing nor in the one read after it. What is older may belong to a compaction under way, or wait for
+   readers, by what stood in a folder that was removed (`own_state`): it is left to the removal of orphans.
 4. Load the table. Stop (`Refused`) if it does not continue what was known of it (`lineage`), or if it may not
    know all its snapshots. Read the manifests of every snapshot it has; a candidate that any of them names is
    needed. One that an expiry has written down (`pending`) is left to it, which waits for readers.
@@ -213,11 +214,19 @@ class _Collection:
                 "so other tables may use them"
             )
             return
+        since_ms = self._since_ms(table)
         listed, all_files = self._list(table)
         for kind in (Kind.DATA, Kind.MANIFEST):
             self._found[kind] = sum(one.kind is kind for one in listed)
         marks, active = marks_of(table.metadata), active | self._active()
         candidates = [one for one in listed if self._is_candidate(one, marks, active)]
+        before = [one for one in candidates if one.meta.last_modified_ms <= since_ms]
+        if before:
+            candidates = [one for one in candidates if one.meta.last_modified_ms > since_ms]
+            self._notes.append(
+                f"{len(before)} files are older than Lithify's folder of the table, which does not say "
+                "whether they are needed, and stay; `lithify remove-orphans` finds those that are not"
+            )
         if candidates:
             self._remove_unnamed(known, candidates, all_files)
         if not self._options.dry_run:
@@ -296,10 +305,15 @@ class _Collection:
 
     # What is this table's alone
 
+    def _since_ms(self, table: Table) -> int:
+        """Since when the folder says what is needed. What is older may have been known to a folder before."""
+        if not self._options.dry_run:
+            return self._dataset.begin_state(table).since_ms
+        state = self._dataset.state.read()
+        return self._now_ms if state is None else state.since_ms
+
     def _active(self) -> frozenset[Ulid]:
-        ledger_files, _ = self._dataset.numbered_files
-        ledger_files.confirmed()  # what it does not name is deleted
-        ledger = self._dataset.ledger()
+        ledger = self._dataset.stored_ledger()  # what it does not name is deleted
         return frozenset(c.id for c in ledger.active()) if ledger is not None else frozenset()
 
     def _collect_versions(self, files: VersionedFiles) -> None:

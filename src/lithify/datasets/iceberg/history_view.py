@@ -12,10 +12,13 @@ from lithify.datasets.iceberg.expire import DONE, NEWER, Expiry, Outcome, Outloo
 from lithify.datasets.iceberg.needs import SNAPSHOT
 from lithify.datasets.iceberg.orphans import Orphans
 from lithify.datasets.iceberg.reachable import FileKind
-from lithify.datasets.iceberg.readers import Reader, Standing, time_of
+from lithify.datasets.iceberg.readers import Standing, time_of
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
 from lithify.watermarks.model import Needed
+
+_UNKNOWN = frozenset({Outcome.MISSING_READER, Outcome.UNPUBLISHED, Outcome.NO_WATERMARK, Outcome.STATE_LOST})
+"""It is not known what is needed."""
 
 
 def needed_json(needed: Needed) -> dict[str, Any]:
@@ -107,10 +110,9 @@ def show_readers(url: str, metadata: TableMetadata, standings: Sequence[Standing
     return Shown({"url": url, "readers": documents}, (block,))
 
 
-def show_dropped(url: str, reader: Reader) -> Shown:
+def show_dropped(url: str, name: str) -> Shown:
     """A reader that is not waited for any more."""
-    text = f"Reader {reader.name} ({reader.checkpoint}) is not waited for any more."
-    return Shown({"url": url, "dropped": reader.name}, (Line(text),))
+    return Shown({"url": url, "dropped": name}, (Line(f"Reader {name} is not waited for any more."),))
 
 
 def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
@@ -212,7 +214,7 @@ def show_outlook(found: Outlook) -> tuple[Block, ...]:
     if found.going:
         rows.append(("can expire", f"{found.going:,}", f"≥ {text.size(found.going_bytes)}", ""))
     if found.staying:
-        is_known = found.outcome not in (Outcome.MISSING_READER, Outcome.UNPUBLISHED, Outcome.NO_WATERMARK)
+        is_known = found.outcome not in _UNKNOWN
         why = f"the newest {found.min_kept:,} always stay" if is_known and not found.needed else ""
         rows.append(("old, and stay", f"{found.staying:,}", f"≥ {text.size(found.staying_bytes)}", why))
     rows += [("", "", "", show_needed(needed)) for needed in found.needed[: text.MAX_SHOWN]]

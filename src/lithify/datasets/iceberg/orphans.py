@@ -2,13 +2,15 @@
 
 1. Ask the store what time it is. Only what is older than `older_than_ms` is looked at.
 2. Read what is known of the table's lineage, then the table. It must be whole, of a tested format, and its
-   files its own (`gc.enabled`). No other table may have files in its place (`neighbours`).
+   files its own (`gc.enabled`), and what it records of files that wait must be in Lithify's folder
+   (`own_state`). No other table may have files in its place (`neighbours`).
 3. List the location, by several threads. Left alone whatever comes of it is
 
    - what is below a folder whose name begins with `_` or `.`, or is named so itself: hidden files, as for
      Iceberg's own procedure, and Lithify's folder;
    - metadata files (`*.metadata.json`) and version hints;
-   - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them;
+   - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them, but
+     for those of this table that are older than Lithify's folder of it: they are for this;
    - the folders of other tables within the place, and on a local file system what a link leads out to;
    - a key that is no plain path (`places`), since names may not name it alone;
    - empty objects of object stores: markers of folders (`x/`) are listed like an object `x`.
@@ -58,7 +60,8 @@ from lithify.datasets.iceberg.deleting import (
 )
 from lithify.datasets.iceberg.difference import Difference, File
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.ownership import FILE_PREFIX
+from lithify.datasets.iceberg.own_state import missing_files, recorded_in
+from lithify.datasets.iceberg.ownership import FILE_PREFIX, marks_of, parse_name
 from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.places import (
     followed_by_folder,
@@ -153,6 +156,9 @@ class _Run:
         self._store = dataset.store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
         now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
+        self._now_ms = now_ms
+        self._marks = frozenset[str]()
+        self._since_ms: int | None = None
         older_than_ms = options.older_than_ms
         if older_than_ms is None:
             older_than_ms = now_ms - options.min_age_ms
@@ -204,6 +210,16 @@ class _Run:
                 f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "
                 "its files, and none is deleted"
             )
+        state = self._dataset.state.read()
+        lost = missing_files(recorded_in(table.metadata), state, self._now_ms)
+        if lost:
+            raise Refused(
+                f"{self._dataset.url}: the table records {lost}, and Lithify's folder, which says which they "
+                "are, was removed or is another one, so none is deleted; wait until then, or accept the loss "
+                "with `lithify expire --accept-loss`"
+            )
+        self._marks = marks_of(table.metadata)
+        self._since_ms = None if state is None else state.since_ms
         return table
 
     # What is there
@@ -230,10 +246,20 @@ class _Run:
                 continue
             if not self._is_local and not meta.size:
                 continue
-            if meta.last_modified_ms < found.older_than_ms and _may_go(meta.key):
+            if meta.last_modified_ms < found.older_than_ms and self._may_go(meta):
                 difference.add_file(normal, File(meta.key, meta.size, meta.last_modified_ms))
         self._others |= neighbours.not_ours(self._place, foreign, self._dataset.url)
         return metadata_files
+
+    def _may_go(self, meta: ObjectMeta) -> bool:
+        """Whether a file that nothing names may be deleted. Of Lithify's own, those that are older than its
+        folder of the table: what is known there does not say whether they are needed."""
+        if not _is_usable(meta.key):
+            return False
+        own = parse_name(meta.key)
+        if own is not None and own.mark in self._marks:
+            return self._since_ms is not None and meta.last_modified_ms <= self._since_ms
+        return FILE_PREFIX not in posixpath.basename(meta.key)
 
     def _is_hidden(self, key: str) -> bool:
         inside = key[len(self._dataset.root) :].lstrip("/")
@@ -402,10 +428,9 @@ class _Run:
             found.notes.append(f"{kept} files were kept: somebody named them while others were deleted")
 
 
-def _may_go(key: str) -> bool:
-    """Whether a file that nothing names may be deleted by its key (pure)."""
-    name = posixpath.basename(key)
-    if FILE_PREFIX in name or not is_plain(key):
+def _is_usable(key: str) -> bool:
+    """Whether a key names the one file that it seems to name (pure)."""
+    if not is_plain(key):
         return False
     try:
         check_key(key)

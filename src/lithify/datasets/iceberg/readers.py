@@ -1,9 +1,9 @@
 """Readers of a table that are known to Lithify: checkpoint folders of Spark Structured Streaming.
 
-Each is an object `readers/<name>.json` in Lithify's own folder of the table, written once. A reader is
-required: as long as nobody can tell what it needs, nothing is expired. It is added like a hold is put: first
-the object, then the published watermark is read, and where that is past what the reader needs, the object is
-deleted again.
+Each is an object `readers/<name>.json` in Lithify's own folder of the table, written once, and the table
+records its name (`own_state`). A reader is required: as long as it is not known what it needs, nothing is
+expired. It is added like a hold is put: first the object, then the published watermark is read, and where
+that is past what the reader needs, the object is deleted again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.datasets.iceberg.own_state import recorded_in
 from lithify.datasets.iceberg.places import canonical
 from lithify.datasets.iceberg.reach import EVERYWHERE, REACH
 from lithify.datasets.iceberg.retention import position_of
@@ -96,9 +97,10 @@ class Readers:
         name: str | None,
         continuous: bool,
         now_ms: int,
+        record: Callable[[Table, str], None],
     ) -> Standing:
-        """Register a checkpoint folder; where its reader stands. `Refused` when what it needs may be gone, or
-        when the name is taken."""
+        """Register a checkpoint folder; where its reader stands. `record` has the table record the name.
+        `Refused` when what it needs may be gone, when the name is taken, or when it cannot be recorded."""
         table = load()
         name = checked_name(name if name is not None else self._name_of(checkpoint, table))
         reader = Reader(name, checkpoint, continuous, now_ms)
@@ -122,21 +124,34 @@ class Readers:
         is_late = bool(times) and not admits(self._thresholds.read(), min(times))
         if is_new and (is_late or standing.reason is Reason.MISSING_MEMBER):
             self._store.delete(key)
+            is_new = False
         if standing.reason is Reason.MISSING_MEMBER:
             raise Refused(f"{checkpoint}: {standing.why}")
         if is_late:
             raise Refused(
                 f"reader {name} stands on a snapshot that may be expired at any moment; let it catch up first"
             )
+        try:
+            record(table, name)
+        except Exception:
+            if is_new:
+                self._store.delete(key)
+            raise
         return standing
 
-    def drop(self, name_or_checkpoint: str) -> Reader:
-        """Forget a reader. `Refused` when there is none."""
+    def drop(self, table: Table, name_or_checkpoint: str, forget: Callable[[Table, str], None]) -> str:
+        """Forget a reader, also one that only the table records; its name. `forget` has the table record it
+        no more. `Refused` when there is none."""
         for reader in self.list():
             if name_or_checkpoint == reader.name or _is_at(reader, name_or_checkpoint):
+                # The object last: what the table records and the folder does not have stops expiries.
+                forget(table, reader.name)
                 self._store.delete(self._key(reader.name))
-                return reader
-        raise Refused(f"no reader {name_or_checkpoint} is registered; `lithify readers list` shows all")
+                return reader.name
+        if name_or_checkpoint not in recorded_in(table.metadata).readers:
+            raise Refused(f"no reader {name_or_checkpoint} is registered; `lithify readers list` shows all")
+        forget(table, name_or_checkpoint)
+        return name_or_checkpoint
 
     def standing(self, reader: Reader, table: Table) -> Standing:
         """What the reader needs of the table, by its checkpoint as it is now."""

@@ -17,6 +17,7 @@ from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.model import IcebergLedger
 from lithify.datasets.iceberg.needs import collect_needs, is_of_reader
+from lithify.datasets.iceberg.own_state import StateFolder, missing, recorded_in
 from lithify.datasets.iceberg.past import needed_by_refs, past_of
 from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.readers import Readers
@@ -53,6 +54,9 @@ def retained_of(
     threshold = read(thresholds.read)
     entries = read(Pending(store, folder, clock, ids).read) or ()
     runs = read(ExpiryRuns(store, folder).read) or {}
+    lost = ""
+    if metadata is not None and (recorded := recorded_in(metadata)).keys:
+        lost = missing(recorded, read(StateFolder(store, folder, ids).read), readers, now_ms)
     needed: list[Needed] = []
     if metadata is not None:
         needed += collect_needs(metadata, holds, (), ledger, now_ms).by
@@ -70,5 +74,6 @@ def retained_of(
         pending_bytes=sum(entry.size_bytes for entry in waiting),
         blocked=tuple(entry.blocked for entry in entries if entry.blocked),
         runs=runs,
+        lost=lost,
         damaged=tuple(damaged),
     )

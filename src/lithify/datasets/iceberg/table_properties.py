@@ -62,6 +62,7 @@ USED = frozenset(
 )
 USED_PREFIXES = (
     "encryption.",
+    "lithify-state.",
     "lithify.",
     "write.metadata.metrics.column.",
     "write.parquet.bloom-filter-enabled.column.",
