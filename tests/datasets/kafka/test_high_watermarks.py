@@ -118,7 +118,9 @@ def test_without_evidence_nothing_is_committed(content: bytes | None, why: str) 
     assert why in note
     dataset = opened(topic)
     assert not topic.compact(dataset).started
-    findings = list(check_log(lambda: dataset, lambda one: status(one, NOW_MS, 30_000), NOW_MS, KafkaSettings()))
+    findings = list(
+        check_log(lambda: dataset, lambda one: status(one, NOW_MS, 30_000), NOW_MS, KafkaSettings())
+    )
     warnings = [one for one in findings if one.severity is Severity.WARNING]
     assert [one.check for one in warnings] == ["high watermark"]
     assert why in warnings[0].says
@@ -320,7 +322,9 @@ def test_wherever_the_log_is_truncated_no_committed_version_is_lost(seed: int) -
     if found is None or not found.is_whole:
         return  # nothing is settled
     after = batches_of(topic, published(dataset))
-    for end in sorted({high_watermark, *(batch.last + 1 for batch in batches if batch.last >= high_watermark)}):
+    for end in sorted(
+        {high_watermark, *(batch.last + 1 for batch in batches if batch.last >= high_watermark)}
+    ):
         expected = latest(decided(itertools.takewhile(lambda one: one.last < end, batches)))
         kept = decided(itertools.takewhile(lambda one: one.last < end, after))
         assert latest(kept) == expected, f"cut at {end}, high watermark {high_watermark}"
