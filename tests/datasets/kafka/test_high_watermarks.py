@@ -1,8 +1,7 @@
-"""Records beyond the high watermark: after a leader election they may be truncated, so they decide nothing."""
+"""Records beyond the high watermark may be truncated after a leader election, so they decide nothing."""
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterable, Sequence
 
@@ -325,6 +324,6 @@ def test_wherever_the_log_is_truncated_no_committed_version_is_lost(seed: int) -
     for end in sorted(
         {high_watermark, *(batch.last + 1 for batch in batches if batch.last >= high_watermark)}
     ):
-        expected = latest(decided(itertools.takewhile(lambda one: one.last < end, batches)))
-        kept = decided(itertools.takewhile(lambda one: one.last < end, after))
-        assert latest(kept) == expected, f"cut at {end}, high watermark {high_watermark}"
+        expected = latest(decided(one for one in batches if one.last < end))
+        kept = latest(decided(one for one in after if one.last < end))
+        assert kept == expected, f"cut at {end}, high watermark {high_watermark}"

@@ -1,4 +1,4 @@
-"""Numbers of others at the end of their range: what a broker takes is no error of ours, least of all for ever."""
+"""Numbers of others at the end of their range: none that a broker takes is an error."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import pytest
 from lithify.datasets.kafka.codecs import Codec
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import (
-    find_partitions,
     SegmentWriter,
+    find_partitions,
     pieces,
     read_folder,
 )

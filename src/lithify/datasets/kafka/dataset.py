@@ -456,7 +456,7 @@ def _why_not_published(spec: LogSpec) -> str:
 def _why_done(found: Round) -> str:
     if not found.settled:
         return (
-            f"nothing is settled below offset {found.bound:,}: a transaction is open there, or records are young "
-            "or not committed"
+            f"nothing is settled below offset {found.bound:,}: a transaction is open there, or records are "
+            "young or not committed"
         )
     return "is compacted, and has not changed since"

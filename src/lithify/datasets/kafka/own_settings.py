@@ -1,7 +1,7 @@
 """What a topic in a broker's bucket says of its own compaction: it goes before Lithify's settings.
 
-A broker of Kafka takes for milliseconds any whole number up to 2⁶³ − 1, and for a ratio any from 0 to 1. Other
-brokers check less. A number above the range means its end; what is no number, or is negative, is refused.
+A broker of Kafka takes for milliseconds any whole number up to 2⁶³ − 1, and for a ratio any from 0 to 1.
+Other brokers check less. A number above the range means its end; anything else is refused.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ broker may truncate them, so they decide nothing until the watermark has passed 
 1. A broker that finds no entry of a partition begins at offset 0 and learns the watermark from the leader. A
    stopped one cannot learn, so nothing of such a partition is committed. The same holds without the file.
 2. A broker that cannot parse the file takes the whole directory offline: `CorruptObject`.
-3. A folder of partitions without any file of a broker beside them is a backup or an export. Restoring it makes
-   it the truth, so it is committed up to its end.
+3. A folder of partitions without any file of a broker beside them is a backup or an export. Restoring it
+   makes it the truth, so it is committed up to its end.
 """
 
 from __future__ import annotations
