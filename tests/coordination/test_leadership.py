@@ -650,7 +650,7 @@ def test_what_cannot_be_read_proves_nothing_and_costs_one_lease_at_most(junk: by
     world.memory.put(LEASE_KEY, junk)
     while world.open_with_coordinator() < 3:
         pass
-    assert world.dataset().coordinator(world.clock.now_ms()).is_alive is None
+    assert world.dataset().coordinator().is_alive is None
     store = CountingStore(world.memory)
     with pytest.raises(CoordinatorAlive):
         lead(world.leadership(lambda _: store))
@@ -662,7 +662,7 @@ def test_what_is_no_lease_keeps_no_table_from_being_coordinated(tmp_path: Path) 
     world = TableWorld(tmp_path)
     for epoch, junk in enumerate(JUNK, start=1):
         world.memory.put(world.lease_key, junk)
-        world.dataset().coordinator(world.clock.now_ms())
+        world.dataset().coordinator()
         assert lead(world.leadership()) == epoch
 
 

@@ -168,18 +168,21 @@ def without_lease(epoch: int) -> CoordinatorStatus:
     return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
 
 
-def judge_lease(epoch: int, lease: Lease, written_ms: int, now_ms: int) -> CoordinatorStatus:
-    """What one look at a lease tells of Lithify's coordinator, which took `epoch`."""
+def judge_lease(
+    epoch: int, lease: Lease, written_ms: int, now_ms: Callable[[], int | None]
+) -> CoordinatorStatus:
+    """Return what one look at a lease tells of Lithify's coordinator, which took `epoch`. Both times are of
+    one clock, the store's; `now_ms` is asked only where the answer depends on it, and gives `None` where the
+    store does not tell its time here."""
     if lease.is_ended:
         return CoordinatorStatus(Presence.STOPPED, epoch, lease.holder)
     # Asking is writing too, though not by the holder.
     ends_ms = written_ms + (VALID_MS if lease.challenger is None else LEASE_MS)
-    if now_ms >= ends_ms:
-        presence = Presence.LOST
-    elif now_ms >= written_ms - LEASE_MS:
-        presence = Presence.ALIVE
-    else:
+    asked_ms = now_ms()
+    if asked_ms is None:
         presence = Presence.UNCLEAR
+    else:
+        presence = Presence.LOST if asked_ms >= ends_ms else Presence.ALIVE
     return CoordinatorStatus(presence, epoch, lease.holder, ends_ms)
 
 

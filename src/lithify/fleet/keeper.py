@@ -230,6 +230,7 @@ class Keeper:
         says.pop(self.name, None)
         self._peers.alive = frozenset(name for name in alive if name.startswith(f"{Role.KEEPER.value}-"))
         self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
+        self._peers.newest_ms = max((seen.last_ms for seen in listed), default=0)
         self._peers.workers = frozenset(name for name in alive if name.startswith(f"{Role.WORKER.value}-"))
         self._others = Others.of(says.values())
         self._boards.heard(says)
@@ -306,7 +307,8 @@ class Keeper:
         self._times.wakes_s = now_s
 
     def _is_old(self, wake: Wake) -> bool:
-        return self._clock.now_ms() - wake.since_ms > MAX_AGE_MS
+        """By the store's clock, as far as members have written lately: this one has."""
+        return self._peers.newest_ms - wake.since_ms > MAX_AGE_MS
 
     def _look(self, due: Sequence[Watched]) -> None:
         if len(due) > 1 and self._ports.looks_at_once > 1:

@@ -74,6 +74,8 @@ class Peers:
         self.dead: frozenset[str] = frozenset()
         self.workers: frozenset[str] = frozenset()
         """Those that are alive."""
+        self.newest_ms = 0
+        """When the newest of all last wrote, by the store's clock."""
         self.faults = Faults()
 
     def excuses(self, worker: str) -> bool:

@@ -132,8 +132,6 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._identifier = url.identifier
         self._options = dict(options or {})
         self._location, self._uuid = table.location(), table.metadata.table_uuid
-        self.time_key = join(folder, "now")
-        """An object for asking the store what time it is."""
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
@@ -331,9 +329,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def past(self, snapshot: TableState) -> Past:
         return past_of(_metadata_of(snapshot))
 
-    def retained(self, snapshot: TableState, ledger: IcebergLedger, now_ms: int) -> Retained:
+    def retained(self, snapshot: TableState, ledger: IcebergLedger) -> Retained:
         metadata = _metadata_of(snapshot)
-        return retained_of(metadata, ledger, self.store, self.own_folder, self._clock, self._ids, now_ms)
+        return retained_of(
+            metadata, ledger, self.store, self.own_folder, self._clock, self._ids, self.store_ms
+        )
 
     def beside(self) -> Beside:
         from lithify.datasets.iceberg.beside import read_beside  # with those who are given a dataset

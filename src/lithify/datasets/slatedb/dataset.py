@@ -55,6 +55,7 @@ from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
+from lithify.store.times import StoreTime
 from lithify.store.together import both
 from lithify.store.versions import Counts
 
@@ -97,6 +98,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         )
         self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
         self._lease = ObjectLease(store, self.paths.own_folder)
+        self._store_time = StoreTime(store, self.paths.time_key, clock)
         self._glanced_s = -inf
         self._tries = Tries()
 
@@ -258,14 +260,17 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def history(self) -> LedgerHistory:
         return LedgerHistory(self.store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, decode_ledger)
 
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+    def store_ms(self) -> int | None:
+        return self._store_time.now_ms()
+
+    def coordinator(self) -> CoordinatorStatus:
         found = self.lease.read()
         epoch = self.snapshot().compactor_epoch
         if found is None or found.lease is None or not found.lease.proves(epoch, self.has_taken):
             if epoch == 0:
                 return CoordinatorStatus(Presence.NEVER, epoch)
             return CoordinatorStatus(Presence.FOREIGN, epoch, system="SlateDB")
-        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
+        return judge_lease(epoch, found.lease, found.written_ms, self.store_ms)
 
     def backlog(self, snapshot: Manifest, now_ms: int) -> tuple[Backlog, ...]:
         return backlog(snapshot, now_ms, self.options.l0_max_ssts)
