@@ -101,15 +101,20 @@ class Lease:
     taken: int | None = None
     """The newest epoch known to have been taken by a Lithify process."""
     taking: Taking | None = None
-    """What the holder was about to take when it wrote this."""
+    """What the holder was about to take when it wrote this, or has taken (`taken`)."""
     challenger: str | None = None
     """The process that asks whether the holder is alive; all else stands as the holder wrote it."""
 
-    def proves(self, epoch: int, has_taken: Callable[[Taking], bool]) -> bool:
-        """Whether `epoch` was taken by Lithify; `has_taken` looks whether a version has its mark."""
+    def proves(
+        self, epoch: int, has_taken: Callable[[Taking], bool], may_have_taken: Callable[[Taking], bool]
+    ) -> bool:
+        """Whether `epoch` was taken by Lithify; `has_taken` looks whether a version has its mark. A lease may
+        have been left behind by another dataset in the same place: `may_have_taken` tells what is known of
+        that without a look."""
+        taking = self.taking
         if self.taken == epoch:
-            return True
-        return self.taking is not None and self.taking.epoch == epoch and has_taken(self.taking)
+            return taking is None or taking.epoch != epoch or may_have_taken(taking)
+        return taking is not None and taking.epoch == epoch and has_taken(taking)
 
     def unasked(self) -> Lease:
         """As the holder wrote it."""

@@ -21,7 +21,7 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime
 from lithify.store.together import both
-from lithify.store.versions import Counts
+from lithify.store.versions import Bond, Counts
 
 FRESH_S = 5.0
 """So long what a coordinator has found before it takes the epoch counts as just found."""
@@ -48,7 +48,9 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self._ids = ids
         self._rng = rng
         self._format = format
-        self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng)
+        self._bond = Bond()
+        """Of all that is only of use with the ledger that is there."""
+        self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng, self._bond)
         self._journal = ObjectJournal(store, folder, clock, ids)
         self._lease = ObjectLease(store, folder)
         self.time_key = join(folder, "now")
@@ -119,6 +121,13 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
 
     def has_taken(self, taking: Taking) -> bool:
         return self._ledger.has_taken(taking)
+
+    def may_have_taken(self, taking: Taking) -> bool:
+        """Its ledger and its lease lie in one folder."""
+        return True
+
+    def confirm(self) -> None:
+        both(self.snapshot, self._ledger.files.confirmed)
 
     def store_ms(self) -> int | None:
         return self._store_time.now_ms()

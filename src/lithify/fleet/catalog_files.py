@@ -50,7 +50,7 @@ class CatalogFiles:
     ) -> None:
         self._url = url
         self.versions = VersionedFiles(
-            store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids
+            store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids, clock=clock
         )
         """All that are there, for who asks for an older one (`lithify.fleet.catalog_history`)."""
         self._clock = clock

@@ -79,7 +79,7 @@ from lithify.datasets.iceberg.table_properties import locations_of, properties_o
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, Refused, Replaced
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
@@ -133,7 +133,13 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._options = dict(options or {})
         self._location, self._uuid = table.location(), table.metadata.table_uuid
         self._chunks = VersionedFiles(
-            self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
+            self.store,
+            join(folder, "chunks"),
+            _SUFFIX,
+            join(folder, "chunks.boundary"),
+            ids,
+            clock=clock,
+            bond=self._bond,
         )
         self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._cache = ManifestCache()
@@ -160,12 +166,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     # Reading
 
     def load(self) -> Table:
-        """The table as it is now. `Refused` when it is not the one this dataset was opened on."""
+        """The table as it is now. `Replaced` when it is not the one this dataset was opened on."""
         table = load_table(self._catalog, self._identifier)
         if table.location() != self._location:
-            raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+            raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
-            raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
+            raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
         lend(self.store, table.io.properties)  # which may have other credentials by now
         return table
 

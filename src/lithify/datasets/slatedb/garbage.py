@@ -199,10 +199,15 @@ class _Collection:
         self._rng = rng if rng is not None else random.Random()
         self._now_ms = clock.now_ms()
         self._manifests = VersionedFiles(
-            store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, ids
+            store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, ids, clock=clock
         )
         self._ledgers = VersionedFiles(
-            store, paths.compactions_folder, COMPACTIONS_SUFFIX, paths.compactions_boundary, ids
+            store,
+            paths.compactions_folder,
+            COMPACTIONS_SUFFIX,
+            paths.compactions_boundary,
+            ids,
+            clock=clock,
         )
         self._counts: dict[Kind, Count] = {}
 
