@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from lithify.errors import Replaced, StoreError
+from lithify.errors import Refused, Replaced, StoreError
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import (
     FRESH_S,
@@ -86,8 +87,7 @@ def test_who_looks_finds_out_and_then_finds_what_is_there(change: Change) -> Non
     files.latest()
     change(place)
     with pytest.raises(Replaced, match="deleted, made anew or restored from a backup"):
-        for _ in range(MAX_TRUSTED_LOOKS + 1):
-            files.latest()
+        look_often(files)
     assert files.latest() == place.files().latest()
 
 
@@ -114,6 +114,19 @@ def test_nothing_is_built_on_what_is_not_there_any_more(change: Change, looks: b
     with pytest.raises((Replaced, VersionConflict)):
         files.publish(files.latest() if looks else base, b"on top of the old one")
     assert place.state == before
+
+
+def look_often(files: VersionedFiles) -> Version | None:
+    for _ in range(MAX_TRUSTED_LOOKS):
+        files.latest()
+    return files.latest()
+
+
+def publish_and_look(files: VersionedFiles, base: Version | None) -> None:
+    """The last call of a publication may be over when it happens."""
+    files.publish(base, b"on top of the old one")
+    files.confirmed()
+    files.confirmed()
 
 
 class Meanwhile(WrappedStore):
@@ -151,9 +164,7 @@ def test_what_is_made_anew_at_any_call_of_a_publication_is_whole_in_the_end(
         return  # it is what was found
     place.clock.advance_s(waits_s)
     with pytest.raises((Replaced, VersionConflict)):
-        files.publish(base, b"on top of the old one")
-        for _ in range(9 - store.calls):
-            files.confirmed()  # it happens after the publication
+        publish_and_look(files, base)
     left = {key: data for key, data in place.state.items() if data != b"on top of the old one"}
     assert left == after
     if change is not Place.drop:  # where nothing else is there, nothing shows whose it is
@@ -227,27 +238,23 @@ def test_a_collection_is_no_replacement(passed: int) -> None:
     for version_id in range(1, OLD + passed):
         place.memory.delete(files.key(version_id))
     place.clock.advance_s(3600)
-    for _ in range(MAX_TRUSTED_LOOKS + 1):
-        found = sleeper.latest()
+    found = look_often(sleeper)
     assert found == files.latest()
     assert sleeper.publish(found, b"next").id == OLD + passed + 1
 
 
 def test_what_a_collector_without_a_boundary_hides_is_found_within_an_hour() -> None:
-    """It keeps the version that a checkpoint pins, which is the one that was seen, and takes its successors."""
+    """It keeps the version that a checkpoint pins, the one that was seen, and takes its successors."""
     place = Place()
     sleeper = place.files()
     sleeper.latest()
     place.publish(3, b"old")
     place.memory.delete(sleeper.key(OLD + 1))
-    for _ in range(2 * MAX_TRUSTED_LOOKS):
-        found = sleeper.latest()
+    found = look_often(sleeper)
     assert found is not None
     assert found.id == OLD
     place.clock.advance_s(LISTING_EVERY_S)
-    for _ in range(MAX_TRUSTED_LOOKS + 1):
-        found = sleeper.latest()
-    assert found == place.files().latest()
+    assert look_often(sleeper) == place.files().latest()
 
 
 def test_a_store_whose_etags_differ_between_writing_and_reading_replaces_nothing() -> None:
@@ -282,3 +289,31 @@ def test_a_store_that_is_away_replaces_nothing() -> None:
         files.confirmed()
     store.is_away = False
     assert files.confirmed() == place.files().latest()
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+@replaced
+def test_no_boundary_is_raised_over_what_was_made_anew(change: Change, number: int) -> None:
+    """At or below it no version counts, for anybody; what is below the latest one harms nobody."""
+    place = Place()
+    files = place.files()
+    files.latest()
+    after: dict[str, bytes] = {}
+
+    def event() -> None:
+        change(place)
+        after.update(place.state)
+
+    store = Meanwhile(place.memory, number, event)
+    collector = place.files(store)
+    collector.latest()
+    if store.calls >= number:
+        return
+    with suppress(Replaced, Refused):
+        collector.advance_boundary(OLD - 1)
+    if store.calls < number:
+        return  # it was over before
+    left = place.state
+    boundary = left.pop(BOUNDARY, b"0")
+    assert left == after
+    assert int(boundary) < len(after) or boundary == b"0"

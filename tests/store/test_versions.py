@@ -9,11 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from lithify.clock import Clock
-from lithify.errors import CorruptObject, ObjectNotFound, Refused, Replaced, StoreError, StoreUnavailable
+from lithify.errors import CorruptObject, ObjectNotFound, Refused, StoreError, StoreUnavailable
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.versions import (
     FRESH_S,
-    LISTING_EVERY_S,
     MAX_LOOKUPS,
     MAX_TRUSTED_LOOKS,
     MAX_UPDATE_TRIES,

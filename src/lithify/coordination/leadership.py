@@ -388,8 +388,8 @@ class Leadership:
         newest = other.taken or 0
         if newest == mine > 0 and not is_newer:
             raise Replaced(
-                f"{other.holder} says that it has taken epoch {mine} of {self._dataset.url}, which is the one "
-                "that this process took: the dataset was made anew or restored from a backup"
+                f"{other.holder} says that it has taken epoch {mine} of {self._dataset.url}, the same one as "
+                "this process: the dataset was made anew or restored from a backup"
             )
         if taking is not None and is_newer and newest <= mine and self._dataset.has_taken(taking):
             newest = taking.epoch

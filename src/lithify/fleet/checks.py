@@ -60,7 +60,12 @@ def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
         yield warning("members", f"members are of different versions: {found}", "upgrade the rest")
     number = status.catalog.number
     behind = [m.seen.name for m in alive if m.says is not None and m.says.catalog < number]
-    if behind:
+    ahead = [m.seen.name for m in alive if m.says is not None and m.says.catalog > number]
+    if ahead:
+        says = f"{', '.join(ahead[:5])} {'works' if len(ahead) == 1 else 'work'} with a newer catalog than"
+        do = f"wait {BEAT_EVERY_MS // 1000} s; if it stays so, restart the member"
+        yield warning("catalog", f"{says} {number}: the fleet was restored from a backup or made anew", do)
+    elif behind:
         says = f"{', '.join(behind[:5])} {'works' if len(behind) == 1 else 'work'} with an older catalog"
         do = f"wait {BEAT_EVERY_MS // 1000} s; if it stays so, see the member's log"
         yield warning("catalog", f"{says} than {number}", do)

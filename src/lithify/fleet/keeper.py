@@ -219,6 +219,8 @@ class Keeper:
         if (now_s - self._times.beat_s) * 1000 < BEAT_EVERY_MS:
             return
         self._catalog.refresh(was_away=(now_s - self._times.beat_s) * 1000 > DEAD_AFTER_MS)
+        if self._catalog.was_replaced:
+            self._queues.catalogs_are_gone(self._catalog.now)
         member = self._member()
         self._ports.says(member, self._catalog.now.catalog)
         self._pulse.say(member)
@@ -322,6 +324,11 @@ class Keeper:
     def _offer(self, watched: Watched) -> None:
         """Tell the queues what a look has found."""
         now = self._catalog.now
+        if watched.take_replaced():
+            self._queues.forget(watched.url)
+            self._queues.forget_admitted(watched.url)
+            self._garbage_times.forget(watched.url)
+            self._peers.faults.forget(watched.url)
         for key in watched.take_given_up():
             self._queues.failed(key)
         for key, worker, has_succeeded in watched.take_tried():

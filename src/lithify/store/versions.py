@@ -30,9 +30,10 @@ Finding the latest version:
 1. Cold: list the folder and read the highest. If that has been deleted since, list again. What was found
    must lie above the boundary, else begin again.
 2. Warm: the last one seen is remembered; read its successors until one is missing. After
-   `MAX_PROBES` hits, and each `LISTING_EVERY_S`, it is listed. If there were any, read the boundary: the last of them must lie
-   above it, else forget it and begin again. For who slept while the one it had seen, and the ones after it,
-   were collected, a "successor" can be what another sleeper has just created behind the boundary.
+   `MAX_PROBES` hits, and each `LISTING_EVERY_S`, the folder is listed instead. If there were any, read the
+   boundary: the last of them must lie above it, else forget it and begin again. For who slept while the one
+   it had seen, and the ones after it, were collected, a "successor" can be what another sleeper has just
+   created behind the boundary.
 3. If there is no successor, the one seen is the latest, or it has been collected with all that came up to
    the latest (never the latest itself). Then it is as if it had been read before a long sleep: everything
    that is published on top of it is refused, by step 3 of publishing. So for who publishes what it makes of
@@ -49,9 +50,9 @@ because a search that began before it was slow.
 A version never changes, so what was read is not read again, unless it cannot be decoded (`decode`): then
 the next search is cold. So a process notices that a damaged version was restored, or taken away.
 
-*A folder that was deleted, made anew or restored from a backup* has nothing to do with what is remembered, and
-a successor of that one would stand on top of it for everybody. What shows it is that the version seen last is
-gone although the boundary does not say so, or is another. So that is looked for
+*A folder that was deleted, made anew or restored from a backup* has nothing to do with what is remembered,
+and a successor of that would stand on top of it for everybody. What shows it is that the version seen last is
+gone although the boundary does not say so, or is another. That is checked
 
 1. wherever the boundary is read by a search: by who finds successors, by `confirmed`, and by each
    `MAX_TRUSTED_LOOKS`th search that finds nothing;
@@ -61,10 +62,10 @@ gone although the boundary does not say so, or is another. So that is looked for
    below it that came after the one it was built on. (Nothing else shows that: an old collector without a
    boundary may just have deleted that one.)
 
-Then `Replaced` is raised, and the next search is cold. Folders that stand or fall together share a `Bond`: once
-one of them was replaced, every further call through any of them raises `Replaced`, and whoever goes on opens
-the dataset anew. What is written between 2 and 3, within a round trip or `FRESH_S`, may be seen by others until
-it is deleted; only a store with conditions over several objects could prevent that.
+Then `Replaced` is raised, and the next search is cold. Folders that stand or fall together share a `Bond`:
+once one of them was replaced, every further call through any of them raises `Replaced`, and a caller that
+goes on opens the dataset anew. What is written between 2 and 3, within a round trip or `FRESH_S`, may be seen
+by others until it is deleted; only a store with conditions over several objects could prevent that.
 
 Gaps in a listing are no error: collection keeps single versions that checkpoints need, and an old or
 differently configured collector keeps no boundary. The highest version counts, as for every client;
@@ -81,9 +82,10 @@ import random
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from lithify.backoff import RandomPause
 from lithify.clock import Clock, SystemClock
@@ -117,8 +119,8 @@ FRESH_S = 2.0
 """So long a version that was read or written counts as there. Shorter than it takes a person to replace a
 folder, and longer than a tick."""
 LISTING_EVERY_S = 3_600.0
-"""The folder is listed so often at least: of a collector that keeps no boundary, nothing else shows that there
-are newer versions, where it left the one that was seen and took its successors."""
+"""The folder is listed so often at least. Where a collector that keeps no boundary has left the version that
+was seen, and taken its successors, nothing else shows that there are newer ones."""
 MAX_BOUNDARY_TRIES = 20
 """Times an advance of the boundary is repeated after a conflict."""
 MAX_UPDATE_TRIES = 20
@@ -444,8 +446,8 @@ class VersionedFiles:
     def _replaced(self, version: Version) -> Replaced:
         """The error, after what was remembered is forgotten."""
         error = Replaced(
-            f"{self.key(version.id)} is gone or another, and was not collected: what lay in {self.folder} was "
-            "deleted, made anew or restored from a backup, so nothing that is known of it holds any more"
+            f"{self.key(version.id)} is gone or another, and was not collected: what lay in {self.folder} "
+            "was deleted, made anew or restored from a backup, so nothing known of it holds any more"
         )
         with self._remembering:
             self._seen = None
@@ -536,15 +538,33 @@ class VersionedFiles:
                 return current
             try:
                 if meta is None:
-                    self._store.create(self._boundary_key, b"%d" % to)
+                    etag = self._store.create(self._boundary_key, b"%d" % to)
                 elif meta.etag is not None:
-                    self._store.replace(self._boundary_key, b"%d" % to, meta.etag)
+                    etag = self._store.replace(self._boundary_key, b"%d" % to, meta.etag)
                 else:
                     raise StoreError(f"{self._boundary_key}: the store gives no etag to overwrite it by")
             except (ObjectExists, PreconditionFailed):
                 continue
+            if latest is not None and self._still_there(latest) is None:
+                self._lower_again(None if meta is None else data, etag, latest)
             return to
         raise StoreError(f"{self._boundary_key}: changed by others {MAX_BOUNDARY_TRIES} times in a row")
+
+    def _lower_again(self, before: bytes | None, etag: str | None, latest: Version) -> None:
+        """The boundary was just raised where the version that it was to stay below is gone: in a folder that
+        was made anew, or by another collector's doing. It is as it was before, unless that one raised it."""
+        with suppress(ObjectExists, ObjectNotFound, PreconditionFailed):
+            found = self._highest_of(self.ids())
+            if found.id > latest.id:
+                return  # it has a successor, and was collected
+            now = self._store.head(self._boundary_key)
+            if etag is not None and now.etag != etag:
+                return
+            if before is None:
+                self._store.delete(self._boundary_key)
+            else:
+                self._store.replace(self._boundary_key, before, now.etag or "")
+        raise self._replaced(latest)
 
     def _find(self) -> tuple[Version, int]:
         """The highest version there is, whatever was seen before, and the boundary. The highest of a listing
@@ -577,7 +597,7 @@ class VersionedFiles:
         except StoreError as error:
             gone = isinstance(error, ObjectNotFound) and isinstance(failure, ObjectExists)
             if gone:  # it existed, and was collected since
-                _conflict(key, failure)
+                raise _conflict_of(key) from failure
             text = f"publish {key}: whether it was published is unknown: {failure}"
             if isinstance(failure, StoreUnavailable):
                 raise StoreUnavailable(text, failure.cause, is_doubtful=failure.is_doubtful) from failure
@@ -585,7 +605,7 @@ class VersionedFiles:
         if meta.put_id == put_id and data == version.data:
             return meta.etag
         self._seen = _Seen(replace(version, data=data, etag=meta.etag), trusted_looks=0)
-        _conflict(key, failure)
+        raise _conflict_of(key) from failure
 
 
 def _tried(change: Change, base: Version | None) -> tuple[bytes | None, Exception | None]:
@@ -599,5 +619,5 @@ def _none_as_none(version: Version) -> Version | None:
     return version if version.id else None
 
 
-def _conflict(key: str, cause: StoreError) -> NoReturn:
-    raise VersionConflict(f"{key}: another party published this version first") from cause
+def _conflict_of(key: str) -> VersionConflict:
+    return VersionConflict(f"{key}: another party published this version first")

@@ -79,7 +79,7 @@ class DatabaseFiles:
         return decode_manifest(self._manifests.read(manifest_id), self._manifests.key(manifest_id))
 
     def known_manifest_id(self) -> int:
-        """The id of the manifest that was last read or published here; `Refused` when there is no database."""
+        """The id of the manifest last read or published here; `Refused` when there is no database."""
         return self._manifest_of(self._manifests.known())[0]
 
     def has_mark(self, manifest_id: int, mark: bytes) -> bool:
@@ -152,8 +152,8 @@ class DatabaseFiles:
         manifest = cast(Manifest, self._decode(self._manifests, version, decode_manifest))
         if before is not None and before[0] < version.id and not may_follow(before[1], manifest):
             error = Replaced(
-                f"{self._manifests.key(version.id)} is behind manifest {before[0]} in what only ever grows, so "
-                f"it is of another database: {self.url} was made anew or restored from a backup"
+                f"{self._manifests.key(version.id)} is behind manifest {before[0]} in what only ever grows: "
+                f"{self.url} was made anew or restored from a backup"
             )
             self._bond.break_off(error)
             raise error
