@@ -110,12 +110,13 @@ class Fleet:
         return Numbered(number, self._files.history.at(number))
 
     def status(self) -> FleetStatus:
-        """Who serves it, and what waits in each queue. Writes nothing."""
+        """Who serves it, and what waits in each queue. Writes only what tells the store's time."""
         return fleet_status(self._files, self._clock.now_ms())
 
     def running(self, *, exact: bool = False) -> tuple[tuple[RunningStatus, ...], Mapping[str, LithifyError]]:
         """What runs, as the workers say every ten seconds; with `exact` as the ledgers of all datasets say
-        now, which takes some requests for each. And what could not be asked, by URL. Writes nothing."""
+        now, which takes some requests for each. And what could not be asked, by URL. Writes only what tells
+        the store's time."""
         if not exact:
             return running(self.status()), {}
         found: dict[str, tuple[RunningStatus, ...]] = {}
@@ -136,7 +137,7 @@ class Fleet:
         return tuple(one for url in datasets for one in found.get(url, ())), problems
 
     def check(self) -> list[Finding]:
-        """What is wrong with it, and what to do. Writes nothing."""
+        """What is wrong with it, and what to do. Writes only what tells the store's time."""
         datasets, problems = self.datasets()
         return list(check_fleet(self.status(), datasets, problems))
 

@@ -73,6 +73,18 @@ def open_dataset(
     return sharing(opened, shared, SystemClock())
 
 
+def open_to_read(url: str, config: Config) -> Dataset:
+    """The dataset at `url`; whatever would write beside it is refused by its store."""
+    from lithify.clock import SystemClock
+    from lithify.datasets.waiting import command_waiting
+    from lithify.ids import RandomIds
+    from lithify.store.readonly import ReadOnlyStore
+
+    open_kind: Callable[..., Dataset] = registered_for(url).load().open
+    waiting = command_waiting(url, config)
+    return open_kind(url, config, SystemClock(), RandomIds(), ReadOnlyStore, waiting)
+
+
 def _open_dataset(
     url: str,
     config: Config,

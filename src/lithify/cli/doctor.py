@@ -95,8 +95,8 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
 
     clock, kind = SystemClock(), registered_for(url).load()
     now_ms, timeout_ms = clock.now_ms(), wiring.heartbeat_timeout_ms(config)
-    open_dataset = partial(wiring.open_dataset, url, config)
-    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=timeout_ms)
+    open_dataset = partial(wiring.open_to_read if read_only else wiring.open_dataset, url, config)
+    find = partial(status, clock=clock, heartbeat_timeout_ms=timeout_ms)
     found = list(kind.check(open_dataset, find, config, now_ms))
     yield from found
     if not read_only and found[0].severity is Severity.OK:

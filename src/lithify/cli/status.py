@@ -45,8 +45,9 @@ def status(
     *,
     given: Given,
 ) -> None:
-    """Say what runs, what waits and why, how far it is, and when the writer would stall. Writes nothing.
+    """Say what runs, what waits and why, how far it is, and when the writer would stall.
 
+    Writes nothing, but while something is under way an empty object by which the store tells its time.
     The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
     with (--set slatedb.l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
     awaits compaction, is compacted, skipped or deferred. With --watch and --json, each look is one line.
