@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
 from lithify.engine.versions import installed_version, newest_java
 from lithify.errors import EngineError, LithifyError, Refused
+from lithify.permissions import make_private
 from lithify.usercache import CACHE_VARIABLE, cache_folder
 
 SPARK_TIMEOUT_S = 300.0
@@ -55,14 +57,19 @@ def check_cache(environ: Mapping[str, str]) -> Finding:
     """The cache folder, where compiled code goes."""
     folder = cache_folder(environ)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder, may_be_shared=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        if all(kind.is_warmed_up(environ) for kind in all_registered()):
+            return ok("cache", f"compiled code is read from {folder}")
+        is_unsafe = error.errno == errno.EPERM
         return problem(
             "cache",
-            f"the cache folder {folder} cannot be written: {error.strerror or error}",
-            f"set {CACHE_VARIABLE} to a folder that can be; without one, code is compiled in every process",
+            f"the cache folder {folder} cannot be {'used' if is_unsafe else 'written'}: "
+            f"{error.strerror or error}",
+            f"set {CACHE_VARIABLE} to a folder that only this user can write; without one, code is compiled "
+            "in every process",
         )
     return ok("cache", f"compiled code is kept in {folder}")
 

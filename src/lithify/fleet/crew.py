@@ -473,8 +473,10 @@ class Crew:
 
     def _can_treat(self, url: str, catalog: Catalog) -> bool:
         """Whether the dataset can be open here with the settings of this catalog; then it is with the next
-        claim. A rule that is gone says nothing."""
-        rule = catalog.rule_for(url) or Rule(url)
+        claim. What no rule names is nobody's to work on, whoever hints at it."""
+        rule = catalog.rule_for(url)
+        if rule is None:
+            return False
         if not self._pool.forget(url) and self._rules[url].settings != rule.settings:
             return False
         self._rules[url] = rule
