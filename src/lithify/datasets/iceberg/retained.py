@@ -57,7 +57,7 @@ def retained_of(
     runs = read(ExpiryRuns(store, folder).read) or {}
     lost = ""
     if metadata is not None and (recorded := recorded_in(metadata)).keys:
-        lost = missing(recorded, read(StateFolder(store, folder, ids).read), readers, now_ms)
+        lost = missing(recorded, read(StateFolder(store, folder, ids).read), readers, store_ms() or 0)
     needed: list[Needed] = []
     if metadata is not None:
         needed += collect_needs(metadata, holds, (), ledger, (store_ms() if holds else None) or 0).by
