@@ -22,6 +22,7 @@ from lithify.datasets.slatedb import checks as database
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import setup, storage
+from lithify.engine.spark import SparkEngine
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
 from lithify.service.status import status
@@ -170,6 +171,21 @@ def test_spark_runs_a_task_or_says_why_not() -> None:
     found = setup.check_spark(broken, "spark://gone:7077")
     assert found.severity is Severity.PROBLEM
     assert "spark://gone:7077" in found.says
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "severity"),
+    [
+        ("local[1]", {}, Severity.OK),
+        ("local[1]", {"spark.authenticate": "false"}, Severity.WARNING),
+        ("spark://h:1", {}, Severity.WARNING),
+        ("spark://h:1", {"spark.authenticate": "true", "spark.authenticate.secret": "x"}, Severity.OK),
+        ("sc://h:1", {}, Severity.OK),
+    ],
+)
+def test_who_may_talk_to_the_driver(master: str, conf: dict[str, str], severity: Severity) -> None:
+    with SparkEngine(master, conf=conf) as engine:
+        assert setup.check_connections(engine.master, engine.is_open).severity is severity
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from lithify import __version__
-from lithify.compaction.finding import Finding, ok, problem
+from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.datasets.registry import all_registered
 from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
@@ -95,6 +95,18 @@ def check_spark(engine: Engine, master: str, python: str | None = None) -> Findi
             "Lithify and Python on every worker (or name their Python with PYSPARK_PYTHON)",
         )
     return judge_task(facts, here, master)
+
+
+def check_connections(master: str, is_open: bool) -> Finding:
+    """Who may talk to the driver."""
+    if not is_open:
+        return ok("connections", f"the driver at {master} talks to processes of its own application alone")
+    return warning(
+        "connections",
+        f"the driver at {master} authenticates nobody: whoever reaches its ports can run code as this user",
+        "set spark.authenticate and spark.authenticate.secret alike for the master, its workers and Lithify, "
+        "or let nobody else reach them",
+    )
 
 
 def judge_task(facts: TaskFacts, python: str, master: str) -> Finding:

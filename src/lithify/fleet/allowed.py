@@ -78,16 +78,16 @@ def _check_place(pattern: str, fleet: str, places: str) -> None:
                 f"rule {pattern}: names datasets outside of fleet.places ({', '.join(below)}); add the place "
                 "there, for each process, or remove the rule"
             )
-    elif _is_here(url) and not _is_here(canonical(fleet)):
+    elif "://" not in url and not _is_here(canonical(fleet)):
         raise Refused(
             f"rule {pattern}: names a folder of this machine, and the catalog of the fleet lies in a store; "
             f"list the folder in fleet.places, for each process, or remove the rule"
         )
 
 
-def _is_here(url: str) -> bool:
-    """Whether it is a path of this machine."""
-    return "://" not in url
+def _is_here(fleet: str) -> bool:
+    """Whether its folder is on this machine, or in this process."""
+    return "://" not in fleet or fleet.startswith("memory://")
 
 
 def _is_allowed(name: str, value: str, config: Config) -> bool:

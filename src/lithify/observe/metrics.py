@@ -66,6 +66,11 @@ def no_others(url: str) -> Mapping[str, str]:
     return {}
 
 
+def _whole(label: str) -> str:
+    """The label with half characters escaped, as a path that is no text has them: Prometheus reads UTF-8."""
+    return label if label.isascii() else label.encode(errors="backslashreplace").decode()
+
+
 class _WithOtherNames(Collector):
     """What is in `registry`, and again what has another name."""
 
@@ -75,6 +80,10 @@ class _WithOtherNames(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
+            family.samples = [
+                sample._replace(labels={name: _whole(text) for name, text in sample.labels.items()})
+                for sample in family.samples
+            ]
             yield family
             yield from self._again(family)
 
