@@ -29,6 +29,7 @@ from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting
 from lithify.datasets.kind import Dataset
 from lithify.datasets.slatedb.backlog import backlog
+from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.commit import Commit, is_committed
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
@@ -197,6 +198,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
                 f"{self.url} is a clone that is not initialized yet; "
                 "open it with SlateDB once, then try again"
             )
+        if too_old := why_too_old(manifest):
+            raise Refused(f"{self.url}: {too_old}")
         epoch = manifest.compactor_epoch
         if ledger is not None and ledger.epoch > epoch:
             raise CorruptObject(
@@ -353,8 +356,11 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def propose(self, snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD) -> Plan:
         policy, times = self.options.policy, self.options.segment_times
         if times is None:
-            return propose(snapshot, ledger, policy, held=held)
-        return propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms(), held)
+            plan = propose(snapshot, ledger, policy, held=held)
+        else:
+            plan = propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms(), held)
+        too_old = why_too_old(snapshot)
+        return plan if too_old is None else replace(plan, notes=(*plan.notes, f"{self.url}: {too_old}"))
 
     def segments(self, snapshot: Manifest, ledger: SlateLedger) -> SegmentTimeline | None:
         """The segments as a timeline; `None` where nothing tells their times (pure)."""
@@ -409,6 +415,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
         """Cut the compaction into ranges of about one output SST each, or less where slots are free."""
         owner = compaction.worker
+        if too_old := why_too_old(snapshot):
+            raise Refused(f"compaction {compaction.id}: {too_old}")
 
         def reporting(index: int) -> Reporting | None:
             if owner is None:

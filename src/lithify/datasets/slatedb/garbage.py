@@ -38,6 +38,7 @@ from functools import partial
 from lithify.clock import Clock
 from lithify.datasets.collecting import Due, carried_out
 from lithify.datasets.slatedb import retention
+from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.detach import Detacher
 from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
@@ -302,6 +303,8 @@ class _Collection:
         manifest = decode_manifest(version.data, self._manifests.key(version.id))
         if not manifest.initialized:
             raise Refused(f"{where} is a clone that is still being made; collect its garbage afterwards")
+        if too_old := why_too_old(manifest):
+            raise Refused(f"{where}: {too_old}")
         return manifest
 
     def _listed_notes(self, kind: Kind) -> list[ObjectMeta]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -242,7 +243,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
             f"{name}: manifest format version {version} is not known; this version of Lithify knows "
             f"{' and '.join(map(str, decoders))}"
         )
-    manifest = decoders[version](data[_VERSION.size :], name)
+    manifest = replace(decoders[version](data[_VERSION.size :], name), format_version=version)
     if problem := manifest_problem(manifest):
         raise CorruptObject(name, problem)
     return manifest
