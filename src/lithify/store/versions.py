@@ -56,7 +56,8 @@ gone although the boundary does not say so, or is another. That is checked
 
 1. wherever the boundary is read by a search: by who finds successors, by `confirmed`, and by each
    `MAX_TRUSTED_LOOKS`th search that finds nothing;
-2. before a version is created on top of one that was last known to be there more than `FRESH_S` ago;
+2. before a version is created on top of one that was last known to be there more than `FRESH_S` ago, on a
+   disk always;
 3. beside step 3 of publishing. Where it is too late then, because all of this happened meanwhile, the version
    that was just created is deleted again, if what else there is shows that it is of another history: versions
    below it that came after the one it was built on. (Nothing else shows that: an old collector without a
@@ -135,6 +136,8 @@ _BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
 _MAX_SHOWN_BYTES = 40
 _WHOLE_SECOND_MS = 1_000
 """Some stores count in seconds only."""
+_DISK = "file:"
+"""Where a look costs next to nothing, and a copy may keep the times of a backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +420,8 @@ class VersionedFiles:
     def _founded(self, base: Version | None) -> Version | None:
         """The version to build on, once it is known to be there; `Replaced` when it is not."""
         self._check_bond()
-        if base is None or self._now_s() - base.there_s < FRESH_S:
+        is_free = self._store.url.startswith(_DISK)
+        if base is None or (self._now_s() - base.there_s < FRESH_S and not is_free):
             return base
         there = self._still_there(base)
         self._check_history(base, there)
