@@ -120,7 +120,7 @@ class Watching(Fleet):
 
     def open(self, url: str, rule: Rule) -> SlateDataset:
         self.opened[url] += 1
-        config = wiring.config_of(rule, self.config)
+        config = wiring.config_of(rule, self.config, str(self.folder))
         return SlateKind().open(url, config, self.clock, self.ids, self._wrapped, Waiting())
 
     def _wrapped(self, store: ObjectStore) -> ObjectStore:
