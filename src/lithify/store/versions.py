@@ -82,7 +82,7 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -136,6 +136,8 @@ _BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
 _MAX_SHOWN_BYTES = 40
 _WHOLE_SECOND_MS = 1_000
 """Some stores count in seconds only."""
+_YOUNG_S = 60.0
+"""No collector takes versions that are younger."""
 _DISK = "file:"
 """Where a look costs next to nothing, and a copy may keep the times of a backup."""
 
@@ -172,6 +174,15 @@ class Bond:
 
     def __init__(self) -> None:
         self._broken: Replaced | None = None
+        self._files: list[VersionedFiles] = []
+
+    def join(self, files: VersionedFiles) -> None:
+        """These stand or fall with the others."""
+        self._files.append(files)
+
+    def others(self, files: VersionedFiles) -> Sequence[VersionedFiles]:
+        """All but these."""
+        return [other for other in self._files if other is not files]
 
     def check(self) -> None:
         """`Replaced` once it is broken."""
@@ -254,6 +265,10 @@ class VersionedFiles:
         self.folder = folder
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._bond = bond
+        if bond is not None:
+            bond.join(self)
+        self._lost: Version | None = None
+        """The version that was found to be gone, or another."""
         self._listed_s = float("-inf")
         """When the folder was last listed."""
         self._store = store
@@ -366,10 +381,18 @@ class VersionedFiles:
         `VersionConflict` when another party was faster. Any other `StoreError` leaves the outcome
         unknown: what was written may still become the next version.
         """
-        base = self._founded(base)
-        version = self._create(base, data)
+        version, base = self._create_on(base, data)
         self._prove(version, base)
         return version
+
+    def _create_on(self, base: Version | None, data: bytes) -> tuple[Version, Version | None]:
+        """Steps 1 and 2, and what was built on."""
+        base = self._founded(base)
+        try:
+            return self._create(base, data), base
+        except VersionConflict:
+            self._check_there(base)  # what is there in its place may be of another history
+            raise
 
     def _create(self, base: Version | None, data: bytes) -> Version:
         """Steps 1 and 2."""
@@ -399,14 +422,14 @@ class VersionedFiles:
             raise
 
     def _check_counts(self, version: Version, base: Version | None) -> None:
-        boundary, there = both(self.boundary, partial(self._still_there, base or _NONE))
+        boundary, why_not = both(self.boundary, partial(self._why_not_there, base))
         if version.id <= boundary:
             raise VersionConflict(
                 f"{self.key(version.id)}: later versions exist and this one had been collected already"
             )
-        if there is None and base is not None and base.id > self.boundary():
-            self._take_back(version, base)
-            raise self._replaced(base)
+        if why_not is not None:
+            self._take_back(version)
+            raise why_not
 
     # A history that was replaced
 
@@ -420,12 +443,39 @@ class VersionedFiles:
     def _founded(self, base: Version | None) -> Version | None:
         """The version to build on, once it is known to be there; `Replaced` when it is not."""
         self._check_bond()
-        is_free = self._store.url.startswith(_DISK)
-        if base is None or (self._now_s() - base.there_s < FRESH_S and not is_free):
-            return base
-        there = self._still_there(base)
-        self._check_history(base, there)
-        return base if there is None else there
+        if base is None:
+            self._check_others()
+            return None
+        return base if self._is_fresh(base) else self._check_version(base)
+
+    def _is_fresh(self, version: Version) -> bool:
+        return self._now_s() - version.there_s < FRESH_S and not self._store.url.startswith(_DISK)
+
+    def _check_version(self, version: Version) -> Version:
+        there = self._still_there(version)
+        self._check_history(version, there)
+        return version if there is None else there
+
+    def _check_there(self, base: Version | None) -> None:
+        """`Replaced` when what was built on is not there. Where nothing was, it is what the others have."""
+        if base is not None:
+            self._check_version(base)
+        else:
+            self._check_others(is_sure=True)
+
+    def _check_others(self, *, is_sure: bool = False) -> None:
+        """`Replaced` when the files that these stand or fall with are of another history."""
+        for other in self._bond.others(self) if self._bond is not None else ():
+            seen = other._seen
+            if seen is not None and (is_sure or not other._is_fresh(seen.version)):
+                other._check_version(seen.version)
+
+    def _why_not_there(self, base: Version | None) -> Replaced | None:
+        try:
+            self._check_there(base)
+        except Replaced as error:
+            return error
+        return None
 
     def _still_there(self, version: Version) -> Version | None:
         """The version as known to be there now; `None` when it is gone, or another is in its place."""
@@ -454,22 +504,47 @@ class VersionedFiles:
             "was deleted, made anew or restored from a backup, so nothing known of it holds any more"
         )
         with self._remembering:
-            self._seen = None
+            self._seen, self._lost = None, version
         if self._bond is not None:
             self._bond.break_off(error)
         return error
 
-    def _take_back(self, version: Version, base: Version) -> None:
-        """Delete what was just created, if it is sure that it is on top of another history: versions below it
-        came after its base was there. Another program that follows it already keeps it."""
-        passed_ms = (self._now_s() - base.there_s) * 1000
+    def _take_back(self, version: Version) -> None:
+        """Delete what was just created, if it is sure that it is on top of another history. Another program
+        that follows it already keeps it."""
         metas = dict(self.listed())
         mine = metas.pop(version.id, None)
         if mine is None or any(version_id > version.id for version_id in metas):
             return
-        since_ms = mine.last_modified_ms - passed_ms - _WHOLE_SECOND_MS
-        if any(meta.last_modified_ms >= since_ms for version_id, meta in metas.items()):
+        lost, at_ms = self._lost, mine.last_modified_ms
+        is_another = lost is not None and self._came_later(lost, metas, at_ms)
+        since_s = None if lost is None else self._now_s() - lost.there_s
+        others = self._bond.others(self) if self._bond is not None else ()
+        if is_another or any(other._is_another(at_ms, since_s) for other in others):
             self._store.delete(self.key(version.id))
+
+    def _is_another(self, at_ms: int, since_s: float | None) -> bool:
+        """Whether it is sure at this time of the store that another history lies here, or none any more, than
+        the one that was seen; or where none was seen than lay here so many seconds ago."""
+        metas, seen = dict(self.listed()), self._seen
+        lost = self._lost or (None if seen is None else seen.version)
+        if lost is None:
+            # No collector takes what is so young, so the version of that time would be there.
+            is_all_new = all(self._is_since(meta, at_ms, since_s or 0.0) for meta in metas.values())
+            return since_s is not None and since_s < _YOUNG_S and is_all_new
+        if lost is _NONE or self._still_there(lost) is not None or lost.id <= self.boundary():
+            return False
+        return not metas or self._came_later(lost, metas, at_ms)
+
+    def _came_later(self, lost: Version, metas: Mapping[int, ObjectMeta], at_ms: int) -> bool:
+        """Whether versions up to the one that is lost came after that one was last there: in a history they
+        follow each other. The time is the store's."""
+        passed_s = self._now_s() - lost.there_s
+        return any(i <= lost.id and self._is_since(meta, at_ms, passed_s) for i, meta in metas.items())
+
+    def _is_since(self, meta: ObjectMeta, at_ms: int, passed_s: float) -> bool:
+        """Whether an object was written in the last so many seconds before a time of the store."""
+        return meta.last_modified_ms >= at_ms - passed_s * 1000 - _WHOLE_SECOND_MS
 
     def update(self, change: Change, clock: Clock, rng: random.Random) -> Version | None:
         """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
@@ -484,8 +559,7 @@ class VersionedFiles:
         written: list[tuple[Version, Version | None]] = []
 
         def create(base: Version | None, data: bytes) -> Version:
-            base = self._founded(base)
-            written.append((self._create(base, data), base))
+            written.append(self._create_on(base, data))
             return written[-1][0]
 
         version = self._update(change, clock, rng, create)
