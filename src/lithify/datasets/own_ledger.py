@@ -127,7 +127,7 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return True
 
     def confirm(self) -> None:
-        both(self.snapshot, self._ledger.files.confirmed)
+        self._ledger.files.confirmed()
 
     def store_ms(self) -> int | None:
         return self._store_time.now_ms()

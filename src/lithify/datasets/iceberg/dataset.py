@@ -173,6 +173,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
     # Reading
 
+    def confirm(self) -> None:
+        both(self.load, self._ledger.files.confirmed)
+
     def load(self) -> Table:
         """The table as it is now. `Replaced` when it is not the one this dataset was opened on."""
         table = load_table(self._catalog, self._identifier)
