@@ -114,7 +114,7 @@ class Watching(Fleet):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.requests = 0
+        self.asked_for = 0
         self.at: int | None = None
         self.event: Callable[[], object] = lambda: None
 
@@ -127,8 +127,8 @@ class Watching(Fleet):
         return _Told(store, self)
 
     def asked(self) -> None:
-        self.requests += 1
-        if self.requests == self.at:
+        self.asked_for += 1
+        if self.asked_for == self.at:
             self.event()
 
 
@@ -210,13 +210,14 @@ def test_at_any_request(fleet: Watching, templates: Templates, change: Change, p
     fleet.crew()
     fleet.run(40)
     assert fleet.is_compacted(path)
-    requests = fleet.requests
+    requests = fleet.asked_for
     for at in range(part + 1, requests + 1, 4):
         found = Watching(fleet.folder)
         with playing(found):
             _remove(path)
             put_back(templates.old, path)
-            found.at, wanted = at, [templates.old]
+            found.at = at
+            wanted: list[Path | None] = [templates.old]
             found.event = lambda: wanted.append(change(path, templates))  # noqa: B023
             found.keeper()
             found.crew()

@@ -32,7 +32,7 @@ from tests.service.test_away import LIMIT_S, SETTINGS, Seen, committed, know
 
 def fill(target: str | Path, name: bytes, flushes: int = 5, **options: object) -> dict[bytes, bytes]:
     """The rows that it has then."""
-    rows = {}
+    rows: dict[bytes, bytes] = {}
     with open_db(target, **options) as database:  # type: ignore[arg-type]
         for n in range(flushes):
             written = {b"%02d" % key: b"%s %d" % (name, n) for key in range(20)}
