@@ -38,6 +38,7 @@ _FORGED = re.compile(
     rf'(?:{texts.WORD} (?:ERROR )?forged|lithify_{texts.WORD}|{{"level": "ERROR", "message": "{texts.WORD}")'
 )
 _COLUMNS, _ROWS = 120, 50
+_NAMES_SHARE = 0.05
 _TEXTS_IN_A_CASE = (1, 1, 2, 4, 8)
 """One may be refused before another is reached; many are shown together."""
 
@@ -88,11 +89,11 @@ def _put(copy: Copy, kind: str, rng: random.Random, trap: Trap) -> str:
     # As often an object of each folder and ending as another, however many there are of it.
     kinds = sorted({(path.parent.name, path.suffix) for path in files})
     for _ in range(50):
-        if rng.random() < 0.05:
-            return inject_name(copy.root, rng, make)
         folder, suffix = rng.choice(kinds)
         path = rng.choice([p for p in files if (p.parent.name, p.suffix) == (folder, suffix)])
         try:
+            if rng.random() < _NAMES_SHARE:
+                return inject_name(copy.root, rng, make)
             return f"{folder}/*{suffix}: {inject(path, rng, make)}"
         except (Nowhere, ValueError, TypeError, AttributeError, LookupError, OverflowError):
             continue  # the format cannot say this

@@ -23,7 +23,7 @@ Place = tuple[Any, ...]
 _KEY = "\0key"
 """At the end of a place: the key itself."""
 _NAMES = ("lithify.x", "py-io-impl", "write.py-location-provider.impl", "s3.endpoint", "comment", "owner")
-_MAX_NAME_BYTES = 200
+_MAX_NAME_BYTES = 100
 
 
 class Nowhere(Exception):
