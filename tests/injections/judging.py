@@ -17,6 +17,7 @@ import random
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +39,9 @@ _FORGED = re.compile(
     rf'(?:{texts.WORD} (?:ERROR )?forged|lithify_{texts.WORD}|{{"level": "ERROR", "message": "{texts.WORD}")'
 )
 _COLUMNS, _ROWS = 120, 50
+_NAMES_SHARE = 0.05
+_EVERYWHERE_SHARE = 0.5
+"""One object of several may be an old one that nothing reads."""
 _TEXTS_IN_A_CASE = (1, 1, 2, 4, 8)
 """One may be refused before another is reached; many are shown together."""
 
@@ -85,18 +89,29 @@ def _put(copy: Copy, kind: str, rng: random.Random, trap: Trap) -> str:
         return texts.text(kind, rng, trap.folder, trap.port)
 
     files = sorted(path for path in copy.root.rglob("*") if path.is_file())
-    # As often an object of each folder and ending as another, however many there are of it.
-    kinds = sorted({(path.parent.name, path.suffix) for path in files})
+    # As often an object of each kind as another, however many there are of it.
+    kinds = sorted(set(map(_kind, files)))
     for _ in range(50):
-        if rng.random() < 0.05:
-            return inject_name(copy.root, rng, make)
-        folder, suffix = rng.choice(kinds)
-        path = rng.choice([p for p in files if (p.parent.name, p.suffix) == (folder, suffix)])
+        folder, suffix = kind_of_file = rng.choice(kinds)
+        alike = [path for path in files if _kind(path) == kind_of_file]
         try:
-            return f"{folder}/*{suffix}: {inject(path, rng, make)}"
+            if rng.random() < _NAMES_SHARE:
+                return inject_name(copy.root, rng, make)
+            field, where = inject(rng.choice(alike), rng, make)
+            if field and rng.random() < _EVERYWHERE_SHARE:
+                where = f"all {where}"
+                for path in alike:
+                    with suppress(Nowhere):
+                        inject(path, rng, make, field)
+            return f"{folder}/*{suffix}: {where}"
         except (Nowhere, ValueError, TypeError, AttributeError, LookupError, OverflowError):
             continue  # the format cannot say this
     return "nowhere"
+
+
+def _kind(path: Path) -> tuple[str, str]:
+    """The folder that an object is in, without what differs between folders of a kind, and its ending."""
+    return re.sub(r"[0-9A-Za-z-]{20,}|\d+", "#", path.parent.name), path.suffix
 
 
 def _carry_out(command: str, copy: Copy, verdict: Verdict) -> Iterator[str]:

@@ -23,29 +23,35 @@ Place = tuple[Any, ...]
 _KEY = "\0key"
 """At the end of a place: the key itself."""
 _NAMES = ("lithify.x", "py-io-impl", "write.py-location-provider.impl", "s3.endpoint", "comment", "owner")
-_MAX_NAME_BYTES = 200
+_FREE = ("properties", "settings", "options", "summary")
+_HOT = (
+    *("path", "location", "file", "manifest", "properties", "uri", "url", "store", "options", "settings"),
+    *("pattern", "owner", "reason", "worker", "holder", "host", "name", "tenant", "checkpoint", "kind"),
+)
+_MAX_NAME_BYTES = 100
 
 
 class Nowhere(Exception):
     """There is no text in the object."""
 
 
-def inject(path: Path, rng: random.Random, make: Make) -> str:
-    """Replace one text in an object by what `make` gives; say which. `Nowhere` when it has none."""
+def inject(path: Path, rng: random.Random, make: Make, field: str = "") -> tuple[str, str]:
+    """Replace texts in an object by what `make` gives; return the name of their field, and say where that is.
+    It is one text of any field, or all of the `field` that is named. `Nowhere` when there is none."""
     data = path.read_bytes()
     if path.suffix == ".avro":
-        return _in_avro(path, rng, make)
+        return _in_avro(path, rng, make, field)
     if path.suffix == ".parquet":
-        return _in_parquet(path, rng, make)
+        return _in_parquet(path, rng, make, field)
     if path.suffix in (".manifest", ".compactions"):
-        return _in_flatbuffer(path, data, rng, make)
+        return _in_flatbuffer(path, data, rng, make, field)
     try:
         document = json.loads(data)
     except ValueError:
         return _in_text(path, data, rng, make)
-    changed, where = _changed(document, rng, make)
+    changed, name = _changed(document, rng, make, field)
     path.write_text(json.dumps(changed))
-    return where
+    return name, name
 
 
 def inject_name(folder: Path, rng: random.Random, make: Make) -> str:
@@ -74,21 +80,37 @@ def _places(value: Any, place: Place = ()) -> Iterator[Place]:
             yield from _places(part, (*place, n))
 
 
-def _changed(value: Any, rng: random.Random, make: Make) -> tuple[Any, str]:
-    places = list(_places(value))
+def _changed(value: Any, rng: random.Random, make: Make, field: str) -> tuple[Any, str]:
+    places = [place for place in _places(value) if field in ("", _name(place))]
     if not places:
         raise Nowhere
-    # As often a field of each name as another, however many there are of it.
-    names = sorted({_name(place) for place in places})
-    name = rng.choice(names)
-    place = rng.choice([place for place in places if _name(place) == name])
-    if name.endswith("properties.key") and rng.random() < 0.5:
-        return _with(value, (*place[:-2], rng.choice(_NAMES)), make()), f"{name} added"
-    return _with(value, place, make()), name
+    name = _chosen({_name(place) for place in places}, rng)
+    places = [place for place in places if _name(place) == name]
+    if name.endswith("properties.key"):
+        for added in rng.sample(_NAMES, 3):
+            value = _with(value, (*places[0][:-2], added), make())
+        return value, name
+    for place in places if field else [rng.choice(places)]:
+        value = _with(value, place, make())
+    return value, name
+
+
+def _chosen(names: set[str], rng: random.Random) -> str:
+    """One of the names of fields, as often as another, however many fields have it; half of the time one that
+    a program may take for more than data."""
+    hot = sorted(name for name in names if any(word in name.lower() for word in _HOT))
+    return rng.choice(hot if hot and rng.random() < 0.5 else sorted(names))
 
 
 def _name(place: Place) -> str:
-    return ".".join("key" if part == _KEY else part for part in place[-3:] if isinstance(part, str))
+    """The name of the field that a place is in; users name the keys of some objects."""
+    if place and place[-1] == _KEY:
+        above = [part for part in place[:-2] if isinstance(part, str)]
+        return ".".join((*above[-2:], "key"))
+    names = [part for part in place if isinstance(part, str)]
+    if len(names) > 1 and names[-2] in _FREE:
+        names[-1] = "value"
+    return ".".join(names[-3:])
 
 
 def _with(value: Any, place: Place, text: str) -> Any:
@@ -107,56 +129,52 @@ def _with(value: Any, place: Place, text: str) -> Any:
     return type(value)(parts)
 
 
-def _in_avro(path: Path, rng: random.Random, make: Make) -> str:
+def _in_avro(path: Path, rng: random.Random, make: Make, field: str) -> tuple[str, str]:
     before = read_avro(path)
-    if rng.random() < 0.3:
+    if not field and rng.random() < 0.3:
         key = rng.choice(sorted(before.said))
         try:
-            changed, where = _changed(json.loads(before.said[key]), rng, make)
-            after, where = json.dumps(changed), f"{key}: {where}"
+            changed, name = _changed(json.loads(before.said[key]), rng, make, "")
+            after = json.dumps(changed)
         except (ValueError, Nowhere):
-            after, where = make(), key
+            after, name = make(), key
         write_avro(path, replace(before, said={**before.said, key: after}))
-        return f"what a manifest says of itself: {where}"
-    changed, where = _changed(list(before.records), rng, make)
-    write_avro(path, replace(before, records=changed))
-    return f"a manifest's {where}"
+        return "", f"what a manifest says of itself: {key}: {name}"
+    records, name = _changed(list(before.records), rng, make, field)
+    write_avro(path, replace(before, records=records))
+    return name, f"a manifest's {name}"
 
 
-def _in_parquet(path: Path, rng: random.Random, make: Make) -> str:
+def _in_parquet(path: Path, rng: random.Random, make: Make, field: str) -> tuple[str, str]:
     table = pq.read_table(path)
-    if rng.random() < 0.5:
-        column = rng.choice(table.column_names)
-        table = table.rename_columns([make() if name == column else name for name in table.column_names])
-        where = "the name of a column"
-    else:
+    name = field or rng.choice((*table.column_names, "metadata"))
+    if name == "metadata":
         table = table.replace_schema_metadata({make(): make(), "iceberg.schema": make()})
-        where = "metadata of a footer"
+    else:
+        table = table.rename_columns([make() if name == column else column for column in table.column_names])
     pq.write_table(table, path)
-    return where
+    return name, f"a footer's {name}"
 
 
-def _in_flatbuffer(path: Path, data: bytes, rng: random.Random, make: Make) -> str:
+def _in_flatbuffer(path: Path, data: bytes, rng: random.Random, make: Make, field: str) -> tuple[str, str]:
     (version,) = struct.unpack(">H", data[:2])
     shape: Any = ledger_codec._LEDGER
     if path.suffix == ".manifest":
         shape = manifest_codec._MANIFEST_V1 if version == 1 else manifest_codec._MANIFEST_V2
     record = read(data[2:], shape, "sound")
-    changed, where = _changed_record(record, rng, make)
-    path.write_bytes(data[:2] + write(shape, changed))
-    return where
-
-
-def _changed_record(record: Any, rng: random.Random, make: Make) -> tuple[Any, str]:
-    """A named tuple of such: texts, fields that are none where a text may stand, and bytes."""
-    places = [place for place in _record_places(record, ()) if place]
-    fields = sorted({place[-1] for place in places if isinstance(place[-1], str)})
-    field = rng.choice(fields)
-    place = rng.choice([place for place in places if place[-1] == field])
-    return _with_field(record, place, make()), f"{path_of(place)}"
+    places = [place for place in _record_places(record, ()) if place and field in ("", path_of(place))]
+    if not places:
+        raise Nowhere
+    name = _chosen({path_of(place) for place in places}, rng)
+    places = [place for place in places if path_of(place) == name]
+    for place in places if field else [rng.choice(places)]:
+        record = _with_field(record, place, make())
+    path.write_bytes(data[:2] + write(shape, record))
+    return name, name
 
 
 def path_of(place: Place) -> str:
+    """The fields that lead to a place."""
     return ".".join(str(part) for part in place if isinstance(part, str))
 
 
@@ -189,7 +207,7 @@ def _with_field(value: Any, place: Place, text: str) -> Any:
     )
 
 
-def _in_text(path: Path, data: bytes, rng: random.Random, make: Make) -> str:
+def _in_text(path: Path, data: bytes, rng: random.Random, make: Make) -> tuple[str, str]:
     """A word in bytes of no known format, or in lines of text; of bytes as long as before."""
     words = list(re.finditer(rb"[A-Za-z0-9_:/.-]{4,}", data[: 1 << 20]))
     if not words:
@@ -199,4 +217,4 @@ def _in_text(path: Path, data: bytes, rng: random.Random, make: Make) -> str:
     if b"\0" in data:
         new = new[: len(word[0])].ljust(len(word[0]), b" ")
     path.write_bytes(data[: word.start()] + new + data[word.end() :])
-    return f"a word of {path.suffix or path.name}"
+    return "", f"a word of {path.suffix or path.name}"

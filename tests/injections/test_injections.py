@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import random
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import obstore
 import pyarrow.fs
 import pytest
+from pyiceberg.io import FileIO, load_file_io
 
+from lithify.datasets.iceberg.closed_catalogs import ClosedCatalog
+from lithify.datasets.iceberg.reach import Reach
+from tests.fuzz.running import run
 from tests.injections import texts
 from tests.injections.judging import PAGES, play, printed_badly
+from tests.injections.places import Nowhere, inject
 from tests.injections.trap import Trap
-from tests.injections.worlds import WORLDS, World, copied, made
+from tests.injections.worlds import DATASET, WORLDS, World, copied, made
 
 SEED, CASES = 7, 60
 
@@ -63,6 +70,40 @@ def test_the_same_case_puts_the_same_text_to_the_same_place(world: World, prepar
     found = [play(world, prepared / "prepared", prepared / "place", trap, SEED, 3).where for _ in range(2)]
     assert found[0] == found[1]
     assert copied(world, prepared / "prepared", prepared / "place").root.exists()
+
+
+def _with_all_properties(self: ClosedCatalog, properties: Any = None, location: str | None = None) -> FileIO:
+    return load_file_io({**self.properties, **(properties or {})}, location)
+
+
+BROKEN: dict[str, tuple[str, str, type[object], str, Any]] = {
+    "properties.key": ("code", "plan", ClosedCatalog, "_load_file_io", _with_all_properties),
+    "data_file.file_path": ("path", "compact --take-over", Reach, "allows", lambda *_: True),
+}
+"""By field: what is put there, the command that meets it, and the rule that is broken."""
+
+
+@pytest.mark.parametrize("field", BROKEN)
+def test_a_broken_rule_is_noticed(tmp_path: Path, trap: Trap, field: str) -> None:
+    kind, command, owner, rule, broken = BROKEN[field]
+    world, rng = WORLDS["tables"], random.Random(1)
+    made(world, tmp_path / "prepared", tmp_path / "place")
+
+    def sprung() -> int:
+        found = 0
+        for _ in range(20):
+            copy = copied(world, tmp_path / "prepared", tmp_path / "place")
+            for path in (copy.root / "db" / "events" / "metadata").iterdir():
+                with suppress(Nowhere):
+                    inject(path, rng, lambda: texts.text(kind, rng, trap.folder, trap.port), field)
+            with trap.watching(), suppress(SystemExit):
+                run([*command.split(), copy.names[DATASET], *copy.options])
+            found += bool(trap.sprung)
+        return found
+
+    assert sprung() == 0
+    with mock.patch.object(owner, rule, broken):
+        assert sprung()
 
 
 TOUCHES: dict[str, Callable[[Trap], object]] = {

@@ -10,7 +10,7 @@ WORD = "TRAPPED"
 TAG = "trapped-tag"
 MODULE = "trapped_module"
 LONG_CHARS = 1_000_000
-KINDS = ("code", "path", "host", "program", "escape", "line", "markup", "format", "long")
+KINDS = ("code", "code", "path", "path", "host", "program", "escape", "line", "markup", "format", "long")
 
 
 def text(kind: str, rng: random.Random, folder: Path, port: int) -> str:
@@ -27,7 +27,7 @@ def _code(folder: Path, port: int) -> list[str]:
         "pydoc.pipepager",
         "os.system",
         "shutil:rmtree",
-        "builtins.breakpoint",
+        "builtins.exec",
         f"cos\nsystem\n(S'touch {folder}/made'\ntR.",
     ]
 
