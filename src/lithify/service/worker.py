@@ -4,8 +4,8 @@ Each `tick`:
 
 1. takes in the ranges that finished since the last one;
 2. reads the ledger; what is no longer its own is cancelled and dropped (it was reclaimed). A ledger may stay
-   where it is when its dataset is made anew, so without a coordinator beside it, it is confirmed now and then
-   that the dataset is the one that was opened (`Replaced`);
+   where it is when its dataset is made anew, so a worker without a coordinator beside it confirms before its
+   first claim, and every `CONFIRM_EVERY_S`, that the dataset is the one that was opened (`Replaced`);
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
    what goes on, when one is due and enough bytes have moved (`lithify.service.heartbeats`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
@@ -115,7 +115,7 @@ class Worker:
         self._is_there = False
         """Whether the dataset is known to be there, without a ledger."""
         self._is_beside_coordinator = False
-        self._confirmed_s = clock.monotonic_s()
+        self._confirmed_s = float("-inf")
 
     @property
     def id(self) -> str:

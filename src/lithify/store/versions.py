@@ -82,7 +82,7 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -136,8 +136,6 @@ _BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
 _MAX_SHOWN_BYTES = 40
 _WHOLE_SECOND_MS = 1_000
 """Some stores count in seconds only."""
-_YOUNG_S = 60.0
-"""No collector takes versions that are younger."""
 _DISK = "file:"
 """Where a look costs next to nothing, and a copy may keep the times of a backup."""
 
@@ -510,41 +508,26 @@ class VersionedFiles:
         return error
 
     def _take_back(self, version: Version) -> None:
-        """Delete what was just created, if it is sure that it is on top of another history. Another program
-        that follows it already keeps it."""
-        metas = dict(self.listed())
-        mine = metas.pop(version.id, None)
-        if mine is None or any(version_id > version.id for version_id in metas):
+        """Delete the version that was just created, if it is sure that it stands in another history. Another
+        program that follows it already keeps it."""
+        listed = dict(self.listed())
+        mine = listed.get(version.id)
+        if mine is None or max(listed) > version.id:
             return
-        lost, at_ms = self._lost, mine.last_modified_ms
-        is_another = lost is not None and self._came_later(lost, metas, at_ms)
-        since_s = None if lost is None else self._now_s() - lost.there_s
         others = self._bond.others(self) if self._bond is not None else ()
-        if is_another or any(other._is_another(at_ms, since_s) for other in others):
+        if any(files._is_another(mine.last_modified_ms) for files in (self, *others)):
             self._store.delete(self.key(version.id))
 
-    def _is_another(self, at_ms: int, since_s: float | None) -> bool:
-        """Whether it is sure at this time of the store that another history lies here, or none any more, than
-        the one that was seen; or where none was seen than lay here so many seconds ago."""
-        metas, seen = dict(self.listed()), self._seen
-        lost = self._lost or (None if seen is None else seen.version)
-        if lost is None:
-            # No collector takes what is so young, so the version of that time would be there.
-            is_all_new = all(self._is_since(meta, at_ms, since_s or 0.0) for meta in metas.values())
-            return since_s is not None and since_s < _YOUNG_S and is_all_new
-        if lost is _NONE or self._still_there(lost) is not None or lost.id <= self.boundary():
+    def _is_another(self, at_ms: int) -> bool:
+        """Whether it is sure, at this time of the store, that the history that was seen here is gone: nothing
+        is there, or versions up to the one seen last came after that was last there. In one history they
+        come before it, whatever a collector takes."""
+        lost = self._lost or (None if self._seen is None else self._seen.version)
+        if lost is None or lost is _NONE or self._still_there(lost) is not None or lost.id <= self.boundary():
             return False
-        return not metas or self._came_later(lost, metas, at_ms)
-
-    def _came_later(self, lost: Version, metas: Mapping[int, ObjectMeta], at_ms: int) -> bool:
-        """Whether versions up to the one that is lost came after that one was last there: in a history they
-        follow each other. The time is the store's."""
-        passed_s = self._now_s() - lost.there_s
-        return any(i <= lost.id and self._is_since(meta, at_ms, passed_s) for i, meta in metas.items())
-
-    def _is_since(self, meta: ObjectMeta, at_ms: int, passed_s: float) -> bool:
-        """Whether an object was written in the last so many seconds before a time of the store."""
-        return meta.last_modified_ms >= at_ms - passed_s * 1000 - _WHOLE_SECOND_MS
+        listed = self.listed()
+        since_ms = at_ms - (self._now_s() - lost.there_s) * 1000 - _WHOLE_SECOND_MS
+        return not listed or any(i <= lost.id and meta.last_modified_ms >= since_ms for i, meta in listed)
 
     def update(self, change: Change, clock: Clock, rng: random.Random) -> Version | None:
         """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
