@@ -86,6 +86,8 @@ class Judge:
         self._facts = {name: _Facts(names=place.names) for name, place in world.places.items()}
         self._strays: set[str] = set()
         """Objects that were written in the place of a dataset, by processes that knew the one before."""
+        self._anew: set[str] = set()
+        """Datasets that were made anew."""
         self._said: dict[str, list[int]] = {}
         """When members wrote their objects, since these are there."""
         self._thresholds: list[tuple[int, int]] = []
@@ -140,6 +142,7 @@ class Judge:
             beats_ms=dict(since_ms),
             submitted_ms=dict(since_ms),
         )
+        self._anew.add(place.url)
         for shown in self._shown.values():
             shown.pop(place.url, None)
 
@@ -299,7 +302,8 @@ class Judge:
             shown = self._shown[process.member, attempt.worker]
             if sum(first < tick for first in shown.values()) >= SUSPECT_DATASETS:
                 excusable += 1
-            shown.setdefault(url, tick)
+            if url not in self._anew:  # a keeper forgets what it was shown, once it notices
+                shown.setdefault(url, tick)
         others = [name for name in peers.workers if name in self.plans and not self.plans[name].is_sick]
         is_there_another = any(not peers.faults.is_suspect(name) for name in others)
         if excusable:

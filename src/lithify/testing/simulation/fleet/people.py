@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lithify.errors import LithifyError
 from lithify.fleet import catalog_changes as changes
@@ -72,13 +72,13 @@ class MadeAnew:
     """Somebody deletes a dataset that is worked on, and makes another one in its place: at some time, or just
     before a process creates a version in it."""
 
-    def __init__(self, world: World, judge: Judge, place: Place) -> None:
+    def __init__(self, world: World, judge: Judge, place: Place, backup: Mapping[str, bytes]) -> None:
         self._world = world
         self._judge = judge
         self._place = place
+        self._backup = backup
         self._what = world.rng.choice(tuple(Anew))
         self._gap_ms = world.rng.choice((0, 0, 30_000))
-        self._backup = place.backup()
         self.is_over = False
 
     def run(self) -> None:

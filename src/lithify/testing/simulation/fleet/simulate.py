@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from lithify.fleet import catalog_changes as changes
@@ -92,11 +92,12 @@ def _play(world: World, judge: Judge) -> None:
     world.scheduler.spawn(lambda: person(world))
     world.scheduler.run_until(until_ms)
     _settle(world, judge, seats)
+    backups = {name: place.backup() for name, place in world.places.items()}
     _siege(world, judge, keepers, crews, joins)
     for one in arrivals:
         one.is_over = True
     _until_done(world, judge, rules.DONE, with_hot=True)
-    _make_anew(world, judge)
+    _make_anew(world, judge, backups)
     world.scheduler.run_until(world.now_ms + _REST_MS)
     judge.check_end()
     judge.is_quiet = True
@@ -169,10 +170,10 @@ def _pause(world: World, judge: Judge) -> None:
     restore(world)
 
 
-def _make_anew(world: World, judge: Judge) -> None:
+def _make_anew(world: World, judge: Judge, backups: Mapping[str, Mapping[str, bytes]]) -> None:
     plans = [plan for plan in world.scenario.shelves if plan.is_healthy and not plan.is_idle]
     place = world.places[world.rng.choice(plans).name]
-    anew = MadeAnew(world, judge, place)
+    anew = MadeAnew(world, judge, place, backups[place.plan.name])
     for unit in range(place.plan.units):
         place.add(unit, MIN_SOURCES)
     world.files.wakes.wake(place.url)
