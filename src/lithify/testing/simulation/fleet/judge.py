@@ -213,7 +213,11 @@ class Judge:
         before = None if old is None else old.state
         if before is not new.state:
             self._world.count(f"step: {new.state.value} by {process.kind}")
-        if not place.is_of_former(new.spec) and before is State.COMPACTED and new.state is not State.COMPLETED:
+        if (
+            not place.is_of_former(new.spec)
+            and before is State.COMPACTED
+            and new.state is not State.COMPLETED
+        ):
             raise self._fail(rules.COMMITTING, f"{process.name} makes {what} {new.state.name}, which is done")
         if before is None:
             facts.submitted_ms[new.id] = now_ms
