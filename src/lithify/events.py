@@ -188,6 +188,21 @@ class Quarantined(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CannotCompact(Event):
+    """Nothing of a dataset can be compacted as it is, and a coordinator sees to the rest. Reported once, and
+    again when the reason changes."""
+
+    level = logging.WARNING
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CanCompact(Event):
+    """A dataset can be compacted that could not be, as `CannotCompact` reported."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered(Event):
     """A dataset that was quarantined can be looked at again."""
 

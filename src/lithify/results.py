@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.datasets.maintenance import PARTS
+from lithify.errors import LithifyError, Refused
 from lithify.observe.progress import Totals
-from lithify.views.blocks import Shown, Timeline
+from lithify.views.blocks import Line, Shown, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class Maintained:
     """By name, in order; those that were left out are not there."""
     is_done: bool
     """Whether all was done that there was to do; else something failed, or stands in the way."""
+    errors: Mapping[str, LithifyError] = field(default_factory=dict)
+    """By name, what ended a part; the others were done without it."""
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -107,3 +110,9 @@ def result_of(summary: RunSummary, totals: Totals, seconds: float, shown: Shown)
         seconds=seconds,
         shown=shown,
     )
+
+
+def show_error(error: LithifyError) -> Shown:
+    """Show what ended a part of maintenance."""
+    outcome = "refused" if isinstance(error, Refused) else "failed"
+    return Shown({"outcome": outcome, "why": str(error)}, (Line(str(error), is_bad=True),))

@@ -59,8 +59,8 @@ def _observer(config: Config, bars: ProgressBars, as_json: bool) -> Observer:
 
 
 def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over: bool, as_json: bool) -> None:
-    """Do all parts of maintenance once, and tell what was done. Exits with 1 when something failed or stands
-    in the way."""
+    """Do all parts of maintenance once, and print what was done. Exits with the code of the first part that
+    was refused or failed, with 1 when something else stands in the way."""
     with (
         client.open(url, settings=config) as dataset,
         ProgressBars(standard_error()) as bars,
@@ -76,4 +76,5 @@ def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over:
             blocks = shown.blocks if shown is not None else (Line("Left out."),)
             draw(standard_output(), (Line("", f"{part.capitalize()}:"), *blocks))
     if not done.is_done:
-        raise typer.Exit(1)
+        first = next(iter(done.errors.values()), None)
+        raise typer.Exit(1 if first is None else first.exit_code)

@@ -47,6 +47,11 @@ class Plan(Generic[SpecT]):
     proposals: tuple[Proposal[SpecT], ...] = ()
     notes: tuple[str, ...] = ()
     """Why the rest is left alone, one sentence for each unit."""
+    refusal: str = ""
+    """Why nothing of the dataset can be compacted at all, whatever there is to do; the first of the notes.
+    Empty when something can."""
+    is_left_out: bool = False
+    """The dataset's own policy wants nothing of it compacted unasked."""
     totals: Mapping[str, Total] = field(default_factory=dict)
     """By what is to become of it, how much the dataset has; every file counts once. Empty where the
     planner does not look at everything."""

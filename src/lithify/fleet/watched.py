@@ -155,6 +155,10 @@ class Watched:
         """In a row."""
         self.error: LithifyError | None = None
         """What the last look ended with."""
+        self.refusal = ""
+        """Why nothing of it can be compacted; empty when something can."""
+        self.never_commits = False
+        """Whether nothing of it can or may be compacted, so that only its other duties are done."""
         self.known = known
         self.next_look_s = 0.0
         """By the monotonic clock."""
@@ -263,6 +267,7 @@ class Watched:
             if plan.proposals:
                 self._failures.refresh(ledger)
                 plan = planned(snapshot, ledger)
+            self._note_refusal(plan)
         self._see(dataset, ledger, snapshot, plan)
         self._rest_until_next_look()
 
@@ -309,6 +314,14 @@ class Watched:
         tenant = self.rule.tenant_of(self.url)
         self.demand.see(dataset, ledger, snapshot, plan, now_ms, is_led=self.is_led, tenant=tenant)
         self._admitted.intersection_update(want.key for want in self.demand.wants)
+
+    def _note_refusal(self, plan: Plan) -> None:
+        self.never_commits = bool(plan.refusal) or plan.is_left_out
+        if plan.refusal and plan.refusal != self.refusal:
+            self._ports.observe(events.CannotCompact(self.url, plan.refusal))
+        elif self.refusal and not plan.refusal:
+            self._ports.observe(events.CanCompact(self.url))
+        self.refusal = plan.refusal
 
     def _rest_until_next_look(self) -> None:
         now_ms = self._clock.now_ms()

@@ -155,6 +155,8 @@ class Coordinator:
         """What was published last, if that may not count, and what to do then."""
         self._unnoted: list[tuple[AnyCompaction, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
+        self._refusal = ""
+        """Why the dataset cannot be compacted, as reported last."""
         self._looked_at: AnyLedger | None = None
         """The ledger with which attempts were counted last."""
 
@@ -256,6 +258,7 @@ class Coordinator:
         given_up = {c.id for c, _ in outcome.refused}
         self._unnoted += [(c, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
         self._report(outcome)
+        self._report_refusal(choice.plan.refusal)
         self._note_attempts()
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
@@ -444,6 +447,13 @@ class Coordinator:
             self._observe(events.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes, unit))
         for compaction, reason in outcome.refused:
             self._observe(events.Refused(url, compaction.id, reason))
+
+    def _report_refusal(self, refusal: str) -> None:
+        if refusal and refusal != self._refusal:
+            self._observe(events.CannotCompact(self._dataset.url, refusal))
+        elif self._refusal and not refusal:
+            self._observe(events.CanCompact(self._dataset.url))
+        self._refusal = refusal
 
 
 def _is_noted(compaction: AnyCompaction, attempts: Iterable[Attempt]) -> bool:

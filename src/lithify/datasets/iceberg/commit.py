@@ -53,7 +53,7 @@ from lithify.datasets.iceberg.replace import (
     obsolete_deletes,
     write,
 )
-from lithify.errors import StoreUnavailable, VersionConflict
+from lithify.errors import Refused, StoreUnavailable, VersionConflict
 from lithify.ids import Ulid
 from lithify.store.together import both
 
@@ -98,13 +98,17 @@ class Committer:
         branch_of: Callable[[Table], str],
         check: Callable[[Table], object],
     ) -> Verdicts:
-        """Publish what still holds of each. `check` raises when this process may not commit to the table that
-        was loaded; it has looked before anything is written."""
+        """Publish what still holds of each. `branch_of` says on which branch; `Refused` when the table's data
+        cannot be compacted any more, and then nothing is published. `check` raises when this process may not
+        commit to the table that was loaded; it has looked before anything is written."""
         away: StoreUnavailable | None = None
         count = LiveRows()
         for _ in tries(self._clock, self._rng):
             table = load_table(self._catalog, self._identifier)
-            branch = branch_of(table)
+            try:
+                branch = branch_of(table)
+            except Refused as error:  # it was changed since it was planned
+                return {c.id: Verdict(str(error)) for c in compactions}
             _, head = both(partial(check, table), partial(self._head, table, branch, compactions))
             if head is None:
                 return {c.id: Verdict("the table has no snapshot any more") for c in compactions}

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.types import NestedField
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
@@ -65,16 +67,17 @@ from lithify.datasets.iceberg.neighbours import Neighbour, others_in
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
 from lithify.datasets.iceberg.past import past_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
-from lithify.datasets.iceberg.policy import TablePolicy, left_out_of, parse_policy
+from lithify.datasets.iceberg.policy import TablePolicy, branch_of, left_out_of, parse_policy
 from lithify.datasets.iceberg.readers import Readers, Standing
-from lithify.datasets.iceberg.refusals import check_table
+from lithify.datasets.iceberg.refusals import branches_of, check_data, refused_parts
 from lithify.datasets.iceberg.repeating import repeating_columns
 from lithify.datasets.iceberg.retained import retained_of
+from lithify.datasets.iceberg.slim_entries import NO_COLUMN
 from lithify.datasets.iceberg.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import equality_deletes_of, sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
-from lithify.datasets.iceberg.state import draw_state, written_file
+from lithify.datasets.iceberg.state import draw_refused, draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.own_ledger import OwnLedgerDataset
@@ -103,6 +106,16 @@ class _Memory:
     states: ChunkStates
     known: ChunkStates
     """The states that the plan began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """How the data of a table are compacted."""
+
+    policy: TablePolicy
+    branch: str
+    column: NestedField
+    """That tells the time of a row."""
 
 
 class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]):
@@ -204,21 +217,44 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         return self._ledger.known(), self._drawn[2]
 
     def snapshot(self) -> TableState:
-        """The head of the branch; `Refused` for a table that cannot be compacted."""
+        """Return the head of the branch. Where the table's data cannot be compacted, the state says so
+        (`TableState.refused`), and other parts of maintenance go on."""
         table, chunks = both(self.load, self._chunks.latest)
         known = (table.metadata_location, chunks.id if chunks is not None else 0)
         if self._drawn is None or self._drawn[:2] != known:
-            policy = parse_policy(table.metadata.properties, self.url, self._options)
-            branch = check_table(table.metadata, policy.branch, self.url)
-            column = find_time_column(table.metadata, policy.time_column, self.url)
-            _, listing = both(
-                partial(self._check_lineage, table),
-                lambda: listing_for_plan(table, branch, self._cache, column.field_id),
-            )
             states, notes = self._states(chunks)
-            state = draw_state(table, listing, policy, column, self._footers, states)
+            state = self._draw(table, states)
             self._drawn = (*known, replace(state, notes=(*state.notes, *notes)))
         return self._drawn[2]
+
+    def _draw(self, table: Table, states: ChunkStates) -> TableState:
+        wanted = self._branch_wanted(table)
+        terms: _Terms | None = None
+
+        def check() -> None:
+            nonlocal terms
+            terms = self._terms(table)
+
+        refused = refused_parts(table.metadata, wanted, self.url, check)
+        branch = wanted or MAIN_BRANCH if terms is None else terms.branch
+        column_id = NO_COLUMN if terms is None else terms.column.field_id
+        _, listing = both(
+            partial(self._check_lineage, table),
+            lambda: listing_for_plan(table, branch, self._cache, column_id),
+        )
+        if terms is None:
+            policy = replace(TablePolicy(), skip_parts=",".join(sorted(self.left_out(table))))
+            return draw_refused(table, listing, policy, refused, states)
+        return draw_state(table, listing, terms.policy, terms.column, self._footers, states, refused)
+
+    def _terms(self, table: Table) -> _Terms:
+        """Return how the table's data are compacted; `Refused` when they cannot be."""
+        policy = self.policy(table)
+        branch = check_data(table.metadata, policy.branch, self.url)
+        return _Terms(policy, branch, find_time_column(table.metadata, policy.time_column, self.url))
+
+    def _branch_wanted(self, table: Table) -> str | None:
+        return branch_of(table.metadata.properties, self._options)
 
     def _check_lineage(self, table: Table) -> None:
         """`Refused` when the table does not continue what is on record, unless that was found of its present
@@ -291,6 +327,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         table = self.load()
         self._continues = table.metadata_location  # it was looked before the commit; `advance` looks again
         state, _ = both(self.snapshot, lambda: self.lineage.advance(table))
+        if state.refusal:
+            return  # the table was changed since the commit
         column = find_time_column(table.metadata, state.policy.time_column, self.url)
         states = state.states
         for spec, files in published:
@@ -301,16 +339,17 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
                 states = committed(states, spec.chunks, added, timeline_policy(state.policy))
         self._keep(states, state.states)
 
-    def policy(self, table: Table) -> TablePolicy:
-        """How the table is to be looked after."""
-        return parse_policy(table.metadata.properties, self.url, self._options)
+    def policy(self, table: Table, *, of_data: bool = True) -> TablePolicy:
+        """Return how the table is to be looked after; without `of_data`, all of it but how its data are to be
+        compacted. `Refused` when that cannot be told."""
+        return parse_policy(table.metadata.properties, self.url, self._options, of_data=of_data)
 
     def left_out(self, table: Table) -> frozenset[str]:
         """The parts of maintenance that the policy leaves out, even if the rest of it is refused."""
         return left_out_of(table.metadata.properties, self._options)
 
     def _branch(self, table: Table) -> str:
-        return check_table(table.metadata, self.policy(table).branch, self.url)
+        return self._terms(table).branch
 
     # Leadership
 
@@ -351,8 +390,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def was_committed(self, compaction: IcebergCompaction) -> bool:
         """Whether a snapshot that the table still has names it."""
         table = self.load()
-        head = table.metadata.snapshot_by_name(self._branch(table))
-        return head is not None and compaction.id in committed_ids(table, head)
+        heads = map(table.metadata.snapshot_by_name, branches_of(table.metadata))
+        return any(head is not None and compaction.id in committed_ids(table, head) for head in heads)
 
     # Deciding
 
@@ -403,10 +442,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
         def proposed() -> Plan:
             plan = proposals_of(snapshot, timeline, held)
-            if "data" not in snapshot.policy.left_out:
+            if "data" not in snapshot.policy.left_out or plan.refusal:
                 return plan
             why = "nothing is compacted unasked: lithify.skip-parts names data"
-            return replace(plan, proposals=(), notes=(why, *plan.notes))
+            return replace(plan, proposals=(), notes=(why, *plan.notes), is_left_out=True)
 
         # What is held shows in the timeline.
         plan = self._replanning.made_of(proposed, timeline, snapshot)

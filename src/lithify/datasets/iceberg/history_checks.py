@@ -41,7 +41,7 @@ def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> I
     yield _check_kept(retained)
     if retained.readers:
         yield from _check_readers(dataset, table, now_ms)
-    policy = dataset.policy(table)
+    policy = dataset.policy(table, of_data=False)
     is_on = bool(policy.expire_snapshots) and "expiry" not in policy.left_out
     yield _check_policy(table.metadata, is_on, dataset.url, now_ms)
     if policy.remove_orphans:

@@ -121,7 +121,15 @@ class TableState:
     policy: TablePolicy
     notes: tuple[str, ...] = ()
     """What is left alone although it is there, and why."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By part of maintenance (`PARTS`, `ORPHANS`), why it cannot be done with this table. A part that can be
+    done is not there."""
     states: ChunkStates = field(default_factory=ChunkStates)
     """What is remembered of the chunks."""
     source: Any = field(default=None, repr=False, compare=False)
     """The listing this was drawn from."""
+
+    @property
+    def refusal(self) -> str:
+        """Why the table's data cannot be compacted; empty when they can. Then no file has a time."""
+        return self.refused.get("data", "")

@@ -96,9 +96,9 @@ def capacity_of(policy: TablePolicy) -> Capacity:
 def proposals_of(state: TableState, timeline: TimelinePlan, held: Held = NOTHING_HELD) -> Plan:
     """The tasks, and why the rest is left alone."""
     if state.snapshot_id is None:
-        return Plan(notes=("the table has no snapshot yet",))
+        return Plan(notes=(*state.notes, "the table has no snapshot yet"), refusal=state.refusal)
     notes = (*state.notes, *held_notes(timeline, held))
-    return Plan(proposed(timeline.tasks, state), notes, _totals(timeline))
+    return Plan(proposed(timeline.tasks, state), notes, state.refusal, totals=_totals(timeline))
 
 
 def proposed(tasks: Iterable[Task], state: TableState) -> tuple[Proposal, ...]:

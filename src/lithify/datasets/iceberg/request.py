@@ -70,6 +70,8 @@ def request(
 ) -> Plan:
     """Everything, or the chunks of these names, without what is `held`. `Refused` for a name that no chunk
     has."""
+    if state.refusal:
+        return Plan(notes=state.notes, refusal=state.refusal)
     timeline = everything(state, ledger, now_us, names, held)
     calendar = timeline_policy(state.policy).calendar
     wanted = {

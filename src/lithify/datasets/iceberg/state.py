@@ -9,13 +9,15 @@
    equality deletes hide are estimated (`equality_deletes`), if the policy wants to know: each commit of such
    deletes changes the estimate of every older file.
 5. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
-   the planner leaves it alone and still counts it, so that the totals are those of the table.
+   the planner leaves it alone and still counts it, so that the totals are those of the table. So does every
+   file of a table whose data cannot be compacted at all (`draw_refused`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
@@ -51,8 +53,9 @@ def draw_state(
     time_column: NestedField,
     footers: Footers,
     states: ChunkStates,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> TableState:
-    """The table as the planner sees it."""
+    """The table as the planner sees it. `refused`: parts of maintenance that cannot be done, but data."""
     drawn = _Drawn(table, listing, time_column, policy) if listing is not None else None
     if drawn is not None:
         drawn.read_footers(footers)
@@ -65,8 +68,50 @@ def draw_state(
         delete_files=listing.delete_file_count if listing is not None else 0,
         policy=policy,
         notes=(*count_notes(() if drawn is None else drawn.left_alone()), *table_notes(table.metadata)),
+        refused=refused,
         states=states,
         source=listing,
+    )
+
+
+def draw_refused(
+    table: Table,
+    listing: Listing | None,
+    policy: TablePolicy,
+    refused: Mapping[str, str],
+    states: ChunkStates,
+) -> TableState:
+    """Draw a table whose data cannot be compacted: its files are counted, and none has a time."""
+    lanes = _Lanes(table)
+    files: dict[str, TimelineFile] = {}
+    for entry in () if listing is None else listing.entries(DataFileContent.DATA):
+        file = _timeline_file(entry, Bucket.UNKNOWN, lanes.of(entry.data_file), (), NO_BURDEN)
+        known = files.get(file.id)
+        files[file.id] = file if known is None else _together(known, file)
+    return TableState(
+        uuid=str(table.metadata.table_uuid),
+        snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
+        timestamp_ms=listing.snapshot.timestamp_ms if listing is not None else 0,
+        sort_order_id=table.metadata.default_sort_order_id,
+        files=tuple(files.values()),
+        delete_files=listing.delete_file_count if listing is not None else 0,
+        policy=policy,
+        notes=(refused["data"],),
+        refused=refused,
+        states=states,
+        source=listing,
+    )
+
+
+def _together(before: TimelineFile, file: TimelineFile) -> TimelineFile:
+    """Return what a path stands for that is listed once more."""
+    return TimelineFile(
+        id=file.id,
+        times=Bucket.UNKNOWN,
+        size_bytes=before.size_bytes + file.size_bytes,
+        rows=before.rows + file.rows,
+        version=max(before.version, file.version),
+        group=before.group,
     )
 
 
@@ -116,14 +161,7 @@ class _Drawn:
         """What is deleted from which of the files that a path stands for does not matter here."""
         self._reasons.pop(file.id, None)
         self._asked.pop(file.id, None)
-        self.repeated[file.id] = TimelineFile(
-            id=file.id,
-            times=Bucket.UNKNOWN,
-            size_bytes=before.size_bytes + file.size_bytes,
-            rows=before.rows + file.rows,
-            version=max(before.version, file.version),
-            group=before.group,
-        )
+        self.repeated[file.id] = _together(before, file)
 
     def _repeat_deletes(self, listing: Listing) -> None:
         """A path that is that of a delete file too is no data file's alone."""

@@ -9,6 +9,8 @@ from lithify.datasets.iceberg.model import IcebergCompaction, IcebergLedger, Tab
 def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLedger) -> str | None:
     """Why the compaction must not be scheduled; `None` if it may. What is scheduled already is for its worker
     to look at, which does what is left of it."""
+    if state.refusal:
+        return state.refusal
     if compaction.state is State.SCHEDULED:
         return None
     spec = compaction.spec
