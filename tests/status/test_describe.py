@@ -97,6 +97,7 @@ def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
             "a free worker to claim it after 2 failed attempts",
         ),
         (Compaction(ID, "s", State.COMPACTED), 0, False, "a coordinator; none is running"),
+        (Compaction(ID, "s", State.COMPACTED), 0, True, "its commit, which may be together with others"),
         (running(TIMEOUT_MS), 0, True, ""),
         (running(TIMEOUT_MS + 1), 0, True, "its silent worker to be given up by the coordinator's next look"),
         (replace(running(), worker=None), 0, False, "its silent worker to be given up by a coordinator"),

@@ -208,6 +208,8 @@ def _waits_for(state: State, is_stale: bool, attempts: int, coordinator_alive: b
     }[coordinator_alive]
     tried = f" after {attempts} failed attempt{'s' if attempts != 1 else ''}" if attempts else ""
     match state:
+        case State.COMPACTED if coordinator_alive:
+            return "its commit, which may be together with others that still run"
         case State.SUBMITTED | State.COMPACTED:
             return coordinator
         case State.SCHEDULED:

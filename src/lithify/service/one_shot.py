@@ -2,7 +2,7 @@
 
 1. Read the ledger and the snapshot, and the lease at the same time. With nothing active and nothing to
    propose the run ends here: nothing is written and no engine is started. A dataset that cannot be compacted
-   at all is refused here; what is active of it, from before it was changed, is brought to an end first.
+   at all is refused here, unless something is active of it from before it was changed: that is seen to first.
 2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over. What
    preparing the first proposal takes is read meanwhile.
 3. Take back what a dead run still held, in the first tick.
@@ -87,6 +87,8 @@ def run(
         # Whatever goes wrong is the compaction's, when it is prepared.
         with suppress(LithifyError), contained(f"foreseeing a compaction of {dataset.url}"):
             dataset.foresee(proposal.spec, snapshot)
+    # It ends when all is committed, so nothing is gained by a time in between.
+    coordinator_options = replace(coordinator_options or CoordinatorOptions(), max_commit_wait_ms=None)
     shunned = _Shunned(dataset)
     # Nobody else is there to leave work to.
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)

@@ -18,6 +18,9 @@ class CoordinatorOptions:
     """A worker that was silent for longer counts as lost."""
     max_attempts: int = 5
     """A compaction that was tried so often has failed for good."""
+    max_commit_wait_ms: int | None = 60_000
+    """How long a finished compaction waits at most to be committed with others, where its kind wants few
+    commits; `None`: for as long as others are under way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def everything(
     now_us: int,
     names: Collection[str] | None = None,
     held: Held = NOTHING_HELD,
+    alone: frozenset[str] = frozenset(),
 ) -> TimelinePlan:
     """The timeline as if nothing had to wait; with `names`, as if these chunks and no others needed it."""
     policy = replace(
@@ -58,7 +59,7 @@ def everything(
     )
     if names is not None:
         policy = replace(policy, rules=(Wanted(frozenset(names), policy.calendar),))
-    return plan(state.files, policy, now_us, active=active_tasks(ledger), held=held)
+    return plan(state.files, policy, now_us, active=active_tasks(ledger), held=held, alone=alone)
 
 
 def request(
@@ -67,12 +68,13 @@ def request(
     now_us: int,
     names: Collection[str] | None = None,
     held: Held = NOTHING_HELD,
+    alone: frozenset[str] = frozenset(),
 ) -> Plan:
     """Everything, or the chunks of these names, without what is `held`. `Refused` for a name that no chunk
     has."""
     if state.refusal:
         return Plan(notes=state.notes, refusal=state.refusal)
-    timeline = everything(state, ledger, now_us, names, held)
+    timeline = everything(state, ledger, now_us, names, held, alone)
     calendar = timeline_policy(state.policy).calendar
     wanted = {
         planned.chunk.key

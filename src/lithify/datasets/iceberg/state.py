@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -31,7 +31,7 @@ from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.model import Lane, NewFile, TableState
 from lithify.datasets.iceberg.ownership import parse_name
-from lithify.datasets.iceberg.partitions import Place, partition_path, place_of
+from lithify.datasets.iceberg.partitions import Place, partition_paths, place_of
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.refusals import Refusals, count_notes, table_notes
 from lithify.datasets.iceberg.replace import data_file_of
@@ -72,6 +72,20 @@ def draw_state(
         states=states,
         source=listing,
     )
+
+
+def draw_files(
+    table: Table,
+    listing: Listing,
+    paths: Iterable[str],
+    policy: TablePolicy,
+    time_column: NestedField,
+    footers: Footers,
+) -> Mapping[str, TimelineFile]:
+    """Draw these data files alone, by path; each of them can be named by its path."""
+    drawn = _Drawn(table, listing, time_column, policy, [listing.data[path] for path in paths])
+    drawn.read_footers(footers)
+    return drawn.files
 
 
 def draw_refused(
@@ -118,7 +132,15 @@ def _together(before: TimelineFile, file: TimelineFile) -> TimelineFile:
 class _Drawn:
     """The files of a listing, which is gone through once: there may be very many."""
 
-    def __init__(self, table: Table, listing: Listing, column: NestedField, policy: TablePolicy) -> None:
+    def __init__(
+        self,
+        table: Table,
+        listing: Listing,
+        column: NestedField,
+        policy: TablePolicy,
+        chosen: Iterable[ManifestEntry] | None = None,
+    ) -> None:
+        """Of the data files those that are `chosen`, or all."""
         self._table = table
         self._column = column
         self._names = table.metadata.name_mapping()
@@ -133,13 +155,13 @@ class _Drawn:
         self._refusals = Refusals(table.metadata)
         self._estimates_deletes = bool(policy.max_deleted_percent)
         lanes, has_deletes = _Lanes(table), bool(listing.delete_file_count)
-        for entry in listing.entries(DataFileContent.DATA):
+        for entry in listing.entries(DataFileContent.DATA) if chosen is None else chosen:
             file = self._file(entry, listing, lanes, has_deletes=has_deletes)
             if file.id not in self.files and file.id not in self.repeated:
                 self.files[file.id] = file
             else:
                 self._repeat(self.repeated.get(file.id) or self.files.pop(file.id), file)
-        if has_deletes:
+        if has_deletes and chosen is None:
             self._repeat_deletes(listing)
 
     def _file(
@@ -256,6 +278,8 @@ class _Lanes:
     def __init__(self, table: Table) -> None:
         self._schema: Schema = table.metadata.schema()
         self._specs: Mapping[int, PartitionSpec] = table.metadata.specs()
+        self._names: dict[int, Callable[[Record], str]] = {}
+        """How partitions are named, by spec."""
         self._known: dict[Place, Lane] = {}
         self._last: tuple[int, Record, Lane] | None = None
 
@@ -271,6 +295,11 @@ class _Lanes:
         key = place_of(file)
         lane = self._known.get(key)
         if lane is None:
-            name = partition_path(self._specs[file.spec_id], file.partition, self._schema)
-            lane = self._known[key] = Lane(file.spec_id, name)
+            lane = self._known[key] = Lane(file.spec_id, self._name_of(file))
         return lane
+
+    def _name_of(self, file: DataFile) -> str:
+        name = self._names.get(file.spec_id)
+        if name is None:
+            name = self._names[file.spec_id] = partition_paths(self._specs[file.spec_id], self._schema)
+        return name(file.partition)
