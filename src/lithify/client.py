@@ -428,7 +428,7 @@ class Dataset:
 
         def compact() -> tuple[Shown, bool]:
             compacted = self.compact(take_over=take_over, on_event=on_event)
-            return compacted.shown, not compacted.failed
+            return compacted.shown, not (compacted.failed or compacted.stuck)
 
         def done(result: MaintenanceResult) -> tuple[Shown, bool]:
             return result.shown, result.is_done

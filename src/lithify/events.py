@@ -189,8 +189,8 @@ class Quarantined(Event):
 
 @dataclass(frozen=True, slots=True)
 class CannotCompact(Event):
-    """Nothing of a dataset can be compacted as it is, and a coordinator sees to the rest. Reported once, and
-    again when the reason changes."""
+    """A dataset, or some of it, cannot be compacted until a person acts, and a coordinator sees to the rest.
+    Reported once, and again when the reason changes."""
 
     level = logging.WARNING
 
@@ -199,7 +199,7 @@ class CannotCompact(Event):
 
 @dataclass(frozen=True, slots=True)
 class CanCompact(Event):
-    """A dataset can be compacted that could not be, as `CannotCompact` reported."""
+    """A dataset can be compacted that could not be, or not wholly, as `CannotCompact` reported."""
 
 
 @dataclass(frozen=True, slots=True)

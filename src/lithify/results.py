@@ -63,6 +63,10 @@ class Result:
     refused: tuple[Ended, ...]
     failed: tuple[Ended, ...]
     notes: tuple[str, ...]
+    left_alone: tuple[str, ...]
+    """Of the notes, those about what cannot be compacted."""
+    stuck: tuple[str, ...]
+    """Of these, those about what grows worse until a person acts."""
     bytes_read: int
     bytes_written: int
     rows: Mapping[str, int]
@@ -104,6 +108,8 @@ def result_of(summary: RunSummary, totals: Totals, seconds: float, shown: Shown)
         refused=summary.refused,
         failed=summary.failures,
         notes=summary.plan.notes,
+        left_alone=summary.plan.left_alone,
+        stuck=summary.plan.stuck,
         bytes_read=totals.bytes_read,
         bytes_written=totals.bytes_written,
         rows=Counter(totals.rows),

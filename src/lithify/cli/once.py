@@ -22,7 +22,8 @@ from lithify.views.drawing import draw
 
 
 def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_json: bool) -> None:
-    """Compact until nothing is left to do, and tell what was done. Exits with 1 when something failed."""
+    """Compact until nothing is left to do, and print what was done. Exits with 1 when something failed, or
+    cannot be compacted and grows worse."""
     with (
         client.open(url, settings=config) as dataset,
         ProgressBars(standard_error()) as bars,
@@ -35,8 +36,11 @@ def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_
     elif result.started:
         draw(standard_output(), result.shown.blocks)
     else:
-        draw(standard_output(), (Line("Nothing to compact."), notes(result.notes)))
-    if result.failed:
+        nothing = "Nothing to compact."
+        if result.left_alone:
+            nothing = "Nothing was compacted, as what is left to do cannot be:"
+        draw(standard_output(), (Line(nothing), notes(result.notes)))
+    if result.failed or result.stuck:
         raise typer.Exit(1)
 
 

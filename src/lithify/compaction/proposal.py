@@ -50,6 +50,10 @@ class Plan(Generic[SpecT]):
     refusal: str = ""
     """Why nothing of the dataset can be compacted at all, whatever there is to do; the first of the notes.
     Empty when something can."""
+    left_alone: tuple[str, ...] = ()
+    """Of the notes, those about what cannot be compacted: there may be more to do than is proposed."""
+    stuck: tuple[str, ...] = ()
+    """Of these, what no later run can compact either and what grows worse: a person has to act."""
     is_left_out: bool = False
     """The dataset's own policy wants nothing of it compacted unasked."""
     totals: Mapping[str, Total] = field(default_factory=dict)

@@ -45,7 +45,7 @@ from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
 from lithify.planning.fleet.quarantine import Quarantine
-from lithify.service.coordinator import Coordinator, CountAttempts
+from lithify.service.coordinator import Coordinator, CountAttempts, report_refusal
 from lithify.service.failures import Failures
 from lithify.service.loops import LoopOptions
 from lithify.store import together
@@ -157,6 +157,7 @@ class Watched:
         """What the last look ended with."""
         self.refusal = ""
         """Why nothing of it can be compacted; empty when something can."""
+        self._reported = ""
         self.never_commits = False
         """Whether nothing of it can or may be compacted, so that only its other duties are done."""
         self.known = known
@@ -317,10 +318,7 @@ class Watched:
 
     def _note_refusal(self, plan: Plan) -> None:
         self.never_commits = bool(plan.refusal) or plan.is_left_out
-        if plan.refusal and plan.refusal != self.refusal:
-            self._ports.observe(events.CannotCompact(self.url, plan.refusal))
-        elif self.refusal and not plan.refusal:
-            self._ports.observe(events.CanCompact(self.url))
+        self._reported = report_refusal(self.url, plan, self._reported, self._ports.observe)
         self.refusal = plan.refusal
 
     def _rest_until_next_look(self) -> None:

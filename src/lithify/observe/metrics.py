@@ -244,7 +244,7 @@ class Metrics:
         )
         self._cannot_compact = self._gauge(
             "lithify_cannot_compact",
-            "1 while nothing of the dataset can be compacted as it is, and only the rest is done for it",
+            "1 while the dataset, or some of it, cannot be compacted until a person acts",
         )
         self._waiting = self._gauge(
             "lithify_store_waiting", "1 while this process waits for a store of the dataset that is away"

@@ -263,7 +263,7 @@ class Coordinator:
         given_up = {c.id for c, _ in outcome.refused}
         self._unnoted += [(c, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
         self._report(outcome)
-        self._report_refusal(choice.plan.refusal)
+        self._refusal = report_refusal(self._dataset.url, choice.plan, self._refusal, self._observe)
         self._note_attempts()
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
@@ -490,13 +490,6 @@ class Coordinator:
         for compaction, reason in outcome.refused:
             self._observe(events.Refused(url, compaction.id, reason))
 
-    def _report_refusal(self, refusal: str) -> None:
-        if refusal and refusal != self._refusal:
-            self._observe(events.CannotCompact(self._dataset.url, refusal))
-        elif self._refusal and not refusal:
-            self._observe(events.CanCompact(self._dataset.url))
-        self._refusal = refusal
-
 
 def _is_noted(compaction: AnyCompaction, attempts: Iterable[Attempt]) -> bool:
     """Whether its worker has noted the end of this attempt: after its last sign of life, by its own clock."""
@@ -517,6 +510,17 @@ class _Commits:
     @property
     def are_any(self) -> bool:
         return bool(self.committed or self.refused)
+
+
+def report_refusal(url: str, plan: Plan, before: str, observe: Observer) -> str:
+    """Report that something of a dataset cannot be compacted until a person acts, or that it can again,
+    unless that was so `before`. Return what is to be given the next time."""
+    now = plan.refusal or ("stuck" if plan.stuck else "")
+    if now and now != before:
+        observe(events.CannotCompact(url, plan.refusal or "; ".join(plan.stuck)))
+    elif before and not now:
+        observe(events.CanCompact(url))
+    return now
 
 
 class _OthersAtWork(Exception):

@@ -7,8 +7,8 @@ One line is one chunk. The marks before its name join chunks that share files:
     │ shares files with both neighbours
     └ shares files with the chunk above only
 
-Chunks with nothing to do are counted, not listed, where more than a few follow each other, in one partition or
-in several. A narrow terminal
+Chunks with nothing to do are counted, not listed, where more than a few follow each other, in one partition
+or in several. A narrow terminal
 with room for the other columns gets no reasons: what they say follows from these, or is in the notes.
 `drawing` has the same as a picture.
 """

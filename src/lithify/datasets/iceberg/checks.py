@@ -39,9 +39,10 @@ def check_table(
     size_bytes = sum(file.size_bytes for file in state.files)
     yield from _check_parts(dataset, state, f"{len(state.files):,} files, {size(size_bytes)}")
     for note in state.notes:
-        if note == state.refusal:
+        if note == state.refusal or any(note == left.note for left in state.left_alone):
             continue
         yield warning("limits", note, "see whether you can live with that; docs/iceberg.md says why it is so")
+    yield from _check_left(state)
     yield from check_compactions(found)
     yield check_clocks([*heartbeats(ledger), (state.timestamp_ms, "who committed last")], now_ms)
     versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
@@ -51,6 +52,21 @@ def check_table(
             yield from check_history(dataset, found.retained, now_ms)
         except LithifyError as error:
             yield problem("history", str(error), _what_to_do(error))
+
+
+def _check_left(state: TableState) -> Iterator[Finding]:
+    for left in state.left_alone:
+        says = f"{left.note} ({size(left.size_bytes)}, {left.rows:,} rows)"
+        if left.is_stuck:
+            yield problem(
+                "left alone",
+                says,
+                "have these deletes applied once by another program, such as Spark's rewrite_data_files with "
+                "delete-file-threshold 1; so that it does not come to that again, set the table property "
+                "lithify.max-deleted-percent, and compact before so many come together",
+            )
+        else:
+            yield warning("left alone", says, "see whether you can live with that; docs/iceberg.md says why")
 
 
 def _check_parts(dataset: IcebergDataset, state: TableState, amount: str) -> Iterator[Finding]:

@@ -152,6 +152,24 @@ def files_written(compaction: IcebergCompaction) -> tuple[NewFile, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftFiles:
+    """Data files that cannot be compacted, for one reason."""
+
+    why: str
+    """"They …"."""
+    files: int
+    size_bytes: int
+    rows: int
+    is_stuck: bool = False
+    """Whether they were compacted before it came to that, and it grows worse until a person acts."""
+
+    @property
+    def note(self) -> str:
+        """The sentence about them."""
+        return f"{self.files} file(s) are left alone: they {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """A table at one snapshot: what planning and validation look at."""
 
@@ -169,6 +187,8 @@ class TableState:
     policy: TablePolicy
     notes: tuple[str, ...] = ()
     """What is left alone although it is there, and why."""
+    left_alone: tuple[LeftFiles, ...] = ()
+    """The same of data files, with their amounts."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """By part of maintenance (`PARTS`, `ORPHANS`), why it cannot be done with this table. A part that can be
     done is not there."""

@@ -105,7 +105,19 @@ def proposals_of(state: TableState, timeline: TimelinePlan, held: Held = NOTHING
     if state.snapshot_id is None:
         return Plan(notes=(*state.notes, "the table has no snapshot yet"), refusal=state.refusal)
     notes = (*state.notes, *held_notes(timeline, held))
-    return Plan(proposed(timeline.tasks, state), notes, state.refusal, totals=_totals(timeline))
+    return Plan(
+        proposed(timeline.tasks, state),
+        notes,
+        state.refusal,
+        left_alone=left_notes(state),
+        stuck=left_notes(state, only_stuck=True),
+        totals=_totals(timeline),
+    )
+
+
+def left_notes(state: TableState, *, only_stuck: bool = False) -> tuple[str, ...]:
+    """Return the notes about files that cannot be compacted."""
+    return tuple(files.note for files in state.left_alone if files.is_stuck or not only_stuck)
 
 
 def proposed(tasks: Iterable[Task], state: TableState) -> tuple[Proposal, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
-from lithify.datasets.iceberg.plan import active_tasks, held_notes, proposed, timeline_policy
+from lithify.datasets.iceberg.plan import active_tasks, held_notes, left_notes, proposed, timeline_policy
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import Action, Bucket, Chunk, ChunkKey, TimelinePlan, Verdict
@@ -89,7 +89,12 @@ def request(
     busy -= sum(len(wanted.intersection(task.chunks)) for task in tasks)
     if busy:
         notes.append(f"{busy} chunk(s) are being compacted already")
-    return Plan(proposed(tasks, state), tuple(notes))
+    return Plan(
+        proposed(tasks, state),
+        tuple(notes),
+        left_alone=left_notes(state),
+        stuck=left_notes(state, only_stuck=True),
+    )
 
 
 def _check_names(

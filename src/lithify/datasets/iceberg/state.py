@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -29,11 +29,11 @@ from pyiceberg.types import NestedField
 from lithify.datasets.iceberg.equality_deletes import NO_BURDEN, Burden
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
-from lithify.datasets.iceberg.model import Lane, NewFile, TableState
+from lithify.datasets.iceberg.model import Lane, LeftFiles, NewFile, TableState
 from lithify.datasets.iceberg.ownership import parse_name
 from lithify.datasets.iceberg.partitions import Place, partition_paths, place_of
 from lithify.datasets.iceberg.policy import TablePolicy
-from lithify.datasets.iceberg.refusals import Refusals, count_notes, table_notes
+from lithify.datasets.iceberg.refusals import Refusals, table_notes
 from lithify.datasets.iceberg.replace import data_file_of
 from lithify.datasets.iceberg.timecolumn import bound_us, bounded
 from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
@@ -59,6 +59,7 @@ def draw_state(
     drawn = _Drawn(table, listing, time_column, policy) if listing is not None else None
     if drawn is not None:
         drawn.read_footers(footers)
+    left = () if drawn is None else drawn.left_alone()
     return TableState(
         uuid=str(table.metadata.table_uuid),
         snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
@@ -67,7 +68,8 @@ def draw_state(
         files=() if drawn is None else (*drawn.files.values(), *drawn.repeated.values()),
         delete_files=listing.delete_file_count if listing is not None else 0,
         policy=policy,
-        notes=(*count_notes(() if drawn is None else drawn.left_alone()), *table_notes(table.metadata)),
+        notes=(*(files.note for files in left), *table_notes(table.metadata)),
+        left_alone=left,
         refused=refused,
         states=states,
         source=listing,
@@ -150,6 +152,8 @@ class _Drawn:
         """Paths that are listed more than once: each stands for several files."""
         self._reasons: dict[str, str] = {}
         """By path, why a file is left alone."""
+        self._stuck: set[str] = set()
+        """Those of them to which more deletes apply than can be applied."""
         self._asked: dict[str, int] = {}
         """Sizes of the files whose footers have to be read, by path."""
         self._refusals = Refusals(table.metadata)
@@ -174,6 +178,8 @@ class _Drawn:
         times = Bucket.UNKNOWN if reason is not None else times_of(file, self._column)
         if reason is not None:
             self._reasons[file.file_path] = reason
+            if burden.is_too_much:
+                self._stuck.add(file.file_path)
         elif times is Bucket.UNKNOWN or (self._names is not None and parse_name(file.file_path) is None):
             self._asked[file.file_path] = file.file_size_in_bytes
         known = burden if self._estimates_deletes else NO_BURDEN
@@ -209,10 +215,17 @@ class _Drawn:
             known = bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
             self.files[path] = replace(file, times=known)
 
-    def left_alone(self) -> Iterator[str]:
-        """Of each file that is left alone, why."""
-        yield from self._reasons.values()
-        yield from (_REPEATED for _ in self.repeated)
+    def left_alone(self) -> tuple[LeftFiles, ...]:
+        """Which files are left alone, for each reason."""
+        found: dict[tuple[str, bool], list[TimelineFile]] = {}
+        for path, reason in self._reasons.items():
+            found.setdefault((reason, path in self._stuck), []).append(self.files[path])
+        if self.repeated:
+            found[_REPEATED, False] = list(self.repeated.values())
+        return tuple(
+            LeftFiles(why, len(files), sum(f.size_bytes for f in files), sum(f.rows for f in files), is_stuck)
+            for (why, is_stuck), files in sorted(found.items())
+        )
 
 
 def _timeline_file(

@@ -47,6 +47,26 @@ def show_refused(state: TableState) -> tuple[Line, ...]:
     return tuple(Line(why, f"{', '.join(names).capitalize()}:", is_bad=True) for why, names in parts.items())
 
 
+def left_json(state: TableState) -> list[Facts]:
+    """Which data files cannot be compacted and why, as JSON values."""
+    return [
+        {
+            "files": left.files,
+            "bytes": left.size_bytes,
+            "rows": left.rows,
+            "why": left.why,
+            "is_stuck": left.is_stuck,
+        }
+        for left in state.left_alone
+    ]
+
+
+def _nothing(plan: Plan) -> str:
+    if plan.left_alone:
+        return "Nothing that can be compacted now, beside what is left alone:"
+    return "Nothing to compact now."
+
+
 def show_plan(
     url: str,
     state: TableState,
@@ -70,10 +90,11 @@ def show_plan(
         "starts": [proposal.spec.task for proposal in plan.proposals],
         "notes": list(plan.notes),
         "refused": dict(state.refused),
+        "left_alone": left_json(state),
         "history": facts,
         "orphans": orphans_json(orphans),
     }
-    nothing = () if plan.proposals or state.refusal else (Line("Nothing to compact now."),)
+    nothing = () if plan.proposals or state.refusal else (Line(_nothing(plan)),)
     said = notes([note for note in plan.notes if note != state.refusal])
     refused = show_refused(state)
     return Shown(document, (timeline, *nothing, *refused, said, *blocks, *_show_orphans(orphans, now_ms)))
@@ -112,6 +133,7 @@ def show_run(run: Run) -> Shown:
         "peak_task_memory_bytes": totals.peak_task_memory_bytes,
         "seconds": run.seconds,
         "notes": list(result.plan.notes),
+        "left_alone": [] if result.after is None else left_json(result.after),
     }
     ended = (*result.dropped, *result.refused, *result.failures)
     blocks = (
@@ -206,6 +228,7 @@ def show_status(found: Status) -> Shown:
     document = {
         "table": facts,
         "refused": dict(found.snapshot.refused),
+        "left_alone": left_json(found.snapshot),
         "history": None if kept is None else history_json(kept),
         "totals": {name: _total_json(total) for name, total in totals.items()},
     }
