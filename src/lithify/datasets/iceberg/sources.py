@@ -84,6 +84,6 @@ def _lies_inside(file: TimelineFile, part: TimeRange) -> bool:
 
 
 def _may_have_nulls(file: DataFile, column: NestedField) -> bool:
-    if column.required:
+    if column.required or not file.record_count:
         return False
     return (file.null_value_counts or {}).get(column.field_id) != 0

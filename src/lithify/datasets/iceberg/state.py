@@ -4,7 +4,7 @@
    metrics are off for the column), it is taken from the footer of the file.
 2. Where the table has a name mapping, it may have files that were not written for Iceberg. Their footers
    are read in any case: they say whether a rewrite can be right.
-3. A file in which no row has a time goes to the bucket of such files.
+3. A file in which no row has a time, or that has no rows, goes to the bucket of such files.
 4. Rows that delete files hide by position are counted where such a file is for one data file only. Those that
    equality deletes hide are estimated (`equality_deletes`), if the policy wants to know: each commit of such
    deletes changes the estimate of every older file.
@@ -40,6 +40,7 @@ from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
 
 _UNKNOWN_TIMES = "have no bounds of the time column, neither in the manifest nor in the file"
+_MISCOUNTED = "have rows, although the manifest says that they have none; remove them and add them anew"
 _REPEATED = (
     "are listed more than once, so that readers give their rows as often; if that was a mistake, remove the "
     "path and add it once"
@@ -180,7 +181,11 @@ class _Drawn:
             self._reasons[file.file_path] = reason
             if burden.is_too_much:
                 self._stuck.add(file.file_path)
-        elif times is Bucket.UNKNOWN or (self._names is not None and parse_name(file.file_path) is None):
+        elif (
+            times is Bucket.UNKNOWN
+            or not file.record_count
+            or (self._names is not None and parse_name(file.file_path) is None)
+        ):
             self._asked[file.file_path] = file.file_size_in_bytes
         known = burden if self._estimates_deletes else NO_BURDEN
         return _timeline_file(entry, times, lanes.of(file), deletes, known)
@@ -208,6 +213,9 @@ class _Drawn:
             file, times = self.files[path], footer.times
             if footer.unfit is not None:
                 self._reasons[path] = footer.unfit
+            elif not file.rows and footer.has_rows:
+                self._reasons[path] = _MISCOUNTED
+                times = Bucket.UNKNOWN
             elif file.times is not Bucket.UNKNOWN:
                 continue
             elif times is Bucket.UNKNOWN:
@@ -273,7 +281,9 @@ def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedF
 
 
 def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
-    """What the manifest says about a file's times."""
+    """What the manifest says about a file's times. One without rows has none."""
+    if not file.record_count:
+        return Bucket.NULL
     low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
     high = bound_us(column.field_type, (file.upper_bounds or {}).get(column.field_id))
     if low is not None and high is not None and low <= high:

@@ -229,7 +229,9 @@ def _misfits(chunk: Chunk, policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
     return tuple(
         file
         for file in chunk.files
-        if not least <= file.size_bytes <= most or (file.deletes and policy.max_deleted_ratio is not None)
+        if not least <= file.size_bytes <= most
+        or not file.rows
+        or (file.deletes and policy.max_deleted_ratio is not None)
     )
 
 
