@@ -20,7 +20,7 @@ import socket
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +62,8 @@ from lithify.store.metered import Answer, Verb
 from lithify.store.waiting import log_waiting
 from lithify.views.blocks import Shown
 
+WATCH_INTERVAL_MS = 2_000
+"""How often the caller of a run is told how far its tasks are: as often as these report it."""
 Settings = Config | Mapping[str, Any] | Path | str
 """Settings as such, as a mapping of their dotted names, or the path of a TOML file."""
 
@@ -182,9 +184,16 @@ class Dataset:
 
     def _compact(self, asked: Asked, totals: Totals, take_over: bool, on_event: Observer | None) -> Result:
         with self._recording() as recorder:
-            return self._compact_recorded(asked, totals, take_over, _observer(totals, recorder, on_event))
+            return self._compact_recorded(asked, totals, take_over, on_event, recorder)
 
-    def _compact_recorded(self, asked: Asked, totals: Totals, take_over: bool, observer: Observer) -> Result:
+    def _compact_recorded(
+        self,
+        asked: Asked,
+        totals: Totals,
+        take_over: bool,
+        on_event: Observer | None,
+        recorder: Observer | None,
+    ) -> Result:
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
             self._dataset,
@@ -194,9 +203,12 @@ class Dataset:
             wiring.leadership(self._dataset),
             planner=self._kind.planner(self._dataset, asked, self._clock),
             take_over=take_over,
-            options=wiring.worker_options(self._config),
+            options=replace(
+                wiring.worker_options(self._config),
+                watch_interval_ms=None if on_event is None else WATCH_INTERVAL_MS,
+            ),
             coordinator_options=wiring.coordinator_options(self._config),
-            observer=observer,
+            observer=_observer(totals, recorder, on_event),
         )
         seconds = self._clock.monotonic_s() - started_s
         before, after = self._kind.look(summary.before), self._kind.look(summary.after)

@@ -103,6 +103,18 @@ def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
         (replace(running(), worker=None), 0, False, "its silent worker to be given up by a coordinator"),
     ],
 )
+def test_the_pace_is_not_that_of_a_moment() -> None:
+    """What other ranges had read when the first were recorded is not known."""
+    known = Known(
+        1000,
+        (DONE, OPEN, OPEN, OPEN),
+        Stay(NOW_MS - 10_000),
+        first_progress=Stay(NOW_MS - 1, (DONE, OPEN, OPEN, OPEN)),
+        movements={str(n): Movement(n, "w", 0, 200, 0, NOW_MS) for n in (1, 2, 3)},
+    )
+    assert status_of(running(), known).bytes_per_s == 85, "850 bytes in ten seconds"
+
+
 def test_what_it_waits_for(
     compaction: Compaction[Any, Any, Any], attempts: int, alive: bool | None, waits_for: str
 ) -> None:

@@ -80,7 +80,7 @@ from lithify.datasets.iceberg.split import RANGE_BYTES
 from lithify.datasets.iceberg.state import draw_files, draw_refused, draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, TaskResult
 from lithify.datasets.iceberg.timecolumn import find_time_column
-from lithify.datasets.iceberg.work import Terms, Work, cost_bytes
+from lithify.datasets.iceberg.work import Terms, Work
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
@@ -517,7 +517,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             )
             done = recorded[index].outputs if recorded else ()
             batch = replace(work.batch(index, tasks, reporting), done=done)
-            works.append(RangeWork(part, execute_rewrites, batch, sum(map(cost_bytes, tasks))))
+            works.append(RangeWork(part, execute_rewrites, batch, work.cost_bytes(tasks)))
         return Job(tuple(works))
 
     def _planned(self, table: Table, spec: ChunkSpec) -> Listing:

@@ -31,7 +31,7 @@ from lithify.datasets.iceberg.split import split
 from lithify.datasets.iceberg.task import RewriteBatch, RewriteTask, SourceFile, slim
 from lithify.errors import CorruptObject
 from lithify.ids import Ulid
-from lithify.planning.timeline.model import TimelineFile
+from lithify.planning.timeline.model import Interval, TimelineFile
 
 OPEN_BYTES = 256 * 1024
 """As long as it takes to read these, it takes to open a file."""
@@ -70,6 +70,16 @@ class Work:
         self._sorted_by = [field.source_id for field in sort_fields(terms.metadata, spec.sort_order_id)]
         self._repeating: dict[int, tuple[int, ...]] = {}
 
+    def cost_bytes(self, tasks: Sequence[RewriteTask]) -> int:
+        """Estimate the bytes of the inputs that these read: of each input the share of its time, as if its
+        rows were spread evenly over it."""
+        shares = (
+            source.file.file_size_in_bytes * _share(self._files[source.file.file_path], task.range)
+            for task in tasks
+            for source in task.sources
+        )
+        return round(sum(shares))
+
     def ranges(self) -> Iterator[tuple[WorkRange, tuple[RewriteTask, ...]]]:
         """The ranges of a compaction of which none is recorded, each with what a task does for it."""
         if len(self._terms.spec.parts) == 1:
@@ -79,7 +89,7 @@ class Work:
         taken: list[tuple[TimeRange, RewriteTask]] = []
         taken_bytes = 0
         for one, task in self._single_ranges():
-            weight = cost_bytes(task) + OPEN_BYTES * len(task.sources)
+            weight = self.cost_bytes([task]) + OPEN_BYTES * len(task.sources)
             is_full = taken_bytes + weight > self._terms.range_bytes or len(taken) >= most_parts
             if taken and is_full:
                 yield _together(taken)
@@ -146,9 +156,14 @@ class Work:
         return found
 
 
-def cost_bytes(task: RewriteTask) -> int:
-    """The bytes of the inputs that a task reads."""
-    return sum(source.file.file_size_in_bytes for source in task.sources)
+def _share(file: TimelineFile, part: TimeRange) -> float:
+    """How much of a file's time is that of a range; all of one without times."""
+    times = file.times
+    if not isinstance(times, Interval):
+        return 1.0
+    start = times.start_us if part.start_us is None else max(times.start_us, part.start_us)
+    end = times.end_us if part.end_us is None else min(times.end_us, part.end_us)
+    return max(end - start, 0) / (times.end_us - times.start_us)
 
 
 def _together(
