@@ -8,8 +8,8 @@ One line is one chunk. The marks before its name join chunks that share files:
     └ shares files with the chunk above only
 
 Chunks with nothing to do are counted, not listed, where more than a few follow each other, in one partition
-or in several. A narrow terminal
-with room for the other columns gets no reasons: what they say follows from these, or is in the notes.
+or in several. A narrow terminal with room for the other columns gets no reasons: what they say follows from
+these, or is in the notes.
 `drawing` has the same as a picture.
 """
 
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from lithify.planning.timeline.calendar import Calendar
@@ -34,7 +33,7 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
 )
 from lithify.views import text
-from lithify.views.tables import fits, print_table
+from lithify.views.tables import Cell, cell, fits, print_table
 
 MAX_QUIET_ROWS = 3
 """More chunks in a row with nothing to do become one line."""
@@ -165,9 +164,9 @@ def _runs(chunks: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
     yield from _folded(quiet)
 
 
-def _groups_of(run: Sequence[PlannedChunk], words: Words) -> str:
+def _groups_of(run: Sequence[PlannedChunk], words: Words) -> Cell:
     groups = {planned.chunk.key.group for planned in run}
-    return escape(run[0].chunk.key.group) if len(groups) == 1 else f"{len(groups):,} {words.group}s"
+    return cell(run[0].chunk.key.group) if len(groups) == 1 else f"{len(groups):,} {words.group}s"
 
 
 def _kind(planned: PlannedChunk) -> tuple[object, ...]:
@@ -181,7 +180,9 @@ def _folded(quiet: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
         yield from ((planned,) for planned in quiet)
 
 
-def _row(planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int) -> tuple[str, ...]:
+def _row(
+    planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int
+) -> tuple[Cell, ...]:
     chunk, verdict = planned.chunk, planned.verdict
     style = _STYLES[planned.status]
     number = "" if planned.task is None else str(numbers.get(planned.task, "active"))
@@ -194,11 +195,11 @@ def _row(planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], lar
         f"[{style}]{_label(planned)}[/]",
         f"{verdict.priority:.2f}" if verdict.priority else "",
         number,
-        escape(reason),
+        cell(reason),
     )
 
 
-def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[str, ...]:
+def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[Cell, ...]:
     style = _STYLES[run[0].status]
     by_time = sorted((planned.chunk.key for planned in run), key=lambda key: key.start_us)
     first, last = chunk_name(by_time[0], calendar), chunk_name(by_time[-1], calendar)
@@ -213,7 +214,7 @@ def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[str, ...]
         f"[{style}]{len(run)} × {run[0].status.value}[/]",
         "",
         "",
-        escape(reason),
+        cell(reason),
     )
 
 
@@ -263,7 +264,7 @@ def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words) -> Ta
             text.size(task.cost_bytes),
             f"{task.priority:.2f}",
             f"[{style}]" + (f"after {after}" if after else "at once") + "[/]",
-            escape(task.reason) + oversize,
+            cell(f"{task.reason}{oversize}"),
         )
     if len(plan.tasks) > MAX_ROWS:
         table.caption = f"The first {MAX_ROWS}; --json has all {len(plan.tasks):,}."

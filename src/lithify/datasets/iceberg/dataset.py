@@ -5,6 +5,7 @@ the table's UUID: tables that share a location, or follow each other there, shar
 
 | object, under `<location>/_lithify/<uuid>/` | value |
 |---|---|
+| `state.json` | the identity of the folder, written once before all else (`own_state`) |
 | `ledger/<number>.json` | the ledger, numbered files |
 | `chunks/<number>.json` | what is remembered of chunks, numbered files |
 | `coordinator.json`, `progress/`, `attempts/`, `failures/` | as for every dataset |
@@ -21,7 +22,7 @@ plan (`remember`); what a commit wrote, at once. It is a memory only, so it may 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -66,9 +67,11 @@ from lithify.datasets.iceberg.model import (
     TableState,
     WorkRange,
 )
-from lithify.datasets.iceberg.neighbours import Neighbour, others_in
+from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, known_in, others_in
+from lithify.datasets.iceberg.own_state import Record, State, StateFolder
 from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.past import past_of
+from lithify.datasets.iceberg.places import canonical, place_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, branch_of, left_out_of, parse_policy
 from lithify.datasets.iceberg.readers import Readers, Standing
@@ -78,11 +81,12 @@ from lithify.datasets.iceberg.slim_entries import NO_COLUMN
 from lithify.datasets.iceberg.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.split import RANGE_BYTES
 from lithify.datasets.iceberg.state import draw_files, draw_refused, draw_state, written_file
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, TaskResult
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.iceberg.work import Terms, Work
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, Refused, Replaced
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
@@ -133,9 +137,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         *,
         rng: random.Random | None = None,
         options: Mapping[str, str] | None = None,
+        unrelated: Sequence[str] = (),
         open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
     ) -> None:
         """`options` are properties of `policy`, without their prefix, that win over the table's own;
+        `unrelated` names tables of the catalog, or patterns of names, that share no place with this one;
         `open_place` gives the store in which the table lies, and the key of its root there."""
         table = load_table(catalog, url.identifier)
         store, self.root = open_place(table)
@@ -146,12 +152,19 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         self._catalog = catalog
         self._identifier = url.identifier
         self._options = dict(options or {})
+        self._apart = tuple(unrelated)
         self._location, self._uuid = table.location(), table.metadata.table_uuid
-        self.time_key = join(folder, "now")
-        """An object for asking the store what time it is."""
         self._chunks = VersionedFiles(
-            self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
+            self.store,
+            join(folder, "chunks"),
+            _SUFFIX,
+            join(folder, "chunks.boundary"),
+            ids,
+            clock=clock,
+            bond=self._bond,
         )
+        self.state = StateFolder(self.store, folder, ids)
+        self.record = Record(self.url, self.load, clock, self._rng)
         self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._cache = ManifestCache()
         self._footers = Footers()
@@ -179,12 +192,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
     # Reading
 
     def load(self) -> Table:
-        """The table as it is now. `Refused` when it is not the one this dataset was opened on."""
+        """The table as it is now. `Replaced` when it is not the one this dataset was opened on."""
         table = load_table(self._catalog, self._identifier)
         if table.location() != self._location:
-            raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+            raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
-            raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
+            raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
         lend(self.store, table.io.properties)  # which may have other credentials by now
         return table
 
@@ -193,21 +206,34 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         """Where the table lies."""
         return self._location
 
-    def others(self) -> Iterator[Neighbour]:
-        """All other tables of its catalog. `Refused` where they cannot be looked at."""
-        return others_in(self._catalog, self._identifier)
+    def others(self) -> list[Neighbour]:
+        """All other tables of its catalog, read anew. `Refused` where one cannot be read."""
+        return others_in(self._catalog, self._identifier, self._apart)
+
+    def known_others(self) -> list[Neighbour]:
+        """All other tables of its catalog, as they were read in the last hour."""
+        return known_in(self._catalog).others(self._catalog, self._identifier, self._clock, self._apart)
+
+    def check_one_name(self) -> None:
+        """`Refused` where the catalog has the table under a second name too."""
+        check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
+
+    def begin_state(self, table: Table) -> State:
+        """The identity of Lithify's own folder of the table, before anything is put there that counts."""
+        return self.state.begin()
 
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
         and what waits to be deleted are there."""
-        here = (self.store.url, self.own_folder)
+        here = canonical(url_of(self.store.url, self.own_folder))
         for root in former_roots(table):
             store, key = open_place(root, table.io.properties)
             folder = join(key, OWN_FOLDER, str(self._uuid))
-            if (store.url, folder) != here and next(iter(store.list(folder)), None) is not None:
+            there = url_of(store.url, folder)
+            if canonical(there) != here and next(iter(store.list(folder)), None) is not None:
                 raise Refused(
                     f"{self.url}: the table was moved, and its holds and readers were not: move what is in "
-                    f"{url_of(store.url, folder)} to {url_of(*here)}, or delete it if nobody needs it"
+                    f"{there} to {url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
                 )
 
     def glance(self) -> tuple[IcebergLedger | None, TableState]:
@@ -256,10 +282,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         """Return how the table's data are compacted; `Refused` when they cannot be."""
         policy = self.policy(table)
         branch = check_data(table.metadata, policy.branch, self.url)
+        locations_of(table.metadata, table.io.properties)
         return _Terms(policy, branch, find_time_column(table.metadata, policy.time_column, self.url))
 
     def _branch_wanted(self, table: Table) -> str | None:
-        return branch_of(table.metadata.properties, self._options)
+        return branch_of(properties_of(table.metadata), self._options)
 
     def _check_lineage(self, table: Table) -> None:
         """`Refused` when the table does not continue what is on record, unless that was found of its present
@@ -357,11 +384,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
     def policy(self, table: Table, *, of_data: bool = True) -> TablePolicy:
         """Return how the table is to be looked after; without `of_data`, all of it but how its data are to be
         compacted. `Refused` when that cannot be told."""
-        return parse_policy(table.metadata.properties, self.url, self._options, of_data=of_data)
+        return parse_policy(properties_of(table.metadata), self.url, self._options, of_data=of_data)
 
     def left_out(self, table: Table) -> frozenset[str]:
         """The parts of maintenance that the policy leaves out, even if the rest of it is refused."""
-        return left_out_of(table.metadata.properties, self._options)
+        return left_out_of(properties_of(table.metadata), self._options)
 
     def _branch(self, table: Table) -> str:
         return self._terms(table).branch
@@ -371,7 +398,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """As any; and put the table on record."""
         epoch = super().take_epoch(permit)
-        self.lineage.advance(self.load())
+        table = self.load()
+        self.lineage.advance(table)
+        self.begin_state(table)
         return epoch
 
     # Looking
@@ -383,19 +412,29 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
     def past(self, snapshot: TableState) -> Past:
         return past_of(_metadata_of(snapshot))
 
-    def retained(self, snapshot: TableState, ledger: IcebergLedger, now_ms: int) -> Retained:
+    def retained(self, snapshot: TableState, ledger: IcebergLedger) -> Retained:
         metadata = _metadata_of(snapshot)
-        return retained_of(metadata, ledger, self.store, self.own_folder, self._clock, self._ids, now_ms)
+        return retained_of(
+            metadata, ledger, self.store, self.own_folder, self._clock, self._ids, self.store_ms
+        )
 
     def beside(self) -> Beside:
         from lithify.datasets.iceberg.beside import read_beside  # with those who are given a dataset
 
         return read_beside(self, self._clock, self._ids)
 
+    def stored_ledger(self) -> IcebergLedger | None:
+        """The newest ledger that lies in the store, whatever this process has seen before."""
+        return self._ledger.stored()
+
+    def readers(self) -> Readers:
+        """The registered readers."""
+        thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
+        return Readers(self.store, self.own_folder, thresholds)
+
     def standings(self, table: Table) -> tuple[Standing, ...]:
         """Where every registered reader stands."""
-        thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
-        readers = Readers(self.store, self.own_folder, thresholds)
+        readers = self.readers()
         return tuple(readers.standing(reader, table) for reader in readers.list())
 
     def cost_bytes(self, spec: ChunkSpec, snapshot: TableState) -> int:

@@ -64,7 +64,7 @@ class Work:
         self._listing = listing
         self._files = files
         spec = terms.spec
-        self._slim = slim(terms.metadata)
+        self._slim = slim(terms.metadata, terms.io.properties)
         positions = {path: n for n, path in enumerate(spec.inputs)}
         self._sources = Sources(listing, terms.column, positions)
         self._sorted_by = [field.source_id for field in sort_fields(terms.metadata, spec.sort_order_id)]
