@@ -63,7 +63,7 @@ from lithify.store.waiting import log_waiting
 from lithify.views.blocks import Shown
 
 WATCH_INTERVAL_MS = 2_000
-"""How often the caller of a run is told how far its tasks are: as often as these report it."""
+"""How often a run reports how far its tasks are: as often as these report it."""
 Settings = Config | Mapping[str, Any] | Path | str
 """Settings as such, as a mapping of their dotted names, or the path of a TOML file."""
 

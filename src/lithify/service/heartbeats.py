@@ -6,7 +6,7 @@
 3. Otherwise one is due after `heartbeat_interval_ms`. Then what the tasks say has moved is read, at most once
    in `heartbeat_min_interval_ms`, and whether that is enough is the pulse's to say
    (`lithify.compaction.heartbeat_gate`). Only movements of this very claim count.
-4. Where somebody watches, it is read every `watch_interval_ms` as well, for its report alone.
+4. With a `watch_interval_ms` it is read that often as well, only to be reported.
 
 Nothing is written here: the worker publishes the heartbeats of all its claims at once. Times are milliseconds
 of a clock that does not jump: a wall clock that is set back would keep a claim silent until it is lost.
@@ -55,11 +55,11 @@ class Heartbeats:
         return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
     def watch(self, running: Claim, now_ms: int) -> None:
-        """Report how far it is, where somebody watches and it is time to."""
+        """Report how far the compaction is, if reports are due."""
         interval_ms = self._options.watch_interval_ms
         is_due = interval_ms is not None and now_ms - running.looked_at_ms >= interval_ms
         if is_due and running.pending and running.error is None:
-            with suppress(LithifyError):  # a heartbeat that cannot be written says so
+            with suppress(LithifyError):  # the next heartbeat finds the same and reports it
                 self._look(running, now_ms)
 
     def _look(self, running: Claim, now_ms: int) -> None:

@@ -39,7 +39,7 @@ class WorkerOptions:
     """How long a compaction must have been free before a worker without idle slots claims it: time for
     others to look, so their poll interval."""
     watch_interval_ms: int | None = None
-    """How often what running tasks report is read for somebody who watches; `None`: only for heartbeats."""
+    """How often the reports of running tasks are read for a progress line; `None`: only for heartbeats."""
     range_start_timeout_ms: int = 600_000
     """How long a compaction may wait for a free slot or for the engine to start before it counts as
     silent."""
