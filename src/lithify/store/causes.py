@@ -8,6 +8,7 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | no connection, a connection that broke, an answer that broke off, no answer in time | yes |
 | 408, 429, 5xx but for 501 and 505; 400 `RequestTimeout`; 400 and 403 for a clock that is off | yes |
 | credentials that are looked up on the network and not found; a listing that is no XML | a few seconds |
+| credentials of a profile that cannot be fetched now | yes |
 | a name that is not found, a certificate that is not trusted | a few seconds |
 | 401, 403 and other 4xx, redirections, what no request can be made of | no |
 
