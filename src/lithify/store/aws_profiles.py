@@ -98,6 +98,14 @@ class Profile:
         return f"{text}; log in with `aws sso login --profile {self.name}`" if is_sso else text
 
 
+def are_given(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Whether options, the environment or a profile give credentials, as far as that can be known without
+    asking for the machine's role."""
+    if _has_own(options, environ) or any(environ.get(name) for name in _ROLES):
+        return True
+    return find_profile(options, environ) is not None
+
+
 def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Profile | None:
     """Return the profile whose credentials are used, if one's are. `options` have names in lower case.
     `Refused` where one is named and has no credentials, or none that can be had here."""
@@ -118,26 +126,26 @@ def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Prof
         if named is None:
             return None  # the role of the machine may have some
         raise Refused(
-            f"the AWS profile {name} has its credentials fetched ({fetched_by}), for which botocore is needed: "
-            f"install botocore, or put them into the environment with "
+            f"the AWS profile {name} has its credentials fetched ({fetched_by}), for which botocore is "
+            "needed: install botocore, or put them into the environment with "
             f"`aws configure export-credentials --profile {name} --format env`"
         )
     if fetched_by is not None or _has_keys(found):
         return profile
     if named is None:
         return None
-    where = f"{credentials_file} and {config_file}"
+    lacks = "has no credentials" if found else "is not"
     raise Refused(
-        f"the AWS profile {name} has no credentials in {where}; name one that has, or unset AWS_PROFILE"
-        if found
-        else f"the AWS profile {name} is not in {where}; name one that is, or unset AWS_PROFILE"
+        f"the AWS profile {name} {lacks} in {credentials_file} and {config_file}; name one that "
+        f"{'has' if found else 'is'}, or unset AWS_PROFILE"
     )
 
 
 def _has_own(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     """Whether options or the environment have access keys, or say that requests are not signed."""
     return any(
-        options.get(name) or options.get(f"aws_{name}") or environ.get(f"AWS_{name.upper()}") for name in _KEYS
+        options.get(name) or options.get(f"aws_{name}") or environ.get(f"AWS_{name.upper()}")
+        for name in _KEYS
     )
 
 

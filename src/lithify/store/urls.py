@@ -364,7 +364,8 @@ def _profile(config: dict[str, str]) -> Profile | None:
 def _has_region(config: Mapping[str, str]) -> bool:
     names = ("region", "default_region")
     return any(
-        config.get(name) or config.get(f"aws_{name}") or os.environ.get(f"AWS_{name.upper()}") for name in names
+        config.get(name) or config.get(f"aws_{name}") or os.environ.get(f"AWS_{name.upper()}")
+        for name in names
     )
 
 

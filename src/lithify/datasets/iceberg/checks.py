@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
-from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.compaction.finding import Finding, advice, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.history_checks import check_history
@@ -94,7 +94,8 @@ def _check_parts(dataset: IcebergDataset, state: TableState, amount: str) -> Ite
 
 def _what_to_do(error: LithifyError) -> str:
     if isinstance(error, StoreError):
-        return "check that the catalog and the table's storage can be reached from here, and the credentials"
+        do = "check that the catalog and the table's storage can be reached from here, and the credentials"
+        return advice(error, do)
     if isinstance(error, CorruptObject):
         return (
             "restore that object from a backup; docs/iceberg.md says what is lost with each object under "
