@@ -19,6 +19,8 @@ Credentials are read anew every few minutes, so those that another program renew
 from __future__ import annotations
 
 import configparser
+import logging
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -172,19 +174,22 @@ def _sections(path: str) -> dict[str, dict[str, str]]:
     parser = configparser.RawConfigParser(strict=False, default_section="")
     try:
         parser.read_string(Path(path).read_text())
+        return {" ".join(shlex.split(name)): dict(parser.items(name)) for name in parser.sections()}
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+    except (OSError, ValueError, configparser.Error) as error:
         first = str(error).partition("\n")[0]
         raise Refused(f"{path}: cannot be read as a file of AWS profiles; repair it: {first}") from error
-    return {" ".join(name.split()): dict(parser.items(name)) for name in parser.sections()}
 
 
 @lru_cache(maxsize=16)
 def _fetching(name: str, credentials_file: str, config_file: str) -> Credentials:
-    """Return what fetches a profile's credentials, one for all stores of this process: it keeps what it fetched until that is about to end."""
+    """Return the credentials of a profile as botocore fetches and renews them, the same ones for all stores
+    of this process."""
     from botocore.session import Session
 
+    for part in ("credentials", "tokens"):  # they log tracebacks of what is raised too
+        logging.getLogger(f"botocore.{part}").setLevel(logging.CRITICAL)
     session = Session(profile=name)
     session.set_config_variable("credentials_file", credentials_file)
     session.set_config_variable("config_file", config_file)
