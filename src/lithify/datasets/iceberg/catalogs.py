@@ -79,8 +79,6 @@ _FALLBACKS = {
     "s3.profile-name": "client.profile-name",
 }
 """What PyIceberg takes instead, for the file access and the catalog alike."""
-_ROLES = ("s3.role-arn", "client.role-arn")
-"""Roles that PyArrow assumes; obstore assumes none."""
 _TIMES_S = {"s3.connect-timeout": "connect_timeout", "s3.request-timeout": "timeout"}
 _ALLOW_HTTP = ("allow_http", "aws_allow_http", "google_allow_http", "azure_allow_http")
 _PREFIXES = {
@@ -249,7 +247,6 @@ def open_place(
     Iceberg's locations are no URLs: a percent sign in one is a percent sign.
     """
     check_reach(location, properties)
-    _check_no_role(location, properties)
     if "?" in location or "#" in location:
         raise Refused(f"{location}: PyIceberg cuts a location off at '?' and '#'; move the table to another")
     scheme, rest = split_scheme(location)
@@ -259,15 +256,6 @@ def open_place(
         raise Refused(f"{location}: names a host, which PyIceberg takes for a folder; write file:///path")
     url = location if scheme is None else f"{scheme}:{quote(rest, safe='/@:')}"
     return open_store(url, store_options(location, properties), waiting_of(properties), credentials)
-
-
-def _check_no_role(location: str, properties: Properties) -> None:
-    role = next((name for name in _ROLES if location.startswith("s3") and properties.get(name)), None)
-    if role is not None:
-        raise Refused(
-            f"{location}: {role} names a role to be assumed, which is done by an AWS profile alone; put "
-            f"role_arn and source_profile into one, and name it in s3.profile-name instead of {role}"
-        )
 
 
 def task_options(location: str, properties: Properties) -> dict[str, str]:
