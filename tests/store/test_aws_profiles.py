@@ -16,8 +16,9 @@ from typing import Any
 
 import botocore.session
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
-from lithify.errors import ObjectNotFound, Refused
+from lithify.errors import ObjectNotFound, Refused, StoreUnavailable
 from lithify.store import aws_profiles
 from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
@@ -90,6 +91,16 @@ def shown() -> Iterator[Shown]:
     with serving.serving(Handler) as url:
         found.append(Shown(url))
         yield found[0]
+
+
+class Failing:
+    """Credentials that cannot be had."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def get_frozen_credentials(self) -> Any:
+        raise self._error
 
 
 def as_botocore_finds() -> tuple[str, str | None]:
@@ -239,6 +250,19 @@ def test_sso(home: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
         _, stderr = process.communicate(timeout=60)
     assert stderr == ""
     assert shown.requests[-1] == ("fetched", "us-east-1", "t2")
+
+
+def test_a_portal_that_is_away_is_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(home, "", SSO)
+    away = EndpointConnectionError(endpoint_url="https://portal")
+    monkeypatch.setattr(aws_profiles, "_fetching", lambda *of: Failing(away))
+    profile = aws_profiles.find_profile({}, {"HOME": str(home), "AWS_PROFILE": "work"})
+    assert profile is not None
+    with pytest.raises(StoreUnavailable, match=r"profile work gives no credentials .*https://portal"):
+        profile()
+    store, _ = open_store("s3://bucket", {"aws_endpoint": NOBODY, "aws_profile": "work"}, Waiting(0))
+    with pytest.raises(StoreUnavailable):
+        store.head("k")
 
 
 def test_what_a_process_gives(home: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
