@@ -81,11 +81,12 @@ class Profile:
 
     def _fetch(self) -> tuple[str, str, str | None]:
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+        from botocore.exceptions import ConnectionError as NoConnection
 
         try:
             fetched = _fetching(self.name, self.credentials_file, self.config_file)
             frozen = fetched.get_frozen_credentials()
-        except HTTPClientError as error:
+        except (NoConnection, HTTPClientError) as error:
             raise StoreUnavailable(
                 f"the AWS profile {self.name} gives no credentials ({self.fetched_by}): {error}",
                 "no credentials",
