@@ -47,7 +47,7 @@ def check_table(
     written = [*heartbeats(ledger), (state.timestamp_ms, "who committed last")]
     yield check_clocks(written, found.store_ms, now_ms)
     versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
-    yield check_versions(versions, "Lithify's coordinator")
+    yield check_versions(versions, dataset.url, "Lithify's coordinator")
     if found.retained is not None:
         try:
             yield from check_history(dataset, found.retained, now_ms)

@@ -144,4 +144,4 @@ def _check_versions(dataset: SlateDataset) -> Finding:
             f"old versions cannot be listed: {error}",
             advice(error, "allow this user to list them"),
         )
-    return check_versions(counts, "SlateDB's garbage collector or Lithify's coordinator")
+    return check_versions(counts, dataset.url, "SlateDB's garbage collector or Lithify's coordinator")
