@@ -150,7 +150,7 @@ def _check_policy(metadata: TableMetadata, is_on: bool, url: str, now_ms: int) -
         return warning(
             "policy",
             "the table keeps all of its history for ever: gc.enabled is not true",
-            "set gc.enabled to true if no other table uses this one's files, or lithify.expire-snapshots to 0",
+            "set gc.enabled to true if no other table uses its files, or lithify.expire-snapshots to 0",
         )
     if age_ms > LONGEST_MS or retention.min_kept > MOST_KEPT:
         return warning(
