@@ -111,6 +111,10 @@ class PreconditionFailed(StoreError):
     """A conditional overwrite found another version than the expected one."""
 
 
+class NotServed(StoreError):
+    """The object store does not have an operation that Lithify needs."""
+
+
 class VersionConflict(StoreError):
     """Another party published this version first; read the latest one and decide again."""
 

@@ -331,6 +331,9 @@ def test_stuck_compactions(
     assert found.severity is Severity.PROBLEM
     assert f"is {state.value} for" in found.says
     assert ("lithify worker" in found.do) == (state is State.SCHEDULED)
+    announce(dataset)
+    waits_with_others = state is State.COMPACTED
+    assert ("stuck" not in by_check(examine(path))) == waits_with_others
 
 
 def test_attempts_and_what_was_given_up(path: Path) -> None:

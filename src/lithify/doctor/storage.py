@@ -6,7 +6,8 @@ With a probe object under `lithify/doctor/`, which is removed again:
    could both publish the same version, and one commit would be lost.
 2. An overwrite with a wrong etag is refused: leases, holds, groups and garbage collection rest on it.
 3. The store's clock and this machine's agree. Leases, heartbeats and members are judged by the store's alone.
-4. It can be deleted. So are probes that a doctor who was killed has left behind, an hour later.
+4. It can be listed.
+5. It can be deleted. So are probes that a doctor who was killed has left behind, an hour later.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from lithify.clock import Clock
-from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.compaction.finding import Finding, advice, ok, problem, warning
 from lithify.errors import ObjectExists, PreconditionFailed, StoreError
 from lithify.ids import Ids
 from lithify.store.keys import join
@@ -38,13 +39,14 @@ def check_storage(store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> It
     except StoreError as error:
         with suppress(StoreError):  # it may have come into being all the same
             store.delete(key)
-        yield problem("write", f"nothing can be written below {store.url}: {error}", _WRITE)
+        yield problem("write", f"nothing can be written below {store.url}: {error}", advice(error, _WRITE))
         return
     yield ok("write", "objects can be created")
     try:
         yield _check_create(store, key)
         yield _check_replace(store, f"{key.removesuffix('.probe')}-etag.probe")
         yield _check_clock(store, key, clock)
+        yield _check_list(store, join(folder, "doctor"))
     finally:
         yield _check_delete(store, key)
         _sweep(store, join(folder, "doctor"), clock.now_ms())
@@ -94,7 +96,9 @@ def _check_clock(store: ObjectStore, key: str, clock: Clock) -> Finding:
         store.put(key, b"time")
         written_ms = store.head(key).last_modified_ms
     except StoreError as error:
-        return problem("clock", f"an object that was just written cannot be read: {error}", _WRITE)
+        return problem(
+            "clock", f"an object that was just written cannot be read: {error}", advice(error, _WRITE)
+        )
     # Some stores keep whole seconds only: what was written in this second may seem to be older.
     early_ms = before_ms // 1000 * 1000 - written_ms
     late_ms = written_ms - clock.now_ms()
@@ -121,5 +125,13 @@ def _check_delete(store: ObjectStore, key: str) -> Finding:
     try:
         store.delete(key)
     except StoreError as error:
-        return problem("delete", f"{key} cannot be deleted: {error}", _WRITE)
+        return problem("delete", f"{key} cannot be deleted: {error}", advice(error, _WRITE))
     return ok("delete", "objects can be deleted")
+
+
+def _check_list(store: ObjectStore, folder: str) -> Finding:
+    try:
+        next(store.list(folder), None)
+    except StoreError as error:
+        return problem("list", f"objects below {folder} cannot be listed: {error}", advice(error, _WRITE))
+    return ok("list", "objects can be listed")

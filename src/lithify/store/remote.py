@@ -22,8 +22,15 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import GCSStore
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from lithify.store.causes import failure_of, said_by
+from lithify.errors import (
+    NotServed,
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+)
+from lithify.store.causes import failure_of, not_served, said_by
 from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import IN_FLIGHT_BYTES, MultipartWriter
@@ -277,6 +284,9 @@ def _failures(verb: str, key: str) -> Iterator[None]:
         kind = ObjectExists if verb == "create" else PreconditionFailed
         raise kind(f"{verb} {key}: another party was faster") from error
     except (BaseError, OSError, ValueError) as error:
+        lacking = not_served(error, verb)
+        if lacking is not None:
+            raise NotServed(f"{verb} {key}: {lacking}") from error
         said = said_by(error)
         failure, cause = failure_of(error)
         if failure is Failure.LASTING:

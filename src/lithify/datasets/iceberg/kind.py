@@ -80,7 +80,7 @@ class IcebergKind:
         """What the timeline finds worth it, or as if nothing had to wait."""
 
         def plan_everything(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            return request(state, ledger, _now_us(clock), held=held)
+            return request(state, ledger, _now_us(clock), held=held, alone=dataset.alone)
 
         return plan_everything if asked.full else dataset.propose
 
@@ -90,7 +90,7 @@ class IcebergKind:
             raise Refused("say what to compact: either --full, or chunks with --chunk")
 
         def plan_asked(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            return request(state, ledger, _now_us(clock), names, held)
+            return request(state, ledger, _now_us(clock), names, held, dataset.alone)
 
         return plan_asked
 

@@ -43,7 +43,7 @@ class TableMaintenance:
         self._readers = dataset.readers()
 
     def left_out(self) -> frozenset[str]:
-        return self._dataset.policy(self._dataset.load()).left_out
+        return self._dataset.policy(self._dataset.load(), of_data=False).left_out
 
     # Holds
 

@@ -122,7 +122,8 @@ class DeleteRewriter:
         done = RewritingDeletes(dry_run)
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
-            branch = check_rewritable(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
+            policy = self._dataset.policy(table, of_data=False)
+            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
             by_partition = _by_partition(table)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)

@@ -132,7 +132,8 @@ class ManifestRewriter:
         work: _Work | None = None
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
-            branch = check_rewritable(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
+            policy = self._dataset.policy(table, of_data=False)
+            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
             if parent is None:

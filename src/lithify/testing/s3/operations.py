@@ -40,6 +40,8 @@ class Operations:
     def __init__(self, buckets: Buckets, *, whole_seconds: bool = False) -> None:
         self._buckets = buckets
         self._listed_ms = 1000 if whole_seconds else 1
+        self.not_allowed: frozenset[Operation] = frozenset()
+        """Answered by 405, as tables buckets of S3 do for some."""
         self._by_operation: dict[Operation, Callable[[Request], Answer]] = {
             Operation.GET: self._get,
             Operation.HEAD: self._head,
@@ -63,6 +65,8 @@ class Operations:
     def answer(self, request: Request) -> Answer:
         """Let `request` take effect."""
         try:
+            if request.operation in self.not_allowed:
+                raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed here.")
             return self._by_operation[request.operation](request)
         except S3Error as error:
             return error.answer(request.path, body=request.method != "HEAD")

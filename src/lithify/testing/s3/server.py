@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 
 from lithify.testing.s3.connection import Connection
 from lithify.testing.s3.log import LoggedRequest
+from lithify.testing.s3.requests import Operation
 from lithify.testing.s3.site import Site
 from lithify.testing.s3.weather import Weather
 
@@ -82,6 +83,15 @@ class S3Server:
     @weather.setter
     def weather(self, weather: Weather) -> None:
         self._run(lambda: setattr(self._site, "weather", weather))
+
+    @property
+    def not_allowed(self) -> frozenset[Operation]:
+        """Operations that are answered by 405 from now on. Can be set."""
+        return self._site.operations.not_allowed
+
+    @not_allowed.setter
+    def not_allowed(self, operations: frozenset[Operation]) -> None:
+        self._run(lambda: setattr(self._site.operations, "not_allowed", operations))
 
     @property
     def log(self) -> list[LoggedRequest]:
