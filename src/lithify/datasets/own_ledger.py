@@ -48,7 +48,7 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self._format = format
         self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng)
         self._journal = ObjectJournal(store, folder, clock, ids)
-        self._lease = ObjectLease(store, folder)
+        self._lease = ObjectLease(store, folder, clock)
         self._looked_s = float("-inf")
         """When `epoch` was read last."""
 
