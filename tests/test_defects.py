@@ -10,6 +10,7 @@ import pytest
 from lithify.config.durations import parse_duration
 from lithify.defects import contained
 from lithify.errors import CorruptObject, LithifyError, NoRoom, Unexpected
+from lithify.store import together
 
 
 class PanicException(BaseException):
@@ -34,6 +35,16 @@ def test_it_says_what_was_done_and_where_it_went_wrong(defects: list[str]) -> No
 def test_what_counts_as_a_defect(error: BaseException, defects: list[str]) -> None:
     with pytest.raises(Unexpected, match=type(error).__name__), contained("a test"):
         raise error
+    defects.clear()
+
+
+def test_what_would_end_a_thread_in_silence_is_a_defect(defects: list[str]) -> None:
+    def leave() -> None:
+        with contained("a test"):
+            raise SystemExit(3)
+
+    with pytest.raises(Unexpected, match="a test ended with SystemExit"):
+        together.beside.start(leave)()
     defects.clear()
 
 

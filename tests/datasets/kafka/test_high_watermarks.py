@@ -15,6 +15,7 @@ from lithify.datasets.kafka.record_batches import decode
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import CorruptObject
 from lithify.service.status import status
+from lithify.testing import ManualClock
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import Row, latest, read_rows
 from tests.datasets.kafka.logs import Batch
@@ -118,7 +119,9 @@ def test_without_evidence_nothing_is_committed(content: bytes | None, why: str) 
     dataset = opened(topic)
     assert not topic.compact(dataset).started
     findings = list(
-        check_log(lambda: dataset, lambda one: status(one, NOW_MS, 30_000), NOW_MS, KafkaSettings())
+        check_log(
+            lambda: dataset, lambda one: status(one, ManualClock(NOW_MS), 30_000), NOW_MS, KafkaSettings()
+        )
     )
     warnings = [one for one in findings if one.severity is Severity.WARNING]
     assert [one.check for one in warnings] == ["high watermark"]

@@ -40,7 +40,7 @@ def test_a_database_of_an_old_client_is_left_as_it_is(tmp_path: Path, name: str)
     with pytest.raises(Refused, match=r"before 0\.16"):
         collect(dataset.store, dataset.paths, clock, GarbageOptions(0, dry_run=False))
     assert files(path) == before
-    findings = list(check_database(dataset, lambda one: status(one, clock.now_ms(), 30_000), clock.now_ms()))
+    findings = list(check_database(dataset, lambda one: status(one, clock, 30_000), clock.now_ms()))
     (found,) = (one for one in findings if one.check == "clients")
     assert found.severity is Severity.PROBLEM
 

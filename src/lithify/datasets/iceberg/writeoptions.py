@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import TableProperties
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
 from lithify.datasets.iceberg.properties import whole_number
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.errors import Refused, Unsupported
 
 MAX_NUMBER = (1 << 31) - 1
@@ -67,13 +67,13 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
 
 def check_writing(metadata: TableMetadata, url: str) -> None:
     """`Refused` when files or a snapshot could not be written as the table's metadata asks for."""
-    properties = metadata.properties
+    properties = properties_of(metadata)
     try:
         write_options(properties)
     except Refused as error:
         raise type(error)(f"{url}: {error}") from error
     _tried(url, "write.metadata.metrics", lambda: compute_statistics_plan(metadata.schema(), properties))
-    _tried(url, "where data is written", lambda: load_location_provider(metadata.location, properties))
+    _tried(url, "where data is written", lambda: locations_of(metadata, {}))
     for key in (
         TableProperties.METADATA_PREVIOUS_VERSIONS_MAX,
         TableProperties.WRITE_PARTITION_SUMMARY_LIMIT,

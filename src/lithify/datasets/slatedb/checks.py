@@ -64,7 +64,7 @@ def check_database(
     yield from check_compactions(found)
     yield from (check_backlog(p) for p in found.backlog)
     flushes = [(ulid_ms(view.id), "the writer") for tree in manifest.trees() for view in tree.l0[:1]]
-    yield check_clocks([*heartbeats(ledger), *flushes], now_ms)
+    yield check_clocks([*heartbeats(ledger), *flushes], found.store_ms, now_ms)
     yield _check_versions(dataset)
 
 

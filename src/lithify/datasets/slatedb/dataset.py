@@ -56,7 +56,7 @@ from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
-from lithify.store.times import store_now_ms
+from lithify.store.times import StoreTime, store_now_ms
 from lithify.store.together import both
 from lithify.store.versions import Counts
 
@@ -99,6 +99,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         )
         self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
         self._lease = ObjectLease(store, self.paths.own_folder, clock)
+        self._store_time = StoreTime(store, self.paths.time_key, clock)
         self._glanced_s = -inf
         self._tries = Tries()
 
@@ -226,7 +227,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
            coordinator does with the next is to make that file; the oldest manifest shows that none has
            been stopped just between.
         """
-        if epoch == 0 or (lease is not None and lease.proves(epoch, self.has_taken)):
+        if epoch == 0 or (lease is not None and self._proves(lease, epoch)):
             return None
         if self._has_its_parents(epoch):
             return None
@@ -265,19 +266,33 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         """Whether the manifest that was announced is there with its mark."""
         return self._files.has_mark(taking.version, bytes.fromhex(taking.mark))
 
+    def may_have_taken(self, taking: Taking) -> bool:
+        """Whether the manifests have come as far as the one that was announced."""
+        return taking.version <= self._files.known_manifest_id()
+
+    def confirm(self) -> None:
+        self._files.latest_manifest()
+
+    def _proves(self, lease: Lease, epoch: int) -> bool:
+        return lease.proves(epoch, self.has_taken, self.may_have_taken)
+
     # Looking
 
     def history(self) -> LedgerHistory:
         return LedgerHistory(self.store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, decode_ledger)
 
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+    def store_ms(self) -> int | None:
+        return self._store_time.now_ms()
+
+    def coordinator(self) -> CoordinatorStatus:
         found = self.lease.read()
         epoch = self.snapshot().compactor_epoch
-        if found is None or found.lease is None or not found.lease.proves(epoch, self.has_taken):
+        lease = None if found is None else found.lease
+        if found is None or lease is None or not self._proves(lease, epoch):
             if epoch == 0:
                 return CoordinatorStatus(Presence.NEVER, epoch)
             return CoordinatorStatus(Presence.FOREIGN, epoch, system="SlateDB")
-        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
+        return judge_lease(epoch, lease, found.written_ms, self.store_ms)
 
     def backlog(self, snapshot: Manifest, now_ms: int) -> tuple[Backlog, ...]:
         return backlog(snapshot, now_ms, self.options.l0_max_ssts)

@@ -275,6 +275,16 @@ def manifest_problem(manifest: Manifest) -> str | None:
     )
 
 
+def may_follow(before: Manifest, after: Manifest) -> bool:
+    """Whether a later manifest may be of the same database (pure): epochs and sequence numbers never fall. A
+    manifest says of no database which one it is."""
+    return (
+        after.writer_epoch >= before.writer_epoch
+        and after.compactor_epoch >= before.compactor_epoch
+        and after.last_l0_seq >= before.last_l0_seq
+    )
+
+
 def _segments_problem(manifest: Manifest) -> str | None:
     root = manifest.root
     if root.prefix:
