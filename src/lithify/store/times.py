@@ -12,7 +12,7 @@ that is behind (`earliest_ms`).
 from __future__ import annotations
 
 from lithify.clock import Clock
-from lithify.errors import StoreError
+from lithify.errors import StoreError, UnfitStore
 from lithify.store.objects import ObjectStore
 
 MAX_BEHIND_MS = 999
@@ -82,12 +82,12 @@ class StoreTime:
 
     def now_ms(self) -> int | None:
         """Return wall-clock milliseconds by the store's clock; `None` where the store cannot be asked, for
-        example because this process may only read."""
+        example because this process may only read, or nothing may be written to it."""
         found = self._counted_on()
         if found is None:
             try:
                 found = store_now_ms(self._store, self._key)
-            except StoreError:
+            except (StoreError, UnfitStore):
                 return None
             self._asked = found, self._clock.monotonic_s(), self._clock.now_ms()
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 
 from lithify.testing.s3.connection import Connection
 from lithify.testing.s3.log import LoggedRequest
+from lithify.testing.s3.quirks import Quirk
 from lithify.testing.s3.site import Site
 from lithify.testing.s3.weather import Weather
 
@@ -25,7 +26,7 @@ ResultT = TypeVar("ResultT")
 
 class S3Server:
     """An S3 in memory, from `with` to its end. `seed` is that of the weather's chance.
-    With `whole_seconds` it lists times as AWS does, without milliseconds.
+    With `whole_seconds` it lists times as AWS does, without milliseconds; `quirks` are what it does otherwise.
 
     `OSError` if `port` of `host` is taken; port 0 takes a free one.
     """
@@ -38,9 +39,10 @@ class S3Server:
         host: str = "127.0.0.1",
         port: int = 0,
         whole_seconds: bool = False,
+        quirks: Collection[Quirk] = (),
     ) -> None:
         weather = weather if weather is not None else Weather()
-        self._site = Site(weather, seed, whole_seconds=whole_seconds)
+        self._site = Site(weather, seed, whole_seconds=whole_seconds, quirks=quirks)
         self._host, self._port = host, port
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="s3", daemon=True)
