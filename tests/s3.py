@@ -7,14 +7,14 @@ new bucket; `S3.options` are the store options, `S3.environment` the variables, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
 
-from lithify.testing.s3 import Quirk, S3Server
+from lithify.testing.s3 import S3Server
 
 _ACCESS_KEY = "test"
 _SECRET_KEY = "test-secret"
@@ -71,7 +71,7 @@ class S3:
 
 
 @contextmanager
-def serve_s3(*, whole_seconds: bool = False, quirks: Collection[Quirk] = ()) -> Iterator[S3]:
+def serve_s3(*, whole_seconds: bool = False) -> Iterator[S3]:
     """A server on a free port of the loopback interface."""
-    with S3Server(whole_seconds=whole_seconds, quirks=quirks) as server:
+    with S3Server(whole_seconds=whole_seconds) as server:
         yield S3(server)

@@ -116,8 +116,8 @@ def _try_create(store: ObjectStore, key: str) -> Verdict:
         store.create(key, _FIRST)
     except StoreUnavailable:
         raise
-    except ObjectExists:  # the answer to a first try was lost
-        if store.get(key) != _FIRST:
+    except ObjectExists:
+        if not _is_there(store, key):  # else only the answer to a first try was lost
             return Verdict(CREATE, "the store says that a new object exists already", do)
     except StoreError as error:
         _put_instead(store, key, error)
@@ -137,6 +137,13 @@ def _try_create(store: ObjectStore, key: str) -> Verdict:
         "do not write to it, with Lithify or with SlateDB; use a store that has conditional writes "
         "(S3: If-None-Match), or enable them",
     )
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        return store.get(key) == _FIRST
+    except ObjectNotFound:
+        return False
 
 
 def _put_instead(store: ObjectStore, key: str, error: StoreError) -> None:

@@ -38,11 +38,9 @@ _DEFAULT_TYPE = "binary/octet-stream"
 class Operations:
     """Everything S3 can be asked, on `buckets`."""
 
-    def __init__(
-        self, buckets: Buckets, *, whole_seconds: bool = False, quirks: Collection[Quirk] = ()
-    ) -> None:
+    def __init__(self, buckets: Buckets, *, whole_seconds: bool = False) -> None:
         self._buckets = buckets
-        self._quirks = frozenset(quirks)
+        self.quirks: frozenset[Quirk] = frozenset()
         self._listed_ms = 1000 if whole_seconds else 1
         self._by_operation: dict[Operation, Callable[[Request], Answer]] = {
             Operation.GET: self._get,
@@ -67,7 +65,7 @@ class Operations:
     def answer(self, request: Request) -> Answer:
         """Let `request` take effect."""
         try:
-            return of_answer(self._by_operation[request.operation](request), self._quirks)
+            return of_answer(self._by_operation[request.operation](request), self.quirks)
         except S3Error as error:
             return error.answer(request.path, body=request.method != "HEAD")
 
@@ -81,14 +79,14 @@ class Operations:
 
     def _put(self, request: Request) -> Answer:
         bucket = self._bucket(request)
-        _check_write(request, bucket, self._quirks)
+        _check_write(request, bucket, self.quirks)
         stored = StoredObject(request.body, _kept_headers(request))
         bucket.put(request.key, stored)
         return Answer(200, {"ETag": stored.etag})
 
     def _copy(self, request: Request) -> Answer:
         bucket = self._bucket(request)
-        _check_write(request, bucket, self._quirks)
+        _check_write(request, bucket, self.quirks)
         name, _, key = unquote(request.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
         source = self._buckets.get(name).get(key)
         is_replaced = request.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
@@ -170,7 +168,7 @@ class Operations:
         upload = bucket.upload(request.key, request.query["uploadId"])
         there = bucket.find(request.key)
         if upload.made is None:
-            _check_write(request, bucket, self._quirks)
+            _check_write(request, bucket, self.quirks)
             named = [
                 (_number(part.findtext("{*}PartNumber", ""), "PartNumber"), part.findtext("{*}ETag", ""))
                 for part in _document(request).findall("{*}Part")

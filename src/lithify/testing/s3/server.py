@@ -26,7 +26,7 @@ ResultT = TypeVar("ResultT")
 
 class S3Server:
     """An S3 in memory, from `with` to its end. `seed` is that of the weather's chance.
-    With `whole_seconds` it lists times as AWS does, without milliseconds; `quirks` are what it does otherwise.
+    With `whole_seconds` it lists times as AWS does, without milliseconds.
 
     `OSError` if `port` of `host` is taken; port 0 takes a free one.
     """
@@ -39,10 +39,9 @@ class S3Server:
         host: str = "127.0.0.1",
         port: int = 0,
         whole_seconds: bool = False,
-        quirks: Collection[Quirk] = (),
     ) -> None:
         weather = weather if weather is not None else Weather()
-        self._site = Site(weather, seed, whole_seconds=whole_seconds, quirks=quirks)
+        self._site = Site(weather, seed, whole_seconds=whole_seconds)
         self._host, self._port = host, port
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="s3", daemon=True)
@@ -84,6 +83,15 @@ class S3Server:
     @weather.setter
     def weather(self, weather: Weather) -> None:
         self._run(lambda: setattr(self._site, "weather", weather))
+
+    @property
+    def quirks(self) -> frozenset[Quirk]:
+        """What it does otherwise than S3 from now on. Can be set."""
+        return self._site.operations.quirks
+
+    @quirks.setter
+    def quirks(self, quirks: Collection[Quirk]) -> None:
+        self._run(lambda: setattr(self._site.operations, "quirks", frozenset(quirks)))
 
     @property
     def log(self) -> list[LoggedRequest]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import random
-from collections.abc import Collection
 from pathlib import Path
 
 from lithify.testing.s3.bodies import Bodies
@@ -16,7 +15,6 @@ from lithify.testing.s3.log import LoggedRequest
 from lithify.testing.s3.objects import Buffer, StoredObject
 from lithify.testing.s3.operations import Operations
 from lithify.testing.s3.pipes import Pipe
-from lithify.testing.s3.quirks import Quirk
 from lithify.testing.s3.weather import Weather
 
 _POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
@@ -28,17 +26,11 @@ class Site:
     there is one. With `whole_seconds` it lists times as AWS does."""
 
     def __init__(
-        self,
-        weather: Weather,
-        seed: int,
-        folder: Path | None = None,
-        *,
-        whole_seconds: bool = False,
-        quirks: Collection[Quirk] = (),
+        self, weather: Weather, seed: int, folder: Path | None = None, *, whole_seconds: bool = False
     ) -> None:
         self.bodies = Bodies(folder)
         self.buckets = Buckets()
-        self.operations = Operations(self.buckets, whole_seconds=whole_seconds, quirks=quirks)
+        self.operations = Operations(self.buckets, whole_seconds=whole_seconds)
         self.weather = weather
         self.rng = random.Random(seed)
         self.log: list[LoggedRequest] = []
