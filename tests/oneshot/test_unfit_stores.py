@@ -8,21 +8,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import lithify
 from lithify import wiring
 from lithify.clock import SystemClock
 from lithify.compaction.presence import Presence
 from lithify.config.model import Config
 from lithify.errors import Refused, UnfitStore
 from lithify.fleets import Fleet
+from lithify.groups import Group
 from lithify.service import status as statuses
+from lithify.store.urls import open_store
+from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Quirk
 from tests.cli.invoking import invoke, invoke_json
 from tests.compacting import compact
+from tests.datasets.iceberg.tables import NAME, START, append, fresh, make_rows, new_table, s3_catalog
+from tests.datasets.kafka import logs
+from tests.datasets.kafka.folders import put_segments
 from tests.judge.official import Put, open_db
 from tests.s3 import S3
 
@@ -153,13 +161,54 @@ def test_a_bucket_that_was_moved_to_an_unfit_store(s3: S3) -> None:
 
 
 @pytest.mark.parametrize("quirk", UNFIT)
-def test_fleets_are_refused_too(s3: S3, quirk: Quirk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fleets_groups_and_logs_are_refused_too(
+    s3: S3, quirk: Quirk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    url = f"s3://{s3.bucket()}/fleet"
+    root = f"s3://{s3.bucket()}"
+    store, _ = open_store(root)
+    put_segments(store, "orders-0", [[logs.data(n, ("a", f"{n}"))] for n in range(0, 30, 10)])
+    before = objects(root, s3)
     with quirky(s3, quirk):
-        with pytest.raises(UnfitStore, match="/fleet: "):
-            Fleet(url).init()
-        assert not objects(url, s3)
-    Fleet(url).init()
-    assert "fleet/proof.json" in objects(url, s3)
+        for place, write in (
+            ("fleet", lambda: Fleet(f"{root}/fleet").init()),
+            ("group", lambda: Group(f"{root}/group").init()),
+            ("orders-0.compacted/_lithify", lambda: compact(opened(f"kafka+{root}/orders-0", s3))),
+        ):
+            with pytest.raises(UnfitStore) as refused:
+                write()
+            assert str(refused.value).startswith(f"{root}/{place}: ")
+        assert objects(root, s3) == before
+    Fleet(f"{root}/fleet").init()
+    Group(f"{root}/group").init()
+    proofs = {key for key in objects(root, s3) if key.endswith("proof.json")}
+    assert proofs == {"fleet/proof.json", "group/proof.json"}
+
+
+@pytest.mark.parametrize("quirk", UNFIT)
+def test_tables_are_refused_too(s3: S3, quirk: Quirk, tmp_path: Path) -> None:
+    catalog = s3_catalog(s3, tmp_path)
+    table = new_table(catalog)
+    for hour in range(4):
+        append(table, make_rows(10, START + timedelta(hours=hour)))
+    url = f"iceberg://test/{'.'.join(NAME)}"
+    settings = {f"store_options.{name}": value for name, value in catalog.properties.items()}
+    root = "/".join(catalog.properties["warehouse"].split("/")[:3])
+    now = fresh(table).metadata_location
+    before = objects(root, s3)
+    with quirky(s3, quirk), lithify.open(url, settings=settings, engine=InlineEngine()) as opened_table:
+        assert opened_table.status()
+        for write in (
+            opened_table.compact,
+            lambda: opened_table.compact(take_over=True),
+            lambda: opened_table.hold(lease_s=60),
+            opened_table.expire,
+        ):
+            with pytest.raises(UnfitStore, match="/_lithify/"):
+                write()
+        assert objects(root, s3) == before
+    assert fresh(table).metadata_location == now
+    with lithify.open(url, settings=settings, engine=InlineEngine()) as opened_table:
+        opened_table.hold(lease_s=60)
+    assert any(key.endswith("proof.json") for key in objects(root, s3))
