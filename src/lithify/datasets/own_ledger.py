@@ -132,6 +132,12 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
     def store_ms(self) -> int | None:
         return self._store_time.now_ms()
 
+    def dated_ms(self) -> int:
+        """The time for what is written: by the store's clock, by this machine's where the store cannot be
+        asked."""
+        store_ms = self._store_time.now_ms()
+        return self._clock.now_ms() if store_ms is None else store_ms
+
     def coordinator(self) -> CoordinatorStatus:
         ledger, found = self.ledger(), self._lease.read()
         epoch = 0 if ledger is None else ledger.epoch

@@ -10,11 +10,11 @@ of a random name below `probes/`, which is deleted again (`examine`):
    Leases, holds, groups and garbage collection rest on it.
 
 `ProvedStore` does that before the first call that changes anything. Reads need no proof, so a plan or a
-status works with any store and with credentials that may only read. A proof that succeeds is remembered in the place
-as `proof.json`, which costs later processes one read. The memory holds only where it was written: it names
-the store, and it has a time of the store's own clock that has to agree with when it was written by the same
-clock. A copy of it, in a bucket that was moved or restored elsewhere, is younger than it says, so the store
-there is tried anew.
+status works with any store and with credentials that may only read. A proof that succeeds is remembered in
+the place as `proof.json`, which costs later processes one read. The memory holds only where it was written:
+it names the store, and it has a time of the store's own clock that has to agree with when it was written by
+the same clock. A copy of it, in a bucket that was moved or restored elsewhere, is younger than it says, so
+the store there is tried anew.
 
 - Two processes that begin at once use objects of their own, and write the same memory.
 - A process that dies meanwhile leaves its object behind and no memory. The next proof deletes such objects

@@ -153,7 +153,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._cache = ManifestCache()
         self._footers = Footers()
         self._is_memory_damaged = False
-        self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
+        self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng, self.dated_ms)
         self.buffer_bytes = DEFAULT_BUFFER_BYTES
         """Rows that a task holds in memory."""
         self.range_bytes = RANGE_BYTES

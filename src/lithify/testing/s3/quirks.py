@@ -42,4 +42,3 @@ def of_answer(answer: Answer, quirks: Collection[Quirk]) -> Answer:
     if etag is None or not {Quirk.WEAK_ETAGS, Quirk.WEAKENED_ETAGS} & set(quirks):
         return answer
     return answer._replace(headers={**answer.headers, "ETag": f"{_WEAK}{etag}"})
-
