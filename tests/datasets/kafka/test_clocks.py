@@ -8,9 +8,10 @@ from lithify.ids import ulid_ms
 from lithify.store.times import StoreTime
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.kafka import logs
+from tests.datasets.kafka.buckets import a_bucket
 from tests.datasets.kafka.copies import opened
 from tests.datasets.kafka.test_rounds import NAME, a_topic
-from tests.datasets.kafka.test_windows import a_bucket, some
+from tests.datasets.kafka.test_windows import some
 
 HOUR_S = 3_600
 
