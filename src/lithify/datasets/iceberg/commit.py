@@ -86,10 +86,14 @@ class Committer:
         cache: ManifestCache,
         clock: Clock,
         rng: random.Random,
+        dated_ms: Callable[[], int],
     ) -> None:
+        """`dated_ms` gives the time of a snapshot. One that is ahead of the other writers' clocks would keep
+        them from committing, and by one that is behind the snapshot expires early: so it is the store's."""
         self._catalog = catalog
         self._identifier = identifier
         self._cache = cache
+        self._dated_ms = dated_ms
         self._clock = clock
         self._rng = rng
 
@@ -115,7 +119,7 @@ class Committer:
                 return batch.verdicts
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
             uncommitted = Uncommitted.from_now(self._clock)
-            prepared = write(table, branch, head, batch.replacement, summary, self._clock.now_ms())
+            prepared = write(table, branch, head, batch.replacement, summary, self._dated_ms())
             if uncommitted.is_too_late(self._clock):
                 discard(table.io, prepared.written)
                 continue

@@ -169,7 +169,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         self._cache = ManifestCache()
         self._footers = Footers()
         self._is_memory_damaged = False
-        self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
+        self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng, self.dated_ms)
         self.buffer_bytes = DEFAULT_BUFFER_BYTES
         """Rows that a task holds in memory."""
         self.range_bytes = RANGE_BYTES
