@@ -41,6 +41,7 @@ from lithify.datasets.iceberg.catalogs import load_table
 from lithify.datasets.iceberg.chosen_listing import list_around, list_files
 from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.listing import Listing, ManifestCache
 from lithify.datasets.iceberg.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
@@ -206,11 +207,12 @@ class _Batch:
         spec = compaction.spec
         self.accepted.append(compaction.id)
         partition = head.data[parts[0].inputs[0]].data_file.partition
+        floats = float_columns(head.metadata.schema())
         for part in parts:
             for path in part.inputs:
                 self.replacement.removed[path] = head.data[path]
             for output in part.outputs:
-                file = data_file_of(output, spec.lane.spec_id, partition)
+                file = data_file_of(without_uncounted(output, floats), spec.lane.spec_id, partition)
                 self.replacement.added.append(Added(file, sequence_number))
 
 

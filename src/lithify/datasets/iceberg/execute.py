@@ -23,6 +23,7 @@ import pyarrow as pa
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import reported
 from lithify.datasets.iceberg.fileio import lend
+from lithify.datasets.iceberg.floats import NanColumns
 from lithify.datasets.iceberg.reader import RangeReader
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
 from lithify.datasets.iceberg.spill import Pieces
@@ -62,7 +63,8 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
     started_s = time.process_time()
     reader = RangeReader(task)
     time_name = reader.column_name(task.time_field_id)
-    writer = DataWriter(task, reader.file_schema, time_name, ids.uuid().hex)
+    nans = NanColumns(reader.file_schema)
+    writer = DataWriter(task, reader.file_schema, time_name, ids.uuid().hex, nans)
     order = row_order(task.metadata, reader.file_schema, task.sort_order_id, time_name)
     bytes_read = 0.0
     try:
@@ -71,11 +73,13 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
             for source in task.sources:
                 bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
                 for batch in reader.batches(source, files):
-                    pieces.add(pa.Table.from_batches([batch]), source.position)
+                    rows = pa.Table.from_batches([batch])
+                    nans.look_at(rows)
+                    pieces.add(rows, source.position)
                     bytes_read += bytes_per_row * batch.num_rows
                     report(bytes_read, 0)
-            rows = pieces.rows
-            stored_bytes_per_row = bytes_read / max(rows, 1)
+            row_count = pieces.rows
+            stored_bytes_per_row = bytes_read / max(row_count, 1)
             for piece, tables in pieces.drain():
                 writer.sources = tuple(sorted(piece.sources))
                 _write_piece(writer, tables, piece.rows, stored_bytes_per_row, task.target_bytes, order)
@@ -90,7 +94,7 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
         raise
     return TaskResult(
         outputs=tuple(writer.finished),
-        rows=rows,
+        rows=row_count,
         bytes_read=round(bytes_read),
         bytes_written=sum(file.size_bytes for file in writer.finished),
         spilled_bytes=spilled_bytes,

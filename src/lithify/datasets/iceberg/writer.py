@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.encoding import without_dictionary
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.floats import FloatColumn, FloatMetrics, NanColumns
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
@@ -61,8 +62,15 @@ class KnownPartition(PartitionKey):
 class OpenFile:
     """A Parquet file that is being written."""
 
-    def __init__(self, output: OutputFile, schema: pa.Schema, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        output: OutputFile,
+        schema: pa.Schema,
+        options: Mapping[str, Any],
+        with_nan: Iterable[FloatColumn],
+    ) -> None:
         self.output = output
+        self._nans = {column: FloatMetrics() for column in with_nan}
         self._stream = output.create(overwrite=True)
         # Arrow's own note of the schema would name the dictionaries of this process as types of columns.
         self._writer = pq.ParquetWriter(
@@ -75,7 +83,14 @@ class OpenFile:
 
     def write(self, table: pa.Table) -> None:
         """Append rows, as row groups of their own."""
+        for column, metrics in self._nans.items():
+            metrics.add(column.values(table))
         self._writer.write(table, row_group_size=table.num_rows)
+
+    @property
+    def nans(self) -> dict[int, FloatMetrics]:
+        """What is known of the columns that have NaN, by field id."""
+        return {column.field_id: metrics for column, metrics in self._nans.items()}
 
     def end(self) -> tuple[pq.FileMetaData, int]:
         """All is written: the footer, and the bytes of the file. `close` has to follow."""
@@ -97,7 +112,10 @@ class OpenFile:
 class DataWriter:
     """Writes the outputs of one task."""
 
-    def __init__(self, task: RewriteTask, file_schema: Schema, time_name: str, attempt: str) -> None:
+    def __init__(
+        self, task: RewriteTask, file_schema: Schema, time_name: str, attempt: str, nans: NanColumns
+    ) -> None:
+        """`nans` knows all rows before the first is written."""
         metadata = task.metadata
         self._io = task.io
         self._schema = file_schema
@@ -113,6 +131,7 @@ class DataWriter:
         options = write_options(metadata.properties)
         self._options = options.parquet
         self.row_group_rows = options.row_group_rows
+        self._nans = nans
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known since the first rows."""
@@ -137,8 +156,12 @@ class DataWriter:
         )
         self._started.append(path)
         with translated(f"writing {path}"):
-            options = {**self._options, "use_dictionary": self._choose_dictionaries(first)}
-            file = OpenFile(self._io.new_output(path), first.schema, options)
+            options = {
+                **self._options,
+                "use_dictionary": self._choose_dictionaries(first),
+                "write_statistics": self._nans.with_statistics(),
+            }
+            file = OpenFile(self._io.new_output(path), first.schema, options, self._nans.found)
         self._open.add(file)
         return file
 
@@ -158,7 +181,7 @@ class DataWriter:
         else:
             self._close(file)
             self.written_bytes += size_bytes
-        columns = column_statistics(footer, self._schema, self._properties)
+        columns = column_statistics(footer, self._schema, self._properties, file.nans)
         self.finished.append(
             NewFile(
                 path=output.location,
@@ -168,6 +191,7 @@ class DataWriter:
                 column_sizes=columns.sizes,
                 value_counts=columns.value_counts,
                 null_value_counts=columns.null_counts,
+                nan_value_counts=columns.nan_counts,
                 lower_bounds=columns.lower_bounds,
                 upper_bounds=columns.upper_bounds,
                 split_offsets=split_offsets(footer),
