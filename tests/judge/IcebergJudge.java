@@ -26,6 +26,7 @@ import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileFormat;
 import org.apache.iceberg.FileMetadata;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.Metrics;
 import org.apache.iceberg.MetricsConfig;
 import org.apache.iceberg.Schema;
 import org.apache.iceberg.TableProperties;
@@ -251,6 +252,33 @@ public class IcebergJudge {
       file = file.withPartitionPath(partition);
     }
     table.newAppend().appendFile(file.build()).commit();
+  }
+
+  /** What Java's writer would say in a manifest about a Parquet file of a table, from its footer alone. */
+  public String metrics(Table table, String path) throws IOException {
+    InputFile input = table.io().newInputFile(path);
+    Metrics metrics = ParquetUtil.fileMetrics(input, MetricsConfig.forTable(table), null);
+    StringWriter text = new StringWriter();
+    JsonGenerator out = new JsonFactory().createGenerator(text);
+    out.writeStartObject();
+    write(out, "column_sizes", metrics.columnSizes());
+    write(out, "value_counts", metrics.valueCounts());
+    write(out, "null_value_counts", metrics.nullValueCounts());
+    write(out, "lower_bounds", metrics.lowerBounds());
+    write(out, "upper_bounds", metrics.upperBounds());
+    out.writeEndObject();
+    out.close();
+    return text.toString();
+  }
+
+  private void write(JsonGenerator out, String name, Map byField) throws IOException {
+    out.writeObjectFieldStart(name);
+    for (Iterator i = byField.entrySet().iterator(); i.hasNext(); ) {
+      Map.Entry entry = (Map.Entry) i.next();
+      out.writeFieldName(entry.getKey().toString());
+      write(out, entry.getValue());
+    }
+    out.writeEndObject();
   }
 
   /** Write rows (a JSON array of objects) to a Parquet file of any schema, as old programs had them. */

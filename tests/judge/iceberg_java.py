@@ -159,6 +159,14 @@ class IcebergJava:
         commit."""
         self.ask("append_file", table=table, path=path, partition=partition)
 
+    def metrics(self, metadata_location: str, path: str) -> dict[str, dict[int, Any]]:
+        """What Java would say in a manifest about a Parquet file of the table with this metadata file: sizes,
+        counts and bounds by field id, as the footer has them, each by its name in manifests."""
+        found = self.ask("metrics", metadata_location=metadata_location, path=path)
+        return {
+            name: {int(n): _value(value) for n, value in by_field.items()} for name, by_field in found.items()
+        }
+
     def write_parquet(self, path: str, schema: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a file by parquet-mr, of any schema in its own words: numbers, texts, groups as mappings,
         repeated fields as lists, bytes of fixed length and INT96 in base 64."""

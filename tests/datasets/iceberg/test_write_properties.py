@@ -49,8 +49,6 @@ def spoiled(catalog: Catalog, properties: dict[str, str]) -> Table:
         ({f"{PARQUET}page-size-bytes": str(1 << 64)}, "page-size-bytes"),
         ({f"{PARQUET}dict-size-bytes": "0"}, "dict-size-bytes"),
         ({f"{PARQUET}page-row-limit": "many"}, "page-row-limit"),
-        ({"write.metadata.metrics.default": "truncate(0)"}, "write.metadata.metrics .*larger than 0"),
-        ({"write.metadata.metrics.column.device": "some"}, "write.metadata.metrics .*some"),
         ({"write.metadata.previous-versions-max": "few"}, "write.metadata.previous-versions-max"),
         ({"write.summary.partition-limit": "x"}, "write.summary.partition-limit"),
         ({"write.object-storage.enabled": "perhaps"}, "write.object-storage.enabled"),

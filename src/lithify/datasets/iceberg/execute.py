@@ -64,7 +64,7 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
     reader = RangeReader(task)
     time_name = reader.column_name(task.time_field_id)
     nans = NanColumns(reader.file_schema)
-    writer = DataWriter(task, reader.file_schema, time_name, ids.uuid().hex, nans)
+    writer = DataWriter(task, reader.file_schema, ids.uuid().hex, nans)
     order = row_order(task.metadata, reader.file_schema, task.sort_order_id, time_name)
     bytes_read = 0.0
     try:

@@ -8,32 +8,29 @@
    footer; its counts and bounds were collected from the rows (`floats`).
 4. Times and dates are taken as the numbers they are stored as, since Python's own end with year 9999. A bound
    that cannot be written, such as a text that is no Unicode, is left out.
+5. Elements of lists and maps are counted and have no bounds.
 
-Which columns have statistics, and how long bounds are, is up to the table's properties, as PyIceberg reads
-them.
+Which columns have statistics, and how long bounds are, is up to the table (`metrics_modes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io.pyarrow import (
-    MetricModeTypes,
-    StatisticsCollector,
-    compute_statistics_plan,
-    parquet_path_to_id_mapping,
-)
+from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, parquet_path_to_id_mapping
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BinaryType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
     PrimitiveType,
+    StringType,
     TimestampType,
     TimestamptzType,
     TimeType,
@@ -42,6 +39,7 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from lithify.datasets.iceberg.floats import FloatMetrics
+from lithify.datasets.iceberg.metrics_modes import Modes
 
 _STORED_AS_NUMBERS = (DateType, TimeType, TimestampType, TimestamptzType)
 
@@ -59,19 +57,22 @@ class ColumnStatistics:
 
 
 def column_statistics(
-    footer: pq.FileMetaData, schema: Schema, properties: Mapping[str, str], nans: Mapping[int, FloatMetrics]
+    footer: pq.FileMetaData, schema: Schema, modes: Modes, nans: Mapping[int, FloatMetrics]
 ) -> ColumnStatistics:
     """The statistics of all leaves of a file whose columns are those of `schema`; `nans` are those of columns
     with NaN, by field id."""
     found = ColumnStatistics()
-    plan = compute_statistics_plan(schema, dict(properties))
     field_ids = parquet_path_to_id_mapping(schema)
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
     for position in range(footer.num_columns):
         columns = [group.column(position) for group in groups]
         if columns:
-            wanted = plan[field_ids[columns[0].path_in_schema]]
-            _add(found, columns, wanted, nans.get(wanted.field_id))
+            field_id = field_ids[columns[0].path_in_schema]
+            kind = schema.find_type(field_id)
+            assert isinstance(kind, PrimitiveType)
+            is_element = footer.schema.column(position).max_repetition_level > 0
+            leaf = _Leaf(field_id, kind, modes[field_id], is_element)
+            _add(found, columns, leaf, nans.get(field_id))
     return found
 
 
@@ -85,13 +86,21 @@ def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
     return tuple(sorted(offsets))
 
 
-def _add(
-    found: ColumnStatistics, columns: Sequence[Any], wanted: StatisticsCollector, nans: FloatMetrics | None
-) -> None:
-    field_id, mode = wanted.field_id, wanted.mode
-    found.sizes[field_id] = sum(column.total_compressed_size for column in columns)
+class _Leaf(NamedTuple):
+    """A column of values."""
+
+    field_id: int
+    kind: PrimitiveType
+    mode: MetricsMode
+    is_element: bool
+    """Whether it is inside a list or a map."""
+
+
+def _add(found: ColumnStatistics, columns: Sequence[Any], leaf: _Leaf, nans: FloatMetrics | None) -> None:
+    field_id, kind, mode, is_element = leaf
     if mode.type == MetricModeTypes.NONE:
         return
+    found.sizes[field_id] = sum(column.total_compressed_size for column in columns)
     found.value_counts[field_id] = sum(column.num_values for column in columns)
     statistics = [column.statistics for column in columns]
     if nans is not None:
@@ -100,16 +109,16 @@ def _add(
         return
     else:
         found.null_counts[field_id] = sum(group.null_count for group in statistics)
-        if isinstance(wanted.iceberg_type, FloatType | DoubleType):
+        if isinstance(kind, FloatType | DoubleType):
             found.nan_counts[field_id] = 0
-    if mode.type == MetricModeTypes.COUNTS:
+    if is_element or mode.type == MetricModeTypes.COUNTS:
         return
-    bounds = _bounds(wanted.iceberg_type, statistics) if nans is None else nans.bounds
+    bounds = _bounds(kind, statistics) if nans is None else nans.bounds
     if bounds is None:
         return
+    length = mode.length if isinstance(kind, StringType | BinaryType) else None
     try:
-        lower = _lower(wanted.iceberg_type, bounds[0], mode.length)
-        upper = _upper(wanted.iceberg_type, bounds[1], mode.length)
+        lower, upper = _lower(kind, bounds[0], length), _upper(kind, bounds[1], length)
     except UnicodeError:
         return
     found.lower_bounds[field_id] = lower

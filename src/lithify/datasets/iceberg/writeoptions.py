@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -72,7 +71,6 @@ def check_writing(metadata: TableMetadata, url: str) -> None:
         write_options(properties)
     except Refused as error:
         raise type(error)(f"{url}: {error}") from error
-    _tried(url, "write.metadata.metrics", lambda: compute_statistics_plan(metadata.schema(), properties))
     _tried(url, "where data is written", lambda: load_location_provider(metadata.location, properties))
     for key in (
         TableProperties.METADATA_PREVIOUS_VERSIONS_MAX,

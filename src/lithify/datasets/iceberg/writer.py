@@ -28,6 +28,7 @@ from pyiceberg.typedef import Record
 from lithify.datasets.iceberg.encoding import without_dictionary
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.floats import FloatColumn, FloatMetrics, NanColumns
+from lithify.datasets.iceberg.metrics_modes import FULL, metrics_modes
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
@@ -42,7 +43,6 @@ MAX_UPLOAD_BYTES = 128 * MIB
 """The same in bytes, but for a single file that is larger: what is not sent yet is in memory."""
 SAMPLES = 8
 SAMPLE_ROWS = 8192
-_METRICS = "write.metadata.metrics.column."
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,12 @@ class OpenFile:
 class DataWriter:
     """Writes the outputs of one task."""
 
-    def __init__(
-        self, task: RewriteTask, file_schema: Schema, time_name: str, attempt: str, nans: NanColumns
-    ) -> None:
+    def __init__(self, task: RewriteTask, file_schema: Schema, attempt: str, nans: NanColumns) -> None:
         """`nans` knows all rows before the first is written."""
         metadata = task.metadata
         self._io = task.io
         self._schema = file_schema
-        self._properties = {**metadata.properties, f"{_METRICS}{time_name}": "full"}
+        self._modes = {**metrics_modes(metadata.schema(), metadata.properties), task.time_field_id: FULL}
         self._locations = load_location_provider(metadata.location, metadata.properties)
         spec = metadata.specs()[task.spec_id]
         self._partition = (
@@ -181,7 +179,7 @@ class DataWriter:
         else:
             self._close(file)
             self.written_bytes += size_bytes
-        columns = column_statistics(footer, self._schema, self._properties, file.nans)
+        columns = column_statistics(footer, self._schema, self._modes, file.nans)
         self.finished.append(
             NewFile(
                 path=output.location,
