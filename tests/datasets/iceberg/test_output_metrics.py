@@ -13,11 +13,18 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import MetricModeTypes, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
+from pyiceberg.transforms import (
+    BucketTransform,
+    IdentityTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+)
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -38,6 +45,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from lithify.datasets.iceberg.metrics_modes import metrics_modes
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import START, files_of, fresh, new_table
 from tests.judge.iceberg_java import IcebergJava
@@ -181,3 +189,41 @@ def test_a_mode_of_a_column(catalog: Catalog, java: IcebergJava, name: str) -> N
     for mode in ("none", "COUNTS", "Truncate(3)", "full", "some", "truncate(0)"):
         catalog.drop_table("db.events") if catalog.table_exists("db.events") else None
         judge(java, table_of(catalog, VALUES, {f"{MODES}column.{name}": mode, f"{MODES}default": "counts"}))
+
+
+@pytest.mark.parametrize(
+    ("properties", "bounded"),
+    [
+        ({"default": "none"}, {"a_long", "a_date"}),
+        ({"default": "counts"}, {"a_long", "a_date"}),
+        ({"default": "none", "column.a_date": "none"}, {"a_long"}),
+        ({"default": "none", "column.an_int": "truncate(4)"}, {"a_long", "a_date", "an_int"}),
+    ],
+)
+def test_columns_of_the_sort_order_have_bounds(
+    catalog: Catalog, java: IcebergJava, properties: Mapping[str, str], bounded: set[str]
+) -> None:
+    columns = {name: VALUES[name] for name in ("a_long", "a_date", "an_int")}
+    order = SortOrder(
+        SortField(2, transform=IdentityTransform()), SortField(3, transform=IdentityTransform())
+    )
+    table = table_of(catalog, columns, {f"{MODES}{key}": mode for key, mode in properties.items()}, order)
+    found = judge(java, table)
+    names = {table.schema().find_column_name(n) for n in found["lower_bounds"]}
+    assert names == {"event_time", *bounded}
+
+
+@pytest.mark.parametrize(
+    ("transform", "is_bounded"),
+    [(BucketTransform(4), False), (TruncateTransform(10), True), (VoidTransform(), False)],
+)
+def test_transforms_that_keep_the_order(
+    catalog: Catalog, java: IcebergJava, transform: Transform[Any, Any], is_bounded: bool
+) -> None:
+    """A table that is sorted by one is not compacted yet, so Java looks at a file that PyIceberg wrote."""
+    order = SortOrder(SortField(2, transform=transform))
+    table = table_of(catalog, {"a_long": VALUES["a_long"]}, {f"{MODES}default": "none"}, order)
+    expected = java.metrics(fresh(table).metadata_location, files_of(table)[0].file_path)
+    assert (2 in expected["lower_bounds"]) is is_bounded
+    modes = metrics_modes(fresh(table).metadata)
+    assert (modes[2].type is not MetricModeTypes.NONE) is is_bounded

@@ -117,7 +117,7 @@ class DataWriter:
         metadata = task.metadata
         self._io = task.io
         self._schema = file_schema
-        self._modes = {**metrics_modes(metadata.schema(), metadata.properties), task.time_field_id: FULL}
+        self._modes = {**metrics_modes(metadata), task.time_field_id: FULL}
         self._locations = load_location_provider(metadata.location, metadata.properties)
         spec = metadata.specs()[task.spec_id]
         self._partition = (
