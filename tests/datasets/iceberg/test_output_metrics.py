@@ -46,6 +46,7 @@ from pyiceberg.types import (
 )
 
 from lithify.datasets.iceberg.metrics_modes import metrics_modes
+from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import START, files_of, fresh, new_table
 from tests.judge.iceberg_java import IcebergJava
@@ -227,3 +228,65 @@ def test_transforms_that_keep_the_order(
     assert (2 in expected["lower_bounds"]) is is_bounded
     modes = metrics_modes(fresh(table).metadata)
     assert (modes[2].type is not MetricModeTypes.NONE) is is_bounded
+
+
+WIDE: dict[str, tuple[IcebergType, Sequence[Any]]] = {
+    "s": (
+        StructType(
+            NestedField(100, "a", LongType(), required=False),
+            NestedField(
+                101,
+                "t",
+                StructType(
+                    NestedField(102, "b", LongType(), required=False),
+                    NestedField(103, "c", StructType(NestedField(104, "d", LongType(), required=False))),
+                ),
+                required=False,
+            ),
+            NestedField(105, "e", LongType(), required=False),
+        ),
+        [{"a": n, "t": {"b": n, "c": {"d": n}}, "e": n} for n in range(4)],
+    ),
+    "l": (ListType(106, LongType(), element_required=False), [[n] for n in range(4)]),
+    "ls": (
+        ListType(107, StructType(NestedField(108, "f", LongType(), required=False)), element_required=False),
+        [[{"f": n}] for n in range(4)],
+    ),
+    "m": (MapType(109, StringType(), 110, LongType(), value_required=False), [[("k", n)] for n in range(4)]),
+    "ml": (
+        MapType(111, StringType(), 112, ListType(113, LongType(), element_required=False)),
+        [[("k", [n])] for n in range(4)],
+    ),
+    **{f"c{n}": (LongType(), [n] * 4) for n in range(4)},
+}
+"""With the column of times seventeen, by the way in which Java counts."""
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 5, 6, 7, 8, 15, 16, 17, -1])
+def test_the_first_columns_of_a_wide_table(catalog: Catalog, java: IcebergJava, limit: int) -> None:
+    properties = {f"{MODES}max-inferred-column-defaults": str(limit), f"{MODES}column.c3": "full"}
+    judge(java, table_of(catalog, WIDE, properties, SortOrder(SortField(9, transform=IdentityTransform()))))
+
+
+def test_the_first_hundred_columns(catalog: Catalog, java: IcebergJava) -> None:
+    table = table_of(catalog, {f"c{n}": (LongType(), [n] * 4) for n in range(120)})
+    assert len(judge(java, table)["lower_bounds"]) == 100
+
+
+@pytest.mark.parametrize("name", ["a:b", "a b", "1st", "größe", "a-b"])
+def test_a_mode_of_a_column_with_another_name_in_files(lake: Lake, name: str) -> None:
+    """Java writes the same rows: from a footer alone it does not know the name."""
+    columns: Mapping[str, tuple[IcebergType, Sequence[Any]]] = {
+        name: (StringType(), ["abc", "abd", "abe", "abf"]),
+        "s": (StructType(NestedField(100, name, StringType(), required=False)), [{name: "x"}] * 4),
+    }
+    properties = {f"{MODES}column.{name}": "truncate(2)", f"{MODES}column.s.{name}": "none"}
+    table = table_of(lake.catalog, columns, properties)
+    before = fresh(table).metadata.current_snapshot_id
+    lake.call("rewrite_data_files", options="map('rewrite-all', 'true')")
+    (by_java,) = files_of(table)
+    lake.call("rollback_to_snapshot", snapshot_id=str(before))
+    found, expected = metrics_of(compacted(table)), metrics_of(by_java)
+    assert found.pop("column_sizes").keys() == expected.pop("column_sizes").keys()
+    assert found == expected
+    assert (found["lower_bounds"][2], found["upper_bounds"][2]) == (b"ab", b"ac")

@@ -49,6 +49,7 @@ def spoiled(catalog: Catalog, properties: dict[str, str]) -> Table:
         ({f"{PARQUET}page-size-bytes": str(1 << 64)}, "page-size-bytes"),
         ({f"{PARQUET}dict-size-bytes": "0"}, "dict-size-bytes"),
         ({f"{PARQUET}page-row-limit": "many"}, "page-row-limit"),
+        ({"write.metadata.metrics.max-inferred-column-defaults": "few"}, "column-defaults is 'few'"),
         ({"write.metadata.previous-versions-max": "few"}, "write.metadata.previous-versions-max"),
         ({"write.summary.partition-limit": "x"}, "write.summary.partition-limit"),
         ({"write.object-storage.enabled": "perhaps"}, "write.object-storage.enabled"),

@@ -19,11 +19,10 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
-from lithify.datasets.iceberg.properties import whole_number
+from lithify.datasets.iceberg.metrics_modes import metrics_modes
+from lithify.datasets.iceberg.properties import MAX_INT, whole_number
 from lithify.errors import Refused, Unsupported
 
-MAX_NUMBER = (1 << 31) - 1
-"""Numbers in these properties are Java's ints."""
 _PARQUET_CODECS = ("zstd", "gzip", "snappy", "lz4", "brotli")
 
 
@@ -40,7 +39,7 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
     """The options in a table's properties; `Refused` names the first that has no meaning."""
     codec = _codec(properties)
     given = {key: text for key, text in properties.items() if text}
-    number = partial(whole_number, given, most=MAX_NUMBER)
+    number = partial(whole_number, given, most=MAX_INT)
     parquet = {
         "compression": codec,
         "compression_level": _level(properties, codec),
@@ -69,6 +68,7 @@ def check_writing(metadata: TableMetadata, url: str) -> None:
     properties = metadata.properties
     try:
         write_options(properties)
+        metrics_modes(metadata)
     except Refused as error:
         raise type(error)(f"{url}: {error}") from error
     _tried(url, "where data is written", lambda: load_location_provider(metadata.location, properties))
