@@ -78,6 +78,7 @@ class OpenFile:
             schema,
             store_decimal_as_integer=True,
             store_schema=False,
+            write_page_index=True,
             **options,
         )
 
