@@ -29,7 +29,8 @@ def test_it_says_what_was_done_and_where_it_went_wrong(defects: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RecursionError("deep"), PanicException("index out of bounds")]
+    "error",
+    [MemoryError(), RecursionError("deep"), PanicException("index out of bounds"), SystemExit(1)],
 )
 def test_what_counts_as_a_defect(error: BaseException, defects: list[str]) -> None:
     with pytest.raises(Unexpected, match=type(error).__name__), contained("a test"):
@@ -58,9 +59,7 @@ def test_a_long_cause_is_cut(defects: list[str]) -> None:
     defects.clear()
 
 
-@pytest.mark.parametrize(
-    "error", [CorruptObject("a", "b"), LithifyError("c"), KeyboardInterrupt(), SystemExit(1)]
-)
+@pytest.mark.parametrize("error", [CorruptObject("a", "b"), LithifyError("c"), KeyboardInterrupt()])
 def test_what_passes_as_it_is(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, contained("a test"):
         raise error

@@ -233,7 +233,7 @@ class Dataset:
 
         def look() -> None:
             if on_look is not None:
-                found = under_way(self._dataset, self._clock.now_ms(), timeout_ms)
+                found = under_way(self._dataset, timeout_ms)
                 on_look([c for c in found if c.id in wanted])
 
         return control.wait(
@@ -255,7 +255,7 @@ class Dataset:
 
     def status(self) -> Status:
         """What runs, what waits and why, and how close the writer is to a stall."""
-        return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
+        return status(self._dataset, self._clock, wiring.heartbeat_timeout_ms(self._config))
 
     def show_status(self, found: Status | None = None) -> Shown:
         """The same, or what was found before. Its `document` is what `lithify status --json` prints."""
@@ -274,13 +274,13 @@ class Dataset:
 
     def is_coordinated(self) -> bool | None:
         """Whether a coordinator is alive; `None` when that cannot be seen."""
-        return self._dataset.coordinator(self._clock.now_ms()).is_alive
+        return self._dataset.coordinator().is_alive
 
     def is_of_fleet(self) -> bool:
         """Whether the last one to coordinate it was a fleet, which does so again when there is work."""
         from lithify.fleet.members import is_keeper
 
-        return is_keeper(self._dataset.coordinator(self._clock.now_ms()).holder)
+        return is_keeper(self._dataset.coordinator().holder)
 
     def collect_garbage(
         self, *, delete: bool = False, min_age_s: float | None = None, **options: Any
@@ -373,14 +373,17 @@ class Dataset:
         retain_last: int | None = None,
         grace_s: float | None = None,
         dry_run: bool = False,
+        accept_loss: bool = False,
     ) -> MaintenanceResult:
         """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
-        grace period ago. Its `outcome` says what came of it, in a word."""
+        grace period ago. Its `outcome` says what came of it, in a word. `accept_loss`: although holds or
+        readers that the table records are lost."""
         asked = ExpiryAsked(
             arguments.optional(arguments.time_ms, "older_than", older_than),
             arguments.optional(arguments.number, "retain_last", retain_last),
             arguments.optional(arguments.milliseconds, "grace_s", grace_s),
             dry_run,
+            accept_loss,
         )
         return self._maintenance().expire(asked)
 

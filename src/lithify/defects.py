@@ -7,8 +7,9 @@ that runs it inside `contained`, and treats what comes out like any other `Lithi
 1. A `LithifyError` passes as it is.
 2. That a disk is full becomes `NoRoom`: somebody can do something about it.
 3. Any other `Exception`, a lack of memory among them, becomes `Unexpected`: it says what was being done, what
-   was raised, and where in Lithify. So does a panic of a library written in Rust, which is no `Exception`.
-4. Everything else passes: an interrupt and the end of the process are no defects.
+   was raised, and where in Lithify. So does a panic of a library written in Rust, which is no `Exception`,
+   and `SystemExit`: only a library or a user's function raises it here, and it would end a thread in silence.
+4. Everything else passes: an interrupt is not a defect.
 
 The traceback is logged at DEBUG, and stays with the error as its cause. Nothing else in Lithify may catch
 `Exception` to go on, apart from
@@ -49,7 +50,7 @@ def contained(what: str) -> Iterator[None]:
     except LithifyError:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+        if not isinstance(error, (Exception, SystemExit)) and type(error).__name__ != _PANIC:
             raise
         raise unexpected(what, error) from error
 

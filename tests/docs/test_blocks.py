@@ -34,6 +34,8 @@ from pyspark.find_spark_home import _find_spark_home
 import lithify
 from lithify import events
 from lithify.client import settled
+from lithify.datasets.iceberg.reach import ALLOWED, reach_of
+from lithify.datasets.iceberg.table_properties import LOCATION_PROVIDER
 from lithify.observe.logs import LOGGER, EventLog
 from lithify.store.urls import split_scheme
 from lithify.testing import ManualClock
@@ -183,7 +185,7 @@ def dnf(words: list[str]) -> None:
 def chmod(words: list[str]) -> None:
     """Of the folder that the lines beside it name as the cache; run it would be another machine's root."""
     *options, folder = words
-    assert options == ["-R", "a+rwX"]
+    assert options == ["-R", "a+rX,go-w"]
     assert any(f"LITHIFY_CACHE_DIR={folder}" in line.split() for _, line in shell()), folder
 
 
@@ -342,6 +344,9 @@ def test_yaml_is_what_its_reader_takes(block: Block) -> None:
         case {"apiVersion": _, "kind": _}:
             for version in KUBERNETES:
                 import_module("kubernetes_validate").validate(document, version, strict=True)
+        case {"catalog": {"lake": configured}}:  # of PyIceberg's file
+            assert configured.keys() <= {ALLOWED, LOCATION_PROVIDER}
+            assert reach_of("s3://lake/t/metadata/1.metadata.json", configured).allows("s3://archive/x")
         case {"rules": {"external": rules}}:
             for rule in rules:
                 assert rule.keys() == {"seriesQuery", "resources", "metricsQuery"}

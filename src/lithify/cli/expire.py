@@ -39,6 +39,14 @@ def expire(
             show_default=False,
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Expire although holds or readers that the table records are lost: those that are there now "
+            "are all there are.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -50,7 +58,7 @@ def expire(
     Nothing is taken from holds, from registered readers, from branches and tags, or from compactions under
     way. Files go a grace period after their snapshots, by a later run. Options and counts are those of
     Iceberg's procedure expire_snapshots. Exit code 1 when something stands in the way, such as a reader whose
-    checkpoint cannot be read.
+    checkpoint cannot be read, or holds that are lost because another program removed Lithify's folder.
 
     Examples:
 
@@ -66,7 +74,11 @@ def expire(
 
         with client.open(url, settings=effective) as dataset:
             found = dataset.expire(
-                older_than=before, retain_last=retain_last, grace_s=grace_s, dry_run=dry_run
+                older_than=before,
+                retain_last=retain_last,
+                grace_s=grace_s,
+                dry_run=dry_run,
+                accept_loss=accept_loss,
             )
         print_shown(found.shown, as_json)
         if not found.is_done:

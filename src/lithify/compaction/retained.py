@@ -49,5 +49,7 @@ class Retained:
     """Why others that were to be deleted stay for good."""
     runs: Mapping[str, Runs] = field(default_factory=dict)
     """By outcome, in the kind's own words."""
+    lost: str = ""
+    """What ought to be kept and is not on record any more; empty when that is nothing."""
     damaged: tuple[str, ...] = ()
     """What of all this could not be read, and why."""

@@ -20,7 +20,7 @@ from lithify.errors import Fenced, Refused
 from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import Change, Counts, Version, VersionedFiles
+from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles
 
 SUFFIX = ".json"
 
@@ -39,6 +39,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         clock: Clock,
         ids: Ids,
         rng: random.Random,
+        bond: Bond | None = None,
     ) -> None:
         self._url = url
         self._store = store
@@ -47,7 +48,13 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         self._ids = ids
         self._rng = rng
         self.files = VersionedFiles(
-            store, join(folder, "ledger"), SUFFIX, join(folder, "ledger.boundary"), ids
+            store,
+            join(folder, "ledger"),
+            SUFFIX,
+            join(folder, "ledger.boundary"),
+            ids,
+            clock=clock,
+            bond=bond,
         )
         self._decoded: tuple[int, Ledger[SpecT, RangeT, OutputT]] | None = None
         self._tries = Tries()
@@ -56,6 +63,14 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         """The latest ledger; `None` when no coordinator ever ran."""
         version = self.files.latest()
         return None if version is None else self._decode(version)
+
+    def stored(self) -> Ledger[SpecT, RangeT, OutputT] | None:
+        """The newest ledger in the store, found without what was seen before: a process whose ledger was
+        removed may go on from it, and another one begin anew."""
+        ids = self.files.ids()
+        if not ids:
+            return None
+        return self._format.decode(self.files.read(ids[-1]), self.files.key(ids[-1]))
 
     def known(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The ledger as it was read or published last, without a request if it was."""

@@ -37,6 +37,8 @@ class ExpiryAsked:
     grace_ms: int | None = None
     """How long files stay that nothing names any more; `None`: the kind's own default."""
     dry_run: bool = False
+    accept_loss: bool = False
+    """Whether what is needed now is all there is, although more was recorded and is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,15 @@ _STATUS: dict[type[Exception], int] = {
 class Endpoints:
     """What the server answers, one request at a time."""
 
-    def __init__(self, backend: Catalog) -> None:
+    def __init__(self, backend: Catalog, configuration: Document, of_tables: Document) -> None:
+        """`configuration` is answered to who asks for it, `of_tables` with each table."""
         self._backend = backend
+        self._of_tables = of_tables
         self._lock = threading.Lock()
         namespace = r"/v1/namespaces/([^/]+)"
         table = rf"{namespace}/tables/([^/]+)"
         self._routes: list[tuple[str, str, Callable[..., Document | None]]] = [
-            ("GET", "/v1/config", lambda _: {"defaults": {}, "overrides": {}}),
+            ("GET", "/v1/config", lambda _: {"defaults": {}, "overrides": {}, **configuration}),
             ("GET", "/v1/namespaces", self._list_namespaces),
             ("POST", "/v1/namespaces", self._create_namespace),
             ("GET|HEAD", namespace, self._load_namespace),
@@ -104,7 +106,7 @@ class Endpoints:
         return _loaded(table)
 
     def _load_table(self, _: Document, namespace: str, name: str) -> Document:
-        return _loaded(self._backend.load_table((*_levels(namespace), name)))
+        return {**_loaded(self._backend.load_table((*_levels(namespace), name))), **self._of_tables}
 
     def _commit(self, request: Document, namespace: str, name: str) -> Document:
         identifier = (*_levels(namespace), name)
@@ -132,9 +134,11 @@ def _failure(code: int, error: Exception) -> tuple[int, Document]:
 
 
 @contextmanager
-def serve_rest(backend: Catalog) -> Iterator[RestCatalog]:
-    """A client of a server for `backend`."""
-    endpoints = Endpoints(backend)
+def serve_rest(
+    backend: Catalog, configuration: Document | None = None, of_tables: Document | None = None
+) -> Iterator[RestCatalog]:
+    """A client of a server for `backend`, which answers as `Endpoints` says."""
+    endpoints = Endpoints(backend, configuration or {}, of_tables or {})
 
     class Handler(serving.Handler):
         def do_GET(self) -> None:

@@ -241,7 +241,7 @@ def test_two_never_ask_a_catalog_at_a_time_whose_client_is_not_known_to_be_for_t
             catalog.create_table(f"{namespace}.{name}", SCHEMA)
     everything = {f"{namespace}.{name}" for namespace in "abc" for name in "xy"}
     assert {other.name for other in others_in(catalog, ("a", "x"))} == everything - {"a.x"}
-    monkeypatch.setattr(catalogs, "load_catalog", lambda name, **properties: catalog)
+    monkeypatch.setattr(catalogs, "closed_catalog", lambda name, given: catalog)
     found = wiring.find_datasets(Rule("iceberg://busy/*.*"), Config(), Waiting())
     assert {url.removeprefix("iceberg://busy/") for url in found} == everything
     assert _Busy.most == 1

@@ -21,6 +21,7 @@ from pyiceberg.table.update import SetLocationUpdate, SetSnapshotRefUpdate
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, ExpireOptions, Expirer, Expiry, Outcome
 from lithify.datasets.iceberg.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.history_view import show_expiry
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.pending import ABANDONED_MS
 from lithify.datasets.iceberg.reachable import FileKind
@@ -29,6 +30,7 @@ from lithify.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFou
 from lithify.ids import RandomIds
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
+from lithify.views.blocks import Line
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
 from tests.datasets.iceberg.tables import (
@@ -52,7 +54,7 @@ from tests.datasets.iceberg.tables import (
 )
 
 FOR_EVER_MS = 4_000_000_000_000
-LEASE_MS = 3_600_000
+HOUR_MS = LEASE_MS = 3_600_000
 ALL = ExpireOptions(older_than_ms=FOR_EVER_MS, grace_ms=0)
 """Everything but the newest snapshot, and its files at once."""
 LATER = ExpireOptions(older_than_ms=FOR_EVER_MS)
@@ -889,3 +891,35 @@ def test_the_clock_of_the_store_counts(table: Table) -> None:
     clock = ManualClock(a_clock().now_ms() + 365 * 86_400_000)
     expirer = Expirer(dataset_of(table, clock=clock), clock, RandomIds())
     assert expirer.run().outcome is Outcome.NOTHING_TO_DO
+
+
+# What is said
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "outcome"), [(0, Outcome.EXPIRED), (999, Outcome.EXPIRED), (HOUR_MS, Outcome.NOTHING_TO_DO)]
+)
+def test_an_expiry_just_after_a_commit(
+    table: Table, monkeypatch: pytest.MonkeyPatch, behind_ms: int, outcome: Outcome
+) -> None:
+    """The store counts in whole seconds, or its clock is behind that of the machine that committed."""
+    now_ms = fresh(table).snapshots()[-2].timestamp_ms + 1
+    monkeypatch.setattr("lithify.datasets.iceberg.expire.store_now_ms", lambda *of: now_ms - behind_ms)
+    found = run(table, LATER)
+    assert found.outcome is outcome
+    if outcome is Outcome.NOTHING_TO_DO:
+        assert found.why == "newer than the store's clock, or than the newest of main"
+        assert found.kept == 5 - len(found.expired)
+    lines = show_expiry("iceberg://test/db.events", found, 0).blocks
+    text = " ".join(line.text for line in lines if isinstance(line, Line))
+    assert "needed by" not in text
+    assert ("newer than the store's clock" in text) is (outcome is Outcome.NOTHING_TO_DO)
+
+
+def test_the_bytes_of_all_that_was_deleted_are_known(table: Table) -> None:
+    sizes = {path: Path(path.removeprefix("file://")).stat().st_size for path in on_disk(table)}
+    found = run(table)
+    gone = sizes.keys() - on_disk(table)
+    assert found.deleted[FileKind.MANIFEST_LIST] == 5
+    assert found.deleted_bytes == sum(sizes[path] for path in gone)
+    assert len(gone) == sum(found.deleted.values())

@@ -364,6 +364,7 @@ def test_files_travel_to_tasks_with_how_long_they_wait(server: S3Server, tmp_pat
 
 
 def test_files_on_the_local_disk_are_left_alone(server: S3Server, tmp_path: Path) -> None:
-    io = lake(server, tmp_path).io
+    catalog = lake(server, tmp_path).catalog
+    io = catalog._load_file_io(location=f"file://{tmp_path}/metadata/x.metadata.json")
     assert type(io.new_input(f"file://{tmp_path}/x")) is PyArrowFile
     assert type(io.new_output(f"{tmp_path}/x")) is PyArrowFile

@@ -45,15 +45,15 @@ def table(catalog: SqlCatalog) -> Table:
 
 
 def retained(table: Table) -> Retained:
-    dataset, now_ms = dataset_of(table), a_clock().now_ms()
-    found = dataset.retained(dataset.snapshot(), dataset.ledger() or Ledger(), now_ms)
+    dataset = dataset_of(table)
+    found = dataset.retained(dataset.snapshot(), dataset.ledger() or Ledger())
     assert found is not None
     return found
 
 
 def examine(table: Table, later_ms: int = 0) -> dict[str, Finding]:
     now_ms = a_clock().now_ms() + later_ms
-    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=30_000)
+    find = partial(status, clock=ManualClock(now_ms), heartbeat_timeout_ms=30_000)
     return {finding.check: finding for finding in check_table(lambda: dataset_of(table), find, now_ms)}
 
 
@@ -118,7 +118,7 @@ def test_what_waits_and_how_runs_ended(table: Table) -> None:
     run(table, ExpireOptions(ALL.older_than_ms, dry_run=True))
     runs = retained(table).runs
     assert {outcome: ended.count for outcome, ended in runs.items()} == {"expired": 1, "nothing_to_do": 1}
-    shown = show_status(status(dataset_of(table), a_clock().now_ms(), 30_000))
+    shown = show_status(status(dataset_of(table), a_clock(), 30_000))
     assert shown.document["history"]["runs"]["expired"]["count"] == 1
 
 
@@ -304,12 +304,12 @@ def test_a_plan_says_what_expiry_would_give_back(table: Table) -> None:
 
 def test_a_plan_says_what_stands_in_the_way(table: Table, tmp_path: Path) -> None:
     set_properties(table, **AT_ONCE)
-    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     maintenance_of(table).add_reader(SparkCheckpoint(tmp_path / "new").url, "dash", {})
     found = outlook(table)
     assert (found.outcome, found.going, found.staying) == (Outcome.UNPUBLISHED, 0, 5)
     assert "reader dash: it has not begun" in planned(table)
     maintenance_of(table).drop_reader("dash")
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     set_properties(table, **{"gc.enabled": "false"})
     assert (outlook(table).outcome, outlook(table).going) == (Outcome.NO_WATERMARK, 0)
     assert "gc.enabled" in planned(table)

@@ -3,7 +3,6 @@ takes locations apart in its own way, and finds what they name or does not."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,14 +69,6 @@ def fill(table: Table) -> list[Row]:
     return rows
 
 
-def let_a_second_pass(table: Table) -> None:
-    """Until the table is history by the store's clock, which has whole seconds: nothing younger expires."""
-    newest = fresh(table).current_snapshot()
-    assert newest is not None
-    while time.time() < newest.timestamp_ms // 1000 + 1:
-        time.sleep(0.02)
-
-
 def as_java_finds(java: IcebergJava, table: Table) -> list[tuple[object, ...]]:
     """Rows by the judge."""
     given = table.catalog.properties
@@ -101,7 +92,6 @@ def test_java_finds_what_lithify_wrote(
     assert compact(dataset_of(table)).failures == ()
     assert not before & {file.file_path for file in files_of(table)}
     assert read(table) == as_java_finds(java, table) == by_id(rows)
-    let_a_second_pass(table)
     expiry = Expirer(dataset_of(table), a_clock(), RandomIds()).run(
         ExpireOptions(older_than_ms=FAR_FUTURE_MS)
     )

@@ -11,7 +11,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.datasets.iceberg.reachable import Names, is_deletable, key_of
+from lithify.datasets.iceberg.places import key_of
+from lithify.datasets.iceberg.reachable import Names, is_deletable
 from lithify.datasets.iceberg.retention import (
     DEFAULT_MAX_AGE_MS,
     Expirable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,13 +10,14 @@ from threading import Event
 
 import pytest
 import requests
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lithify import wiring
 from lithify.config.model import Config
 from lithify.datasets.iceberg import catalogs
 from lithify.datasets.iceberg.catalog_requests import catalog_url
+from lithify.datasets.iceberg.closed_catalogs import closed_catalog
 from lithify.errors import StoreUnavailable
 from lithify.fleet.catalog import Rule
 from lithify.store import together
@@ -46,11 +48,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Catalog]:
     """All catalogs that PyIceberg has opened."""
     made: list[Catalog] = []
 
-    def load(name: str, **properties: str) -> Catalog:
-        made.append(load_catalog(name, **properties))
+    def load(name: str, given: Mapping[str, str]) -> Catalog:
+        made.append(closed_catalog(name, given))
         return made[-1]
 
-    monkeypatch.setattr(catalogs, "load_catalog", load)
+    monkeypatch.setattr(catalogs, "closed_catalog", load)
     return made
 
 
@@ -90,13 +92,13 @@ def test_a_catalog_that_is_away_is_found_out_once(config: Config, monkeypatch: p
     asked: list[str] = []
     is_back = Event()
 
-    def load(name: str, **properties: str) -> object:
+    def load(name: str, given: Mapping[str, str]) -> object:
         asked.append(name)
         if is_back.is_set():
             return None
         raise requests.ConnectTimeout("no answer")
 
-    monkeypatch.setattr(catalogs, "load_catalog", load)
+    monkeypatch.setattr(catalogs, "closed_catalog", load)
     away = replace(SHARED, max_s=0.5, dataset="iceberg://away")
 
     def fails() -> None:

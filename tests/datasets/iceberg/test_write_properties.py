@@ -53,7 +53,6 @@ def spoiled(catalog: Catalog, properties: dict[str, str]) -> Table:
         ({"write.metadata.previous-versions-max": "few"}, "write.metadata.previous-versions-max"),
         ({"write.summary.partition-limit": "x"}, "write.summary.partition-limit"),
         ({"write.object-storage.enabled": "perhaps"}, "write.object-storage.enabled"),
-        ({"write.py-location-provider.impl": "no.such.Provider"}, "where data is written .*no.such.Provider"),
         ({"schema.name-mapping.default": "{"}, "schema.name-mapping.default"),
         ({"write.target-file-size-bytes": "1e9"}, "write.target-file-size-bytes is '1e9'"),
         ({"lithify.skip-from-now-seconds": str(10**30)}, "whole number from 0 to"),

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.utils.config import Config
+from pyiceberg.utils.config import Config, merge_config
 
 from lithify.datasets.iceberg.errors import translated
 from lithify.errors import StoreUnavailable
@@ -52,7 +52,7 @@ def opened(
 
     known = known_of(url, properties)
     requests = Requests(url, waiting, limit_s=READ_S, probe=probe, known=known)
-    catalog = _asked(requests, url, open_it, is_rest=_is_rest(name, properties))
+    catalog = _asked(requests, url, open_it, is_rest=is_rest(configuration_of(name, properties)))
     catalog.properties[_OWN] = requests
     return catalog
 
@@ -66,18 +66,31 @@ def asked_catalog(catalog: Catalog, what: str, call: Callable[[], _T]) -> _T:
     return _asked(requests, what, call, is_rest=isinstance(catalog, RestCatalog))
 
 
-def asked_commit(catalog: Catalog, what: str, call: Callable[[], object]) -> None:
-    """Do what `call` does, once. After `StoreUnavailable` it is not known whether it took effect, or will."""
+def asked_commit(catalog: Catalog, what: str, call: Callable[[], _T]) -> _T:
+    """Return what `call` gives, which is called once. After `StoreUnavailable` it is not known whether it
+    took effect, or will."""
     requests = _requests(catalog)
 
-    def once() -> None:
+    def once() -> _T:
         with translated(what):
-            call()
+            return call()
 
     if requests is None or not isinstance(catalog, RestCatalog):
-        once()
-    else:
-        requests.once(once, COMMIT_S)
+        return once()
+    return requests.once(once, COMMIT_S)
+
+
+def configuration_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the operator has configured a catalog; `given` wins over PyIceberg's configuration."""
+    return dict(merge_config(Config().get_catalog_config(name) or {}, dict(given)))
+
+
+def is_rest(configured: Mapping[str, Any]) -> bool:
+    """Whether PyIceberg opens a REST catalog with this configuration (pure)."""
+    kind = configured.get("type")
+    if "py-catalog-impl" in configured:
+        return False
+    return kind == "rest" or (not kind and str(configured.get("uri", "")).startswith("http"))
 
 
 def without_requests(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,10 +116,3 @@ def _requests(catalog: Catalog) -> Requests | None:
     found: Any = catalog.properties.get(_OWN)
     assert found is None or isinstance(found, Requests)
     return found
-
-
-def _is_rest(name: str, properties: Mapping[str, Any]) -> bool:
-    """Whether PyIceberg will open a REST catalog."""
-    settings = {**(Config().get_catalog_config(name) or {}), **properties}
-    kind = settings.get("type")
-    return kind == "rest" or (kind is None and str(settings.get("uri", "")).startswith("http"))

@@ -20,15 +20,17 @@ from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakValueDictionary
 
 import pyiceberg
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
 from lithify.datasets.iceberg.azure_accounts import of_account
 from lithify.datasets.iceberg.catalog_requests import asked_catalog, catalog_url, opened
+from lithify.datasets.iceberg.closed_catalogs import closed_catalog
 from lithify.datasets.iceberg.errors import said
 from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, waiting_of
+from lithify.datasets.iceberg.reach import check_reach
 from lithify.datasets.iceberg.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
@@ -173,7 +175,7 @@ def _is_for_threads(catalog: Catalog) -> bool:
 
 def _new(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:
     try:
-        catalog = opened(name, given, waiting, lambda: load_catalog(name, **given))
+        catalog = opened(name, given, waiting, lambda: closed_catalog(name, given))
         _settle_endpoints(catalog)
         let_wait(catalog, waiting)
         _lend_warehouse(catalog)
@@ -240,6 +242,7 @@ def open_place(
 
     Iceberg's locations are no URLs: a percent sign in one is a percent sign.
     """
+    check_reach(location, properties)
     if "?" in location or "#" in location:
         raise Refused(f"{location}: PyIceberg cuts a location off at '?' and '#'; move the table to another")
     scheme, rest = split_scheme(location)

@@ -39,7 +39,8 @@ def check_table(
     for note in state.notes:
         yield warning("limits", note, "see whether you can live with that; docs/iceberg.md says why it is so")
     yield from check_compactions(found)
-    yield check_clocks([*heartbeats(ledger), (state.timestamp_ms, "who committed last")], now_ms)
+    written = [*heartbeats(ledger), (state.timestamp_ms, "who committed last")]
+    yield check_clocks(written, found.store_ms, now_ms)
     versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
     yield check_versions(versions, "Lithify's coordinator")
     if found.retained is not None:
@@ -54,6 +55,7 @@ def _what_to_do(error: LithifyError) -> str:
         return "check that the catalog and the table's storage can be reached from here, and the credentials"
     if isinstance(error, CorruptObject):
         return (
-            "restore that object from a backup; what lies under _lithify/ may be deleted while nothing runs"
+            "restore that object from a backup; docs/iceberg.md says what is lost with each object under "
+            "_lithify/ that is deleted instead"
         )
     return "change the table, its properties or the URL as it says"

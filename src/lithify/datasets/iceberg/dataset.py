@@ -5,6 +5,7 @@ the table's UUID: tables that share a location, or follow each other there, shar
 
 | object, under `<location>/_lithify/<uuid>/` | value |
 |---|---|
+| `state.json` | the identity of the folder, written once before all else (`own_state`) |
 | `ledger/<number>.json` | the ledger, numbered files |
 | `chunks/<number>.json` | what is remembered of chunks, numbered files |
 | `coordinator.json`, `progress/`, `attempts/`, `failures/` | as for every dataset |
@@ -21,7 +22,7 @@ plan (`remember`); what a commit wrote, at once. It is a memory only, so it may 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -61,9 +62,11 @@ from lithify.datasets.iceberg.model import (
     TableState,
     TimeRange,
 )
-from lithify.datasets.iceberg.neighbours import Neighbour, others_in
+from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, known_in, others_in
+from lithify.datasets.iceberg.own_state import Record, State, StateFolder
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
 from lithify.datasets.iceberg.past import past_of
+from lithify.datasets.iceberg.places import canonical, place_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, left_out_of, parse_policy
 from lithify.datasets.iceberg.readers import Readers, Standing
@@ -75,10 +78,11 @@ from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import equality_deletes_of, sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, Refused, Replaced
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
@@ -117,9 +121,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         *,
         rng: random.Random | None = None,
         options: Mapping[str, str] | None = None,
+        unrelated: Sequence[str] = (),
         open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
     ) -> None:
         """`options` are properties of `policy`, without their prefix, that win over the table's own;
+        `unrelated` names tables of the catalog, or patterns of names, that share no place with this one;
         `open_place` gives the store in which the table lies, and the key of its root there."""
         table = load_table(catalog, url.identifier)
         store, self.root = open_place(table)
@@ -130,12 +136,19 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._catalog = catalog
         self._identifier = url.identifier
         self._options = dict(options or {})
+        self._apart = tuple(unrelated)
         self._location, self._uuid = table.location(), table.metadata.table_uuid
-        self.time_key = join(folder, "now")
-        """An object for asking the store what time it is."""
         self._chunks = VersionedFiles(
-            self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
+            self.store,
+            join(folder, "chunks"),
+            _SUFFIX,
+            join(folder, "chunks.boundary"),
+            ids,
+            clock=clock,
+            bond=self._bond,
         )
+        self.state = StateFolder(self.store, folder, ids)
+        self.record = Record(self.url, self.load, clock, self._rng)
         self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._cache = ManifestCache()
         self._footers = Footers()
@@ -161,12 +174,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     # Reading
 
     def load(self) -> Table:
-        """The table as it is now. `Refused` when it is not the one this dataset was opened on."""
+        """The table as it is now. `Replaced` when it is not the one this dataset was opened on."""
         table = load_table(self._catalog, self._identifier)
         if table.location() != self._location:
-            raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+            raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
-            raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
+            raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
         lend(self.store, table.io.properties)  # which may have other credentials by now
         return table
 
@@ -175,21 +188,34 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Where the table lies."""
         return self._location
 
-    def others(self) -> Iterator[Neighbour]:
-        """All other tables of its catalog. `Refused` where they cannot be looked at."""
-        return others_in(self._catalog, self._identifier)
+    def others(self) -> list[Neighbour]:
+        """All other tables of its catalog, read anew. `Refused` where one cannot be read."""
+        return others_in(self._catalog, self._identifier, self._apart)
+
+    def known_others(self) -> list[Neighbour]:
+        """All other tables of its catalog, as they were read in the last hour."""
+        return known_in(self._catalog).others(self._catalog, self._identifier, self._clock, self._apart)
+
+    def check_one_name(self) -> None:
+        """`Refused` where the catalog has the table under a second name too."""
+        check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
+
+    def begin_state(self, table: Table) -> State:
+        """The identity of Lithify's own folder of the table, before anything is put there that counts."""
+        return self.state.begin()
 
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
         and what waits to be deleted are there."""
-        here = (self.store.url, self.own_folder)
+        here = canonical(url_of(self.store.url, self.own_folder))
         for root in former_roots(table):
             store, key = open_place(root, table.io.properties)
             folder = join(key, OWN_FOLDER, str(self._uuid))
-            if (store.url, folder) != here and next(iter(store.list(folder)), None) is not None:
+            there = url_of(store.url, folder)
+            if canonical(there) != here and next(iter(store.list(folder)), None) is not None:
                 raise Refused(
                     f"{self.url}: the table was moved, and its holds and readers were not: move what is in "
-                    f"{url_of(store.url, folder)} to {url_of(*here)}, or delete it if nobody needs it"
+                    f"{there} to {url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
                 )
 
     def glance(self) -> tuple[IcebergLedger | None, TableState]:
@@ -208,8 +234,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         table, chunks = both(self.load, self._chunks.latest)
         known = (table.metadata_location, chunks.id if chunks is not None else 0)
         if self._drawn is None or self._drawn[:2] != known:
-            policy = parse_policy(table.metadata.properties, self.url, self._options)
+            policy = parse_policy(properties_of(table.metadata), self.url, self._options)
             branch = check_table(table.metadata, policy.branch, self.url)
+            locations_of(table.metadata, table.io.properties)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             _, listing = both(
                 partial(self._check_lineage, table),
@@ -303,11 +330,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
     def policy(self, table: Table) -> TablePolicy:
         """How the table is to be looked after."""
-        return parse_policy(table.metadata.properties, self.url, self._options)
+        return parse_policy(properties_of(table.metadata), self.url, self._options)
 
     def left_out(self, table: Table) -> frozenset[str]:
         """The parts of maintenance that the policy leaves out, even if the rest of it is refused."""
-        return left_out_of(table.metadata.properties, self._options)
+        return left_out_of(properties_of(table.metadata), self._options)
 
     def _branch(self, table: Table) -> str:
         return check_table(table.metadata, self.policy(table).branch, self.url)
@@ -317,7 +344,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """As any; and put the table on record."""
         epoch = super().take_epoch(permit)
-        self.lineage.advance(self.load())
+        table = self.load()
+        self.lineage.advance(table)
+        self.begin_state(table)
         return epoch
 
     # Looking
@@ -329,19 +358,29 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def past(self, snapshot: TableState) -> Past:
         return past_of(_metadata_of(snapshot))
 
-    def retained(self, snapshot: TableState, ledger: IcebergLedger, now_ms: int) -> Retained:
+    def retained(self, snapshot: TableState, ledger: IcebergLedger) -> Retained:
         metadata = _metadata_of(snapshot)
-        return retained_of(metadata, ledger, self.store, self.own_folder, self._clock, self._ids, now_ms)
+        return retained_of(
+            metadata, ledger, self.store, self.own_folder, self._clock, self._ids, self.store_ms
+        )
 
     def beside(self) -> Beside:
         from lithify.datasets.iceberg.beside import read_beside  # with those who are given a dataset
 
         return read_beside(self, self._clock, self._ids)
 
+    def stored_ledger(self) -> IcebergLedger | None:
+        """The newest ledger that lies in the store, whatever this process has seen before."""
+        return self._ledger.stored()
+
+    def readers(self) -> Readers:
+        """The registered readers."""
+        thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
+        return Readers(self.store, self.own_folder, thresholds)
+
     def standings(self, table: Table) -> tuple[Standing, ...]:
         """Where every registered reader stands."""
-        thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
-        readers = Readers(self.store, self.own_folder, thresholds)
+        readers = self.readers()
         return tuple(readers.standing(reader, table) for reader in readers.list())
 
     def cost_bytes(self, spec: ChunkSpec, snapshot: TableState) -> int:
@@ -444,7 +483,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             cut = split(files, spec.cuts, target_bytes, self.range_bytes)
             ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column, positions)]
         owner = compaction.worker
-        metadata = slim(table.metadata)
+        metadata = slim(table.metadata, table.io.properties)
         sorted_by = [field.source_id for field in sort_fields(table.metadata, spec.sort_order_id)]
         data_files = (listing.data[path].data_file for path in spec.inputs)
         repeating = repeating_columns(metadata.schema(), data_files, sorted_by)

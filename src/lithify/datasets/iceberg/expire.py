@@ -4,12 +4,14 @@ Stage 1. Collect what everybody needs (`needs`) and what the policy lets go (`re
    watermark: the oldest time that is needed, or just past all that the policy lets go where that is older;
    never lower than before, and where it was when somebody's need is not known. This happens whatever comes of
    stage 2.
+   Where the table records holds or readers that are not in Lithify's folder (`own_state`), the run ends
+   before that: somebody removed them, and what they need is not known.
 Stage 2. Collect again: who put a hold meanwhile either is found now, or finds the watermark past it and gives
    up. Expire what the policy lets go, what is below the watermark, and what nobody needs. The files that only
    these snapshots name are written down before (`pending`). The commit asserts the table's UUID and every ref
    that was seen, and, where the catalog checks requirements in this process, that there are no others, that
-   they and the properties say what they said, and that no snapshot is gone. After a conflict both stages are
-   repeated, a few times.
+   they and the properties say what they said, and that no snapshot is gone. It also records in the table that
+   files wait. After a conflict both stages are repeated, a few times.
 Files. What was written down by any run, and whose snapshots are gone for longer than the grace period, is
    deleted (`expired_files`).
 
@@ -24,13 +26,15 @@ Files. What was written down by any run, and whose snapshots are gone for longer
 | REF_CHANGED    | a branch or tag was changed or created meanwhile, again and again        |
 | LOST_RACE      | another commit came first, again and again                               |
 | REF_LOST       | a branch or tag, or a rule, was made while its snapshots were expired    |
+| STATE_LOST     | the table records holds or readers that are not in Lithify's folder      |
+| NOT_ALONE      | files wait because another table may need them (`neighbours`)            |
 
 REF_LOST is possible only with catalogs that know no requirement but Iceberg's (REST): none says that no other
 ref was made. So before any file goes `expired_files` looks for that. With such catalogs the grace period is
 at least `MIN_UNCHECKED_GRACE_MS`.
 
-Invariants: of the outcomes only EXPIRED and REF_LOST change the table. A snapshot that somebody holds, or
-reads from, or that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever
+Invariants: of the outcomes only EXPIRED, REF_LOST and NOT_ALONE change snapshots. A snapshot that is held, or
+read from, or that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever
 dies anywhere, the next run finds all that is left to do. Any number of runs may go on at once. A dry run
 writes nothing.
 """
@@ -64,24 +68,31 @@ from lithify.clock import Clock
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deleting import whole_table
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.expired_files import ExpiredFiles
 from lithify.datasets.iceberg.needs import Needs, collect_needs
+from lithify.datasets.iceberg.own_state import (
+    LOST_ADVICE,
+    State,
+    conflicts_told,
+    files_change,
+    lost_text,
+    missing,
+    recorded_in,
+)
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.pending import Entry, Pending
-from lithify.datasets.iceberg.publish import tries
+from lithify.datasets.iceberg.places import is_plain
+from lithify.datasets.iceberg.publish import commit_to, tries
 from lithify.datasets.iceberg.reachable import (
     FileKind,
     NamedFile,
     is_deletable,
-    is_plain,
     only_named_by,
     statistics_in,
 )
-from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import (
     Expirable,
     Retention,
@@ -92,9 +103,10 @@ from lithify.datasets.iceberg.retention import (
     retention_of,
     rules_of,
 )
+from lithify.datasets.iceberg.table_properties import properties_of
 from lithify.errors import Refused, StoreError, VersionConflict
 from lithify.ids import Ids
-from lithify.store.times import store_now_ms
+from lithify.store.times import MAX_BEHIND_MS, store_now_ms
 from lithify.watermarks.model import Needed, Reason, Threshold
 from lithify.watermarks.rules import cut, next_threshold
 
@@ -117,11 +129,16 @@ class Outcome(StrEnum):
     REF_CHANGED = "ref_changed"
     LOST_RACE = "lost_race"
     REF_LOST = "ref_lost"
+    STATE_LOST = "state_lost"
+    NOT_ALONE = "not_alone"
 
 
 DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
 """All was done that there was to do."""
+NEWER = "newer than the store's clock, or than the newest of main"
+"""Why snapshots stay that no holder needs."""
 _NOT_ALLOWED = Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
+_REMOVED = "Lithify's folder of the table was removed or replaced meanwhile; run it again"
 _OUTCOMES = {
     Reason.MISSING_MEMBER: Outcome.MISSING_READER,
     Reason.UNPUBLISHED: Outcome.UNPUBLISHED,
@@ -140,6 +157,8 @@ class ExpireOptions:
     retain_last: int | None = None
     grace_ms: int = DEFAULT_GRACE_MS
     dry_run: bool = False
+    accept_loss: bool = False
+    """Whether holds and readers that the table records and the folder does not have count no more."""
 
     def __post_init__(self) -> None:
         if self.grace_ms < 0:
@@ -203,6 +222,12 @@ class _Plan:
     needs: Needs
     low_watermark: int | None
     retention: Retention
+    readers: frozenset[str]
+    """The names of those that are registered."""
+    state: State | None
+    """The identity of Lithify's folder."""
+    lost: str
+    """What the table records and the folder does not have; empty when that is nothing."""
 
 
 class AssertSameHistory(ValidatableTableRequirement):
@@ -236,9 +261,11 @@ class Expirer:
         store, folder = dataset.store, dataset.own_folder
         self._thresholds = ThresholdFiles(store, folder, clock, ids, self._rng)
         self._holds = ObjectHolds(store, folder, self._thresholds, clock, ids)
-        self._readers = Readers(store, folder, self._thresholds)
+        self._readers = dataset.readers()
         self._pending = Pending(store, folder, clock, ids, self._rng)
-        self._files = ExpiredFiles(dataset.url, self._pending, self._load)
+        self._files = ExpiredFiles(
+            dataset.url, self._pending, self._load, dataset.known_others, self._keep_on_record
+        )
         self._runs = ExpiryRuns(store, folder)
 
     def run(self, options: ExpireOptions | None = None) -> Expiry:
@@ -252,6 +279,8 @@ class Expirer:
                 break
         if options.dry_run:
             done.pending = self._pending.read()
+            if done.pending or done.would_delete[0]:
+                self._note_shared(self._files.why_shared(), done)
         else:
             self._delete_files(options, done)
             self._runs.add(done.outcome.value, done.why, self._clock.now_ms())
@@ -261,13 +290,18 @@ class Expirer:
         """What a run would do. Writes nothing. `Refused` for a table that must not be touched."""
         options = ExpireOptions(dry_run=True)
         self._dataset.check_not_moved(self._load())
-        seen = self._look(options)
+        seen = self._look_twice(options)
         metadata, needs = seen.table.metadata, seen.needs
         going, reason = _decide(seen, self._publish(seen, options))
         old = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms < seen.retention.older_than_ms}
         old = (old | seen.policy.snapshots) - {metadata.current_snapshot_id}
-        outcome, why = (Outcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, needs))
-        if not may_expire(metadata.properties):
+        outcome, why = (Outcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, seen))
+        if seen.lost:
+            going, (outcome, why) = (
+                frozenset(),
+                (Outcome.STATE_LOST, f"{lost_text(seen.lost)}; {LOST_ADVICE}"),
+            )
+        if not may_expire(properties_of(metadata)):
             going, (outcome, why) = frozenset(), _NOT_ALLOWED
         freed = freed_bytes(metadata, going)
         by_refs = (n for n in needed_by_refs(metadata) if n.position < seen.retention.older_than_ms)
@@ -284,25 +318,52 @@ class Expirer:
         )
 
     def _delete_files(self, options: ExpireOptions, done: Expiry) -> None:
+        if done.outcome is Outcome.STATE_LOST:
+            return
         found = self._files.delete_due(options.grace_ms, lambda: self._now_ms(options))
         done.deleted, done.deleted_bytes, done.pending = found.deleted, found.deleted_bytes, found.pending
         done.notes += found.notes
+        self._note_shared(found.shared, done)
         if found.lost:
             done.outcome, done.why = Outcome.REF_LOST, found.lost
+
+    def _keep_on_record(self, table: Table, now_ms: int) -> None:
+        """Have the table record that files stay for good."""
+        self._dataset.record.files_for_good(table, self._dataset.begin_state(table), now_ms)
+
+    @staticmethod
+    def _note_shared(shared: str, done: Expiry) -> None:
+        if shared and done.outcome in DONE:
+            done.outcome, done.why = Outcome.NOT_ALONE, shared
+        elif shared:
+            done.notes.append(shared)
 
     # Stages 1 and 2
 
     def _try(self, options: ExpireOptions, done: Expiry) -> tuple[Outcome, str]:
-        seen = self._look(options)
+        seen = self._look_twice(options)
         done.notes = []
         done.snapshots = len(seen.table.metadata.snapshots)
-        if not may_expire(seen.table.metadata.properties):
+        if not may_expire(properties_of(seen.table.metadata)):
             return _NOT_ALLOWED
         if not seen.table.metadata.snapshots:
             return Outcome.NO_WATERMARK, "the table has no snapshots"
+        if seen.lost and not options.accept_loss:
+            return Outcome.STATE_LOST, f"{lost_text(seen.lost)}; {LOST_ADVICE}"
+        if seen.lost:
+            done.notes.append(f"accepted as lost: {seen.lost}")
+        state = seen.state
+        if not options.dry_run:
+            state = self._dataset.begin_state(seen.table)
+            if seen.lost:
+                self._dataset.record.accept(seen.table, state, seen.readers)
         published = self._publish(seen, options)
-        plan = self._look(options)
-        if not may_expire(plan.table.metadata.properties):
+        plan = self._look_twice(options)
+        if plan.lost and not (options.accept_loss and options.dry_run):
+            return Outcome.STATE_LOST, f"{lost_text(plan.lost)}; {LOST_ADVICE}"
+        if state is not None and plan.state != state:
+            return Outcome.STATE_LOST, _REMOVED
+        if not may_expire(properties_of(plan.table.metadata)):
             return _NOT_ALLOWED
         done.watermark_ms = None if published is None else published.position
         done.needed = plan.needs.by
@@ -313,11 +374,17 @@ class Expirer:
         going, reason = _decide(plan, published)
         done.kept = len(plan.policy.snapshots) - len(going)
         if reason is not None:
-            return _OUTCOMES[reason], _why(reason, plan.needs)
+            return _OUTCOMES[reason], _why(reason, plan)
         if options.dry_run:
             self._foresee(plan, going, done)
             return Outcome.EXPIRED, ""
         return self._expire(plan, going, done, options.grace_ms)
+
+    def _look_twice(self, options: ExpireOptions) -> _Plan:
+        """As `_look`; again where something seems to be lost: a reader may have been registered after the
+        list of readers was read, and before the table was."""
+        seen = self._look(options)
+        return self._look(options) if seen.lost else seen
 
     def _look(self, options: ExpireOptions) -> _Plan:
         """Who needs what, then the table. The time comes first, so that what is renewed meanwhile counts."""
@@ -329,10 +396,23 @@ class Expirer:
         table = self._load()
         standings = [self._readers.standing(reader, table) for reader in readers]
         needs = collect_needs(table.metadata, holds, standings, ledger, now_ms)
-        properties = table.metadata.properties
+        properties = properties_of(table.metadata)
         retention = retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
         policy = expirable(table.metadata, retention)
-        return _Plan(table, policy, needs, low_watermark(table.metadata, policy, now_ms), retention)
+        latest_ms = now_ms + MAX_BEHIND_MS
+        names = frozenset(reader.name for reader in readers)
+        # Last of all: what was removed before it was listed went with the identity of the folder.
+        state = self._dataset.state.read()
+        return _Plan(
+            table,
+            policy,
+            needs,
+            low_watermark(table.metadata, policy, latest_ms),
+            retention,
+            names,
+            state,
+            missing(recorded_in(table.metadata), state, names, now_ms),
+        )
 
     def _publish(self, plan: _Plan, options: ExpireOptions) -> Threshold | None:
         def change(old: Threshold | None) -> Threshold | None:
@@ -343,16 +423,23 @@ class Expirer:
     def _expire(self, plan: _Plan, going: frozenset[int], done: Expiry, grace_ms: int) -> tuple[Outcome, str]:
         table = plan.table
         what = f"expiring snapshots of {self._dataset.url}"
-        entry = None
+        entry, recorded = None, tuple[TableUpdate, ...]()
         if going:
             now_ms = store_now_ms(self._dataset.store, self._dataset.time_key)
             own, base = self._only_named_by(plan, going, done), ""
             if not _checks_here(table):
                 grace_ms, base = max(grace_ms, MIN_UNCHECKED_GRACE_MS), table.metadata_location
             entry = self._pending.write(own, going, now_ms, grace_ms, base)
+            assert plan.state is not None, "it was begun"
+            recorded = files_change(table.metadata, plan.state, now_ms + grace_ms, now_ms).updates()
+        if self._dataset.state.read() != plan.state:  # reading the manifests may have taken long
+            if entry is not None:
+                self._pending.drop(entry)
+            return Outcome.STATE_LOST, _REMOVED
         try:
-            updates = updates_of(table.metadata, plan.policy.refs, going)
-            asked_commit(table.catalog, what, lambda: table._do_commit(updates, requirements_of(table)))
+            updates = (*updates_of(table.metadata, plan.policy.refs, going), *recorded)
+            with conflicts_told(what):
+                commit_to(table, updates, requirements_of(table), what)
         except (VersionConflict, StoreError) as error:
             now = self._dataset.load()
             if not self._has_landed(now, plan, going):
@@ -406,15 +493,20 @@ def _decide(plan: _Plan, published: Threshold | None) -> tuple[frozenset[int], R
         going = plan.policy.snapshots - and_descendants(metadata, plan.needs.snapshots | stay)
     if going or plan.policy.refs:
         return going, None
-    return going, below if isinstance(below, Reason) else Reason.HELD
+    if isinstance(below, Reason):
+        return going, below
+    return going, Reason.HELD if plan.needs.by else Reason.NOTHING_TO_DO
 
 
-def _why(reason: Reason, needs: Needs) -> str:
+def _why(reason: Reason, plan: _Plan) -> str:
+    needs = plan.needs
     match reason:
         case Reason.MISSING_MEMBER | Reason.UNPUBLISHED:
             return f"{needs.why}; nothing is expired until that is known: see `lithify readers list`"
         case Reason.HELD:
-            return f"needed by {needs.by[0].by}" if needs.by else "needed"
+            return f"needed by {needs.by[0].by}"
+        case Reason.NOTHING_TO_DO if plan.policy.snapshots:
+            return NEWER
         case _:
             return str(reason)
 

@@ -5,9 +5,11 @@
    metadata files between the one that was planned on and the present one are read (`lost_between`). Where one
    of them says that more is to be kept, or where they cannot be read, the files stay for good, together with
    all else that the lost snapshots name, and a person can recover them.
-2. What is due is deleted in batches: each file only if no snapshot, as the table is then, names it
+2. Nothing is deleted where another table may need it (`neighbours`): the files wait until it is known that
+   none does. What lies in the folder of another table stays.
+3. What is due is deleted in batches: each file only if no snapshot, as the table is then, names it
    (`reachable`), and if no other run has written it down too, for which it waits or stays.
-3. An entry that was carried out is dropped.
+4. An entry that was carried out is dropped.
 
 Memory grows by a few bytes with every file of the table; of what is to be deleted a batch is held at a time.
 """
@@ -28,7 +30,9 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lithify.datasets.iceberg.deleting import batches
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, not_ours
 from lithify.datasets.iceberg.pending import Entry, Pending
+from lithify.datasets.iceberg.places import is_within, place_of
 from lithify.datasets.iceberg.reachable import (
     FileKind,
     NamedFile,
@@ -37,6 +41,8 @@ from lithify.datasets.iceberg.reachable import (
     with_all_they_name,
 )
 from lithify.datasets.iceberg.retention import may_expire, rules_of
+from lithify.datasets.iceberg.table_properties import properties_of
+from lithify.errors import Refused
 from lithify.ids import Ulid
 from lithify.store.deleting import Deleting
 
@@ -51,15 +57,28 @@ class Deletion:
     """What waits now."""
     lost: str = ""
     """What branch or tag this run found to have lost its snapshots; empty for none."""
+    shared: str = ""
+    """Why what is due waits on: other tables may need it; empty where none does."""
     notes: list[str] = field(default_factory=list)
 
 
 class ExpiredFiles:
     """The files of expired snapshots of one table."""
 
-    def __init__(self, url: str, pending: Pending, load: Callable[[], Table]) -> None:
-        """`url` is the table's; `load` gives it as it is now, and raises when it must not be touched."""
+    def __init__(
+        self,
+        url: str,
+        pending: Pending,
+        load: Callable[[], Table],
+        others: Callable[[], Sequence[Neighbour]],
+        record: Callable[[Table, int], None],
+    ) -> None:
+        """`url` is the table's; `load` gives it as it is now, and raises when it must not be touched;
+        `others` gives the other tables of its catalog, and raises when one cannot be read; `record` has the
+        table record that files stay for good."""
         self._url = url
+        self._others = others
+        self._record = record
         self._pending = pending
         self._load = load
 
@@ -76,19 +95,41 @@ class ExpiredFiles:
         checked = {e.id: self._lost(table, e) for e in waiting if _is_unchecked(e, there)}
         self._keep_whole(table, [entry for entry in waiting if checked.get(entry.id)])
         entries = self._pending.confirm(there, time_ms, checked)
+        if any(entry.blocked for entry in entries):
+            self._record(table, time_ms)
         for entry in entries:
             if entry.blocked:
                 done.notes.append(f"{entry.files} files of expired snapshots stay for good: {entry.blocked}")
                 if checked.get(entry.id):
                     done.lost = entry.blocked
         due = [e for e in entries if _is_due(e, grace_ms, time_ms)]
-        if due and may_expire(table.metadata.properties):
-            reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
-            with Deleting() as deleting:
-                for entry in due:
-                    self._carry_out(entry, reached, seen, done, deleting)
+        if due and may_expire(properties_of(table.metadata)):
+            done.shared, foreign = self._apart(table)
+            if not done.shared:
+                self._carry_out_all(table, due, foreign, done)
         done.pending = self._pending.read()
         return done
+
+    def _carry_out_all(self, table: Table, due: Sequence[Entry], foreign: Set[str], done: Deletion) -> None:
+        """Delete the files of these entries, but for those in folders of other tables."""
+        reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
+        with Deleting() as deleting:
+            for entry in due:
+                self._carry_out(entry, reached, seen, foreign, done, deleting)
+
+    def why_shared(self) -> str:
+        """Why nothing could be deleted now, because of other tables; empty where they need nothing."""
+        return self._apart(self._load())[0]
+
+    def _apart(self, table: Table) -> tuple[str, frozenset[str]]:
+        """Why another table may need files of this one, empty if none does, and folders that are others'."""
+        place = place_of(table.metadata.location)
+        try:
+            others = self._others()
+            check_one_name(place, str(table.metadata.table_uuid), others, self._url)
+            return "", not_ours(place, others, self._url)
+        except Refused as error:
+            return str(error), frozenset()
 
     def _lost(self, table: Table, entry: Entry) -> str:
         with translated(f"reading former metadata of {self._url}"):
@@ -103,14 +144,20 @@ class ExpiredFiles:
             self._pending.add_paths(entry, files)
 
     def _carry_out(
-        self, entry: Entry, reached: Reached, seen: set[Ulid], done: Deletion, deleting: Deleting
+        self,
+        entry: Entry,
+        reached: Reached,
+        seen: set[Ulid],
+        foreign: Set[str],
+        done: Deletion,
+        deleting: Deleting,
     ) -> None:
         """Delete the files of an entry that nothing names, looking at the table again before each batch. In
         `seen` are the entries whose time has come, and those that were looked at."""
         is_done = True
         for files in batches(self._pending.paths(entry)):
             table = self._load()
-            if not may_expire(table.metadata.properties):
+            if not may_expire(properties_of(table.metadata)):
                 return
             with translated(f"reading the snapshots of {self._url}"):
                 reached.add(table)
@@ -118,7 +165,9 @@ class ExpiredFiles:
             batch = [
                 file
                 for file in files
-                if not reached.names.has(file.path) and is_deletable(file.path, table.metadata)
+                if not reached.names.has(file.path)
+                and is_deletable(file.path, table.metadata)
+                and not _is_in(file.path, foreign)
             ]
             gone = deleting.all(partial(_delete, table, file) for file in batch)
             done.deleted.update(file.kind for file in compress(batch, gone))
@@ -183,6 +232,10 @@ def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
     if entry.since_ms is None or entry.blocked:
         return False
     return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)
+
+
+def _is_in(path: str, folders: Set[str]) -> bool:
+    return bool(folders) and any(is_within(place_of(path), folder) for folder in folders)
 
 
 def _delete(table: Table, file: NamedFile) -> None:

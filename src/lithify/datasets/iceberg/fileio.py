@@ -14,7 +14,8 @@ switched off for all that can be repeated here:
    upload that failed; then the name, which is new, is deleted.
 
 Files in a store on S3 that Lithify has open anyway are reached by that (`stored_files`), unless the catalog
-names another FileIO than PyIceberg's own choice. Files on the local disk are left alone.
+names another FileIO than PyIceberg's own choice. Files on the local disk are left alone. A file outside the
+table's reach (`reach`) is refused before it is asked for.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from lithify.datasets.iceberg.catalog_requests import without_requests
+from lithify.datasets.iceberg.reach import REACH, check_reach
 from lithify.datasets.iceberg.stored_files import Lent, StoredFile
 from lithify.datasets.iceberg.streams import RandomReads, SequentialWrites
 from lithify.errors import StoreUnavailable
@@ -163,6 +165,7 @@ class WaitingFileIO(FileIO):
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         path = location if isinstance(location, str) else location.location
+        check_reach(path, self.properties)
         stored = self._stored(path)
         if stored is not None:
             stored.delete()
@@ -180,6 +183,7 @@ class WaitingFileIO(FileIO):
             _asked(f"head {location}", lambda: self._of(location).new_input(location).exists())
 
     def _file(self, location: str) -> StoredFile | WaitingFile | PyArrowFile:
+        check_reach(location, self.properties)
         stored = self._stored(location)
         if stored is not None:
             return stored
@@ -210,7 +214,7 @@ class WaitingFileIO(FileIO):
             given = {
                 name: value
                 for name, value in without_requests(self.properties).items()
-                if name not in (PY_IO_IMPL, _GIVEN_IMPL, _OWN)
+                if name not in (PY_IO_IMPL, _GIVEN_IMPL, _OWN, REACH)
             }
             if _GIVEN_IMPL in self.properties:
                 given[PY_IO_IMPL] = self.properties[_GIVEN_IMPL]

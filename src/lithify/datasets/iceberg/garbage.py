@@ -4,12 +4,15 @@
 2. Read what is known of the table's lineage.
 3. List the table's places for data and metadata. A file is a candidate if its name proves that Lithify wrote
    it for this very table (`ownership`), if it is older than the minimum age (a manifest: also than any commit
-   takes), and if its compaction is active neither in the ledger read before the listing nor in the one read
-   after it.
+   takes) and younger than Lithify's folder, and if its compaction is active neither in the ledger read before
+   the listing nor in the one read after it. What is older may belong to a compaction under way, or wait for
+   readers, by what stood in a folder that was removed (`own_state`): it is left to the removal of orphans.
 4. Load the table. Stop (`Refused`) if it does not continue what was known of it (`lineage`), or if it may not
    know all its snapshots. Read the manifests of every snapshot it has; a candidate that any of them names is
    needed. One that an expiry has written down (`pending`) is left to it, which waits for readers.
-5. Stop if more than a share of all that was listed would go: that much garbage is more likely a mistake.
+5. Stop if more than a share of all that was listed would go: that much garbage is more likely a mistake; and
+   if the catalog has the table under a second name, which may need what this one does not name any more
+   (`neighbours`).
 6. Before every batch of deletions, load the table again. Stop if a snapshot that was not there before names
    one of the candidates.
 7. In the folder that is this table's alone, old versions of the ledger, of the memory of chunks, of the
@@ -50,11 +53,13 @@ from lithify.datasets.iceberg.deleting import (
 )
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.lineage import Known
-from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
+from lithify.datasets.iceberg.ownership import OwnName, marks_of, parse_name
 from lithify.datasets.iceberg.pending import Pending
+from lithify.datasets.iceberg.places import canonical
 from lithify.datasets.iceberg.publish import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.errors import Refused
 from lithify.events import GarbageCollected
 from lithify.ids import RandomIds, Ulid
@@ -209,11 +214,19 @@ class _Collection:
                 "so other tables may use them"
             )
             return
+        since_ms = self._since_ms(table)
         listed, all_files = self._list(table)
         for kind in (Kind.DATA, Kind.MANIFEST):
             self._found[kind] = sum(one.kind is kind for one in listed)
-        mark, active = mark_of(table.metadata), active | self._active()
-        candidates = [one for one in listed if self._is_candidate(one, mark, active)]
+        marks, active = marks_of(table.metadata), active | self._active()
+        candidates = [one for one in listed if self._is_candidate(one, marks, active)]
+        before = [one for one in candidates if one.meta.last_modified_ms <= since_ms]
+        if before:
+            candidates = [one for one in candidates if one.meta.last_modified_ms > since_ms]
+            self._notes.append(
+                f"{len(before)} files are older than Lithify's folder of the table, which does not say "
+                "whether they are needed, and stay; `lithify remove-orphans` finds those that are not"
+            )
         if candidates:
             self._remove_unnamed(known, candidates, all_files)
         if not self._options.dry_run:
@@ -226,6 +239,8 @@ class _Collection:
         named.names |= self._pending_names()
         garbage = [one for one in candidates if one.own.name not in named.names]
         self._check_share(len(garbage), all_files)
+        if garbage:
+            self._dataset.check_one_name()
         for batch in batches(garbage):
             if not self._options.dry_run:
                 self._check_again(known, named, batch)
@@ -234,12 +249,12 @@ class _Collection:
                 Garbage(one.kind, url_of(one.store.url, one.meta.key), one.meta.size) for one in batch
             ]
 
-    def _is_candidate(self, one: _Listed, mark: str, active: frozenset[Ulid]) -> bool:
+    def _is_candidate(self, one: _Listed, marks: frozenset[str], active: frozenset[Ulid]) -> bool:
         before_ms = self._before_ms
         if one.kind is Kind.MANIFEST:
             before_ms = min(before_ms, self._now_ms - MIN_MANIFEST_AGE_MS)
         is_old = one.meta.last_modified_ms < before_ms
-        return is_old and one.own.mark == mark and one.own.compaction not in active
+        return is_old and one.own.mark in marks and one.own.compaction not in active
 
     def _list(self, table: Table) -> tuple[list[_Listed], int]:
         """Files with Lithify's names, and how many files of any name there are."""
@@ -247,8 +262,9 @@ class _Collection:
         seen: set[tuple[str, str]] = set()
         for place in _places(table):
             store, prefix = open_place(place, table.io.properties)
+            root = canonical(store.url)
             for meta in store.list(prefix):
-                where = (store.url, meta.key)
+                where = (root, meta.key)
                 seen.add(where)
                 own = parse_name(meta.key)
                 if own is None:
@@ -289,10 +305,15 @@ class _Collection:
 
     # What is this table's alone
 
+    def _since_ms(self, table: Table) -> int:
+        """Since when the folder says what is needed. What is older may have been known to a folder before."""
+        if not self._options.dry_run:
+            return self._dataset.begin_state(table).since_ms
+        state = self._dataset.state.read()
+        return self._now_ms if state is None else state.since_ms
+
     def _active(self) -> frozenset[Ulid]:
-        ledger_files, _ = self._dataset.numbered_files
-        ledger_files.confirmed()  # what it does not name is deleted
-        ledger = self._dataset.ledger()
+        ledger = self._dataset.stored_ledger()  # what it does not name is deleted
         return frozenset(c.id for c in ledger.active()) if ledger is not None else frozenset()
 
     def _collect_versions(self, files: VersionedFiles) -> None:
@@ -352,14 +373,14 @@ def collector_options(settings: TableGarbageSettings) -> Mapping[Kind, Directory
 
 def _may_delete(table: Table) -> bool:
     """As Iceberg's own maintenance reads the property."""
-    return table.metadata.properties.get("gc.enabled", "true").lower() == "true"
+    return properties_of(table.metadata).get("gc.enabled", "true").lower() == "true"
 
 
 def _places(table: Table) -> tuple[str, ...]:
     """Where Lithify's files may lie: where new ones go, and where they go by default."""
-    locations, root = table.location_provider(), table.location().rstrip("/")
+    locations, root = locations_of(table.metadata, table.io.properties), table.location().rstrip("/")
     chosen = (locations.data_path, locations.metadata_path, join(root, "data"), join(root, "metadata"))
-    return tuple(dict.fromkeys(chosen))
+    return tuple({canonical(place): place for place in reversed(chosen)}.values())
 
 
 def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> None:

@@ -19,8 +19,10 @@ from lithify.compaction.retained import Retained
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DONE
 from lithify.datasets.iceberg.orphan_runs import OrphanRuns
+from lithify.datasets.iceberg.own_state import LOST_ADVICE, lost_text
 from lithify.datasets.iceberg.readers import Standing
 from lithify.datasets.iceberg.retention import expirable, may_expire, retention_of
+from lithify.datasets.iceberg.table_properties import properties_of
 from lithify.errors import CorruptObject, Refused
 from lithify.views.text import duration, size
 from lithify.watermarks.model import Reason
@@ -82,6 +84,8 @@ def _check_kept(retained: Retained) -> Finding:
             f"what is needed of the history cannot be told: {'; '.join(retained.damaged)}",
             "nothing is expired until it can: restore that object, or delete it if nobody needs it",
         )
+    if retained.lost:
+        return problem("history", f"nothing is expired: {lost_text(retained.lost)}", LOST_ADVICE)
     if retained.blocked:
         return problem(
             "history",
@@ -132,7 +136,7 @@ def _reader(standing: Standing, metadata: TableMetadata, url: str, now_ms: int) 
 
 def _check_policy(metadata: TableMetadata, is_on: bool, url: str, now_ms: int) -> Finding:
     """`is_on`: whether coordinators expire."""
-    properties = metadata.properties
+    properties = properties_of(metadata)
     try:
         retention = retention_of(properties, now_ms)
     except Refused as error:

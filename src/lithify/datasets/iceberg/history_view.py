@@ -8,14 +8,17 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.holds import Placed
-from lithify.datasets.iceberg.expire import DONE, Expiry, Outcome, Outlook
+from lithify.datasets.iceberg.expire import DONE, NEWER, Expiry, Outcome, Outlook
 from lithify.datasets.iceberg.needs import SNAPSHOT
 from lithify.datasets.iceberg.orphans import Orphans
 from lithify.datasets.iceberg.reachable import FileKind
-from lithify.datasets.iceberg.readers import Reader, Standing, time_of
+from lithify.datasets.iceberg.readers import Standing, time_of
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
 from lithify.watermarks.model import Needed
+
+_UNKNOWN = frozenset({Outcome.MISSING_READER, Outcome.UNPUBLISHED, Outcome.NO_WATERMARK, Outcome.STATE_LOST})
+"""It is not known what is needed."""
 
 
 def needed_json(needed: Needed) -> dict[str, Any]:
@@ -107,10 +110,9 @@ def show_readers(url: str, metadata: TableMetadata, standings: Sequence[Standing
     return Shown({"url": url, "readers": documents}, (block,))
 
 
-def show_dropped(url: str, reader: Reader) -> Shown:
+def show_dropped(url: str, name: str) -> Shown:
     """A reader that is not waited for any more."""
-    text = f"Reader {reader.name} ({reader.checkpoint}) is not waited for any more."
-    return Shown({"url": url, "dropped": reader.name}, (Line(text),))
+    return Shown({"url": url, "dropped": name}, (Line(f"Reader {name} is not waited for any more."),))
 
 
 def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
@@ -138,7 +140,8 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
     blocks: list[Block] = [_outcome(found)]
     if found.kept:
         holders = ", ".join(f"{needed.by} from {text.moment(needed.position)}" for needed in found.needed[:5])
-        blocks.append(Line(f"{found.kept} that the policy lets go stay: needed by {holders or 'others'}."))
+        why = f"needed by {holders}" if holders else NEWER
+        blocks.append(Line(f"{found.kept} that the policy lets go stay: {why}."))
     if found.dry_run:
         blocks.append(Line(f"{files:,} files ({text.size(size_bytes)}) would be needed by nothing any more."))
     deleted = sum(found.deleted.values())
@@ -211,7 +214,7 @@ def show_outlook(found: Outlook) -> tuple[Block, ...]:
     if found.going:
         rows.append(("can expire", f"{found.going:,}", f"≥ {text.size(found.going_bytes)}", ""))
     if found.staying:
-        is_known = found.outcome not in (Outcome.MISSING_READER, Outcome.UNPUBLISHED, Outcome.NO_WATERMARK)
+        is_known = found.outcome not in _UNKNOWN
         why = f"the newest {found.min_kept:,} always stay" if is_known and not found.needed else ""
         rows.append(("old, and stay", f"{found.staying:,}", f"≥ {text.size(found.staying_bytes)}", why))
     rows += [("", "", "", show_needed(needed)) for needed in found.needed[: text.MAX_SHOWN]]
@@ -235,5 +238,8 @@ def _outcome(found: Expiry) -> Line:
         return Line(f"Nothing to expire; the table has {found.snapshots} snapshots.")
     if found.outcome is Outcome.REF_LOST:
         return Line(f"{done} expired, but {found.why}.", "Ref lost:", is_bad=True)
+    if found.outcome is Outcome.NOT_ALONE:
+        verb = "would be expired" if found.dry_run else "expired"
+        return Line(f"{done} {verb}, but no file is deleted: {found.why}.", "Not alone:", is_bad=True)
     lead = found.outcome.value.replace("_", " ").capitalize()
     return Line(f": {found.why}. Nothing was expired.", lead, is_bad=found.outcome not in DONE)

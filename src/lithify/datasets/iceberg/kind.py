@@ -57,8 +57,16 @@ class IcebergKind:
 
         parsed = parse_url(url)
         catalog = open_catalog(parsed.catalog, config.store_options_of(url), waiting)
-        options = config.of(IcebergSettings).properties
-        return IcebergDataset(catalog, parsed, clock, ids, options=options, open_place=open_place)
+        settings = config.of(IcebergSettings)
+        return IcebergDataset(
+            catalog,
+            parsed,
+            clock,
+            ids,
+            options=settings.properties,
+            unrelated=settings.unrelated,
+            open_place=open_place,
+        )
 
     def check_settings(self, config: Config) -> None:
         parse_policy({}, "iceberg.properties", config.of(IcebergSettings).properties)

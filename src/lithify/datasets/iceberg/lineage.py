@@ -30,6 +30,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.places import canonical
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.jsonvalues import UNDECODABLE
 from lithify.store.keys import url_of
@@ -113,7 +114,7 @@ def former_roots(table: Table) -> tuple[str, ...]:
     paths = [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     paths += [snapshot.manifest_list for snapshot in metadata.snapshots]
     roots = {path.rpartition("/")[0].removesuffix("/metadata") for path in paths if "/" in path}
-    return tuple(sorted(root for root in roots if root != metadata.location.rstrip("/")))
+    return tuple(sorted(root for root in roots if canonical(root) != canonical(metadata.location)))
 
 
 def continues(known: Known | None, table: Table) -> bool:
@@ -122,7 +123,8 @@ def continues(known: Known | None, table: Table) -> bool:
     if known is None:
         return True
     log = table.metadata.metadata_log
-    if known.metadata_location in (table.metadata_location, *(entry.metadata_file for entry in log)):
+    files = table.metadata_location, *(entry.metadata_file for entry in log)
+    if canonical(known.metadata_location) in map(canonical, files):
         return True
     reaches_back_to_ms = min((entry.timestamp_ms for entry in log), default=table.metadata.last_updated_ms)
     return known.last_updated_ms < reaches_back_to_ms or _begins_after(table, known.sequence_number)

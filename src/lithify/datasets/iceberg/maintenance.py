@@ -19,7 +19,7 @@ from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOption
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
-from lithify.datasets.iceberg.readers import Readers
+from lithify.datasets.iceberg.own_state import State
 from lithify.datasets.iceberg.retention import position_of
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
@@ -40,7 +40,7 @@ class TableMaintenance:
         store, folder = dataset.store, dataset.own_folder
         self.thresholds = ThresholdFiles(store, folder, clock, ids)
         self._holds = ObjectHolds(store, folder, self.thresholds, clock, ids)
-        self._readers = Readers(store, folder, self.thresholds)
+        self._readers = dataset.readers()
 
     def left_out(self) -> frozenset[str]:
         return self._dataset.policy(self._dataset.load()).left_out
@@ -50,32 +50,49 @@ class TableMaintenance:
     def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
         table = self._dataset.load()
         snapshot = self._wanted(table, wanted)
+        state = self._dataset.begin_state(table)
         about = {SNAPSHOT: snapshot.snapshot_id}
         position = position_of(table.metadata, snapshot.snapshot_id)
         placed = self._holds.take(name, owner, position, lease_ms, about)
         # An older expiry, or another program's, may have come between: what is not there is not held.
-        if self._dataset.load().metadata.snapshot_by_id(snapshot.snapshot_id) is None:
+        table = self._dataset.load()
+        if table.metadata.snapshot_by_id(snapshot.snapshot_id) is None:
             self._holds.release(placed)
             raise Refused(f"{self._dataset.url}: snapshot {snapshot.snapshot_id} was expired meanwhile")
+        try:
+            self._record(table, state, placed)
+        except Exception:
+            self._holds.release(placed)
+            raise
         return placed
+
+    def _record(self, table: Table, state: State, placed: Placed) -> None:
+        """Have the table record that there is a hold."""
+        until_ms = placed.hold.until_ms
+        assert until_ms is not None, "each hold is a lease"
+        self._dataset.record.hold(table, state, until_ms, until_ms - placed.lease_ms)
 
     def renew(self, placed: Placed | str, lease_ms: int | None = None) -> Placed:
         found = self._holds.find(placed) if isinstance(placed, str) else placed
         renewed = self._holds.renew(found, lease_ms)
-        snapshot_id = renewed.about.get(SNAPSHOT)
-        if not any(s.snapshot_id == snapshot_id for s in self._dataset.load().metadata.snapshots):
+        snapshot_id, table = renewed.about.get(SNAPSHOT), self._dataset.load()
+        if not any(s.snapshot_id == snapshot_id for s in table.metadata.snapshots):
             self._holds.release(renewed)
             raise HoldLapsed(
                 f"hold {renewed.name}: its snapshot {snapshot_id} is gone; another program expired it"
             )
+        self._record(table, self._dataset.begin_state(table), renewed)
         return renewed
 
     def release(self, placed: Placed | str) -> None:
         self._holds.release(placed)
 
     def holds(self) -> tuple[Placed, ...]:
-        now_ms = self._clock.now_ms()
-        return tuple(placed for placed in self._holds.list() if not placed.hold.has_lapsed(now_ms))
+        placed = self._holds.list()
+        store_ms = self._dataset.store_ms() if any(one.hold.until_ms is not None for one in placed) else None
+        if store_ms is None:
+            return placed  # none can be told to have lapsed
+        return tuple(one for one in placed if not one.hold.has_lapsed(store_ms))
 
     def show_hold(self, placed: Placed) -> Shown:
         return view.show_hold(self._dataset.url, placed)
@@ -109,11 +126,14 @@ class TableMaintenance:
     def add_reader(self, reader: str, name: str | None, options: Mapping[str, Any]) -> Shown:
         continuous = bool(options.get("continuous", False))
         now_ms = self._clock.now_ms()
-        standing = self._readers.add(self._dataset.load, reader, name, continuous, now_ms)
+        self._dataset.begin_state(self._dataset.load())
+        record = self._dataset.record.reader
+        standing = self._readers.add(self._dataset.load, reader, name, continuous, now_ms, record)
         return view.show_readers(self._dataset.url, self._dataset.load().metadata, [standing])
 
     def drop_reader(self, name: str) -> Shown:
-        return view.show_dropped(self._dataset.url, self._readers.drop(name))
+        dropped = self._readers.drop(self._dataset.load(), name, self._dataset.record.no_reader)
+        return view.show_dropped(self._dataset.url, dropped)
 
     def show_readers(self) -> Shown:
         table = self._dataset.load()
@@ -143,6 +163,7 @@ class TableMaintenance:
             retain_last=asked.retain_last,
             grace_ms=DEFAULT_GRACE_MS if asked.grace_ms is None else asked.grace_ms,
             dry_run=asked.dry_run,
+            accept_loss=asked.accept_loss,
         )
         found = Expirer(self._dataset, self._clock, self._ids).run(options)
         shown = view.show_expiry(self._dataset.url, found, options.grace_ms)

@@ -23,6 +23,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType
 
 from lithify.datasets.iceberg.properties import MAX_INT, whole_number
+from lithify.datasets.iceberg.table_properties import properties_of
 
 DEFAULT_KEY: Final = "write.metadata.metrics.default"
 COLUMN_PREFIX: Final = "write.metadata.metrics.column."
@@ -38,7 +39,7 @@ Modes = Mapping[int, MetricsMode]
 
 def metrics_modes(metadata: TableMetadata) -> Modes:
     """The modes of all leaves of the table's current schema. `Refused` for a limit that is no number."""
-    schema, properties = metadata.schema(), metadata.properties
+    schema, properties = metadata.schema(), properties_of(metadata)
     default, inferred = _default(schema, properties)
     names = {n: schema.find_column_name(n) for n in _leaves(schema.as_struct())}
     modes = {n: _DEFAULT if n in inferred else default for n in names}

@@ -1,13 +1,13 @@
 """Whether a place has files of one table only.
 
-Nothing about a file that no metadata name says whose it is. So before any goes it must be sure that no other
-table has files there:
+Before files go that nothing names it must be sure that no other table has them:
 
-1. Every other table of the catalog is looked at: where it lies, and where it writes data and metadata.
-   One whose location is within the place, and that writes nowhere else in it, has a part of the place for
-   itself, which is left alone. Of any other that shares the place, with this table or with what is under it,
-   nobody can tell the files apart: `Refused`. The catalog is listed again until it has none that was not
-   looked at: one that is renamed meanwhile is found under its new name.
+1. Every other table of the catalog is read: where it lies, and where it writes data and metadata. One whose
+   location is within the place, and that writes nowhere else in it, has a part of the place for itself, which
+   is left alone. Any other that shares the place, with this table or with what is under it, has files that
+   cannot be told from this table's: `Refused`. So is a table that cannot be read, unless the operator says
+   that it is apart (`iceberg.unrelated_tables`). The catalog is listed again until it has none that was not
+   read: one that is renamed meanwhile is found under its new name.
 2. The same goes for tables that the catalog does not know (any more) and whose metadata files lie in the
    place: they say themselves where the table lies.
    And for tables of Delta Lake and Hudi, which have a folder of their own there.
@@ -15,78 +15,77 @@ table has files there:
    that failed, or a second catalog has the table too and goes its own way. What they name is named, however
    old they are: the second may not have changed for long.
 
-Places are compared without scheme and bucket, because one bucket can have several names. What another table
-wrote to the place before it was told to write elsewhere cannot be seen, nor files that another table has
-added without writing them (`add_files`).
+| run                                          | does                                                        |
+|----------------------------------------------|-------------------------------------------------------------|
+| removal of orphans                           | 1 to 3, all tables read anew                                |
+| expiry, before it deletes files              | 1, by what was read within `KNOWN_S`                        |
+| collection of garbage, before it deletes     | 1, but only for a second name of the table: files of other  |
+| files                                        | tables have other marks (`ownership`)                       |
+
+What was read is kept for a while (`Known`), for all tables of a catalog in one process: expiry runs every ten
+minutes, on catalogs with thousands of tables. Names are listed anew nearly every time (`LISTED_S`), so a
+table that was added, or registered under a second name, is read at once.
+
+Places that may be the same (`places`) count as the same. What another table wrote to the place before it was
+told to write elsewhere cannot be seen, nor files that another table has added without writing them
+(`add_files`).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
+from lithify.clock import Clock
 from lithify.datasets.iceberg.catalogs import each_asked
 from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.listing import MAX_READERS
-from lithify.datasets.iceberg.reachable import key_of
-from lithify.errors import CorruptObject, Refused
+from lithify.datasets.iceberg.old_metadata import HEAD_BYTES, uuid_in
+from lithify.datasets.iceberg.places import is_within, place_of
+from lithify.datasets.iceberg.table_properties import WRITE_PATHS, properties_of
+from lithify.errors import CorruptObject, Refused, StoreError, StoreUnavailable
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.urls import split_scheme
 
-WRITE_PATHS = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
 FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other formats, each beside the data of a table."""
 MAX_LISTINGS = 10
-"""Of the tables of a catalog, until there is none that was not looked at."""
-HEAD_BYTES = 8 * 1024
-"""Of a metadata file: the table's UUID is among the first fields that anybody writes."""
-_UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]{1,100})"')
+"""Of the tables of a catalog, until there is none that was not read."""
+KNOWN_S = 3_600.0
+"""So long what another table says of its places counts for an expiry: its files wait as long by default."""
+UNREADABLE_S = 600.0
+"""And so long that it could not be read."""
+LISTED_S = 60.0
+"""So long a list of all tables counts for an expiry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another table, and where it has files; paths as `place_of` gives them."""
+    """Another table, and where it has files; paths as `places.place_of` gives them."""
 
     name: str
     location: str
     writes: tuple[str, ...]
+    uuid: str = ""
 
 
-def place_of(path: str) -> str:
-    """What two paths of the same folder have in common."""
-    scheme, rest = split_scheme(path)
-    if scheme in (None, "file"):
-        return key_of(os.path.realpath(f"/{rest.lstrip('/')}"))
-    return key_of(path)
-
-
-def is_within(path: str, folder: str) -> bool:
-    """Whether a normal form lies in a folder, or is that folder (pure)."""
-    return path == folder or not folder or path.startswith(f"{folder}/")
-
-
-def neighbour(name: str, location: str, properties: Mapping[str, Any]) -> Neighbour:
+def neighbour(name: str, location: str, properties: Mapping[str, Any], uuid: str = "") -> Neighbour:
     """Another table by what its metadata say."""
     root = location.rstrip("/")
     paths = [f"{root}/data", f"{root}/metadata"]
     paths += [str(properties[key]) for key in WRITE_PATHS if properties.get(key)]
-    return Neighbour(name, place_of(root), tuple(dict.fromkeys(map(place_of, paths))))
+    return Neighbour(name, place_of(root), tuple(dict.fromkeys(map(place_of, paths))), uuid)
 
 
 def not_ours(place: str, others: Iterable[Neighbour], url: str) -> frozenset[str]:
@@ -98,43 +97,131 @@ def not_ours(place: str, others: Iterable[Neighbour], url: str) -> frozenset[str
             is_apart = not is_within(path, place) and not is_within(place, path)
             if not is_apart and not (has_own and is_within(path, other.location)):
                 raise Refused(
-                    f"{url}: {other.name} has its files in /{path}, and this table lies in /{place}; nobody "
-                    "can tell whose a file is that no metadata name, so none is deleted"
+                    f"{url}: {other.name} has its files in /{path}, and this table lies in /{place}; which "
+                    "of the two a file is of cannot be told, so none is deleted; give each table its own "
+                    "place, or drop the one that is not used from the catalog, without its files"
                 )
         if has_own:
             found.add(other.location)
     return frozenset(found)
 
 
-def others_in(catalog: Catalog, own: tuple[str, ...]) -> Iterator[Neighbour]:
-    """All other tables of a catalog. `Refused` where they cannot be looked at."""
-
-    def load(identifier: tuple[str, ...]) -> Neighbour | None:
-        name = ".".join(identifier)
-        try:
-            with translated(f"table {name}"):
-                table = _none_if_gone(catalog, identifier)
-        except Exception as error:
+def check_one_name(place: str, uuid: str, others: Iterable[Neighbour], url: str) -> None:
+    """`Refused` where the catalog has the table under a second name (pure)."""
+    for other in others:
+        if other.uuid == uuid and other.location == place:
             raise Refused(
-                f"table {name} of the same catalog cannot be read, so nobody can tell whether it has files "
-                f"in the same place: {said(error)}"
-            ) from error
-        return None if table is None else neighbour(name, table.location, table.properties)
+                f"{url}: {other.name} is the same table under a second name, and may need files that this "
+                "one does not name any more, so none is deleted; drop one of them from the catalog, without "
+                "its files"
+            )
 
-    seen = {own}
+
+_Name = tuple[str, ...]
+
+
+class Known:
+    """What was read of the tables of one catalog. Safe to share between threads; the first to ask reads, and
+    others wait for that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listed: tuple[float, list[_Name]] | None = None
+        self._read: dict[_Name, tuple[float, Neighbour | Refused]] = {}
+
+    def others(self, catalog: Catalog, own: _Name, clock: Clock, apart: Sequence[str]) -> list[Neighbour]:
+        """All tables but `own`. `Refused` where one cannot be read."""
+        with self._lock:
+            now_s = clock.monotonic_s()
+            fresh = {name: one for name, (at_s, one) in self._read.items() if now_s - at_s < _kept_s(one)}
+            listed = self._listed
+            names = listed[1] if listed is not None and now_s - listed[0] < LISTED_S else None
+            found, now_listed = _read_all(catalog, own, apart, fresh, names)
+            if now_listed is not names:
+                self._listed = now_s, now_listed
+            self._read = {
+                name: self._read[name] if fresh.get(name) is one else (now_s, one)
+                for name, one in found.items()
+            }
+            return _readable(found, own)
+
+
+def _kept_s(one: Neighbour | Refused) -> float:
+    return KNOWN_S if isinstance(one, Neighbour) else UNREADABLE_S
+
+
+_known: WeakKeyDictionary[Catalog, Known] = WeakKeyDictionary()
+_known_lock = threading.Lock()
+
+
+def known_in(catalog: Catalog) -> Known:
+    """What was read of the tables of a catalog in this process."""
+    with _known_lock:
+        return _known.setdefault(catalog, Known())
+
+
+def others_in(catalog: Catalog, own: _Name, apart: Sequence[str] = ()) -> list[Neighbour]:
+    """All other tables of a catalog, read anew, but for those that are said to be `apart`. `Refused` where
+    one cannot be read."""
+    found, _ = _read_all(catalog, own, apart, {}, None)
+    return _readable(found, own)
+
+
+def _readable(found: Mapping[_Name, Neighbour | Refused], own: _Name) -> list[Neighbour]:
+    others = []
+    for name, one in found.items():
+        if name == own:
+            continue
+        if isinstance(one, Refused):
+            raise one
+        others.append(one)
+    return others
+
+
+def _read_all(
+    catalog: Catalog,
+    own: _Name,
+    apart: Sequence[str],
+    known: Mapping[_Name, Neighbour | Refused],
+    names: list[_Name] | None,
+) -> tuple[dict[_Name, Neighbour | Refused], list[_Name]]:
+    """Every table, the `known` ones as they are and `own` only if it is one of these, and the names that the
+    catalog has; `names` if these were listed just now."""
+    found: dict[_Name, Neighbour | Refused] = {}
     for _ in range(MAX_LISTINGS):
-        names = [name for name in _tables(catalog) if name not in seen]
-        if not names:
-            return
-        loaded = each_asked(catalog, (partial(load, name) for name in names), MAX_READERS)
-        for name, found in zip(names, loaded, strict=True):
-            if found is not None:
-                seen.add(name)
-                yield found
+        if names is None:
+            names = list(_tables(catalog, apart))
+        found |= {name: known[name] for name in names if name in known}
+        new = [name for name in names if name not in found and name != own]
+        if not new:
+            there = set(names)
+            return {name: one for name, one in found.items() if name in there}, names
+        loaded = each_asked(catalog, (partial(_load, catalog, name) for name in new), MAX_READERS)
+        found |= {name: one for name, one in zip(new, loaded, strict=True) if one is not None}
+        names = None
     raise Refused(
-        f"tables of the same catalog came and went {MAX_LISTINGS} times while they were looked at, so nobody "
-        "can tell whether one has files in the same place; try again later"
+        f"tables of the same catalog came and went {MAX_LISTINGS} times while they were read, so whether one "
+        "has files in the same place cannot be told; try again later"
     )
+
+
+def _load(catalog: Catalog, identifier: _Name) -> Neighbour | Refused | None:
+    name = ".".join(identifier)
+    try:
+        with translated(f"table {name}"):
+            table = _none_if_gone(catalog, identifier)
+    except Exception as error:  # whatever it is, the table cannot be read
+        return Refused(
+            f"table {name} of the same catalog cannot be read, so whether it has files in the same place "
+            f"cannot be told; repair or drop it, or name it in iceberg.unrelated_tables: {said(error)}"
+        )
+    if table is None:
+        return None
+    return neighbour(name, table.location, properties_of(table), str(table.table_uuid))
+
+
+def _is_apart(name: Sequence[str], apart: Sequence[str]) -> bool:
+    return any(fnmatchcase(".".join(name), pattern) for pattern in apart)
 
 
 def _none_if_gone(catalog: Catalog, identifier: tuple[str, ...]) -> TableMetadata | None:
@@ -144,18 +231,29 @@ def _none_if_gone(catalog: Catalog, identifier: tuple[str, ...]) -> TableMetadat
         return None
 
 
-def _tables(catalog: Catalog) -> Iterator[tuple[str, ...]]:
-    with translated("listing the tables of the catalog"):
-        level = {tuple(name) for name in catalog.list_namespaces()}
-        seen: set[tuple[str, ...]] = set()
-        while level:
-            seen |= level
-            below: set[tuple[str, ...]] = set()
-            asked = (partial(_inside, catalog, namespace) for namespace in sorted(level))
-            for tables, namespaces in each_asked(catalog, asked, MAX_READERS):
-                yield from tables
-                below.update(namespaces)
-            level = below - seen
+def _tables(catalog: Catalog, apart: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The names of all tables; namespaces that are wholly apart are not listed."""
+    wholly = [pattern.removesuffix(".*") for pattern in apart if pattern.endswith(".*")]
+    try:
+        with translated("listing the tables of the catalog"):
+            level = {tuple(name) for name in catalog.list_namespaces()}
+            seen: set[tuple[str, ...]] = set()
+            while level:
+                seen |= level
+                below: set[tuple[str, ...]] = set()
+                listed = sorted(name for name in level if not _is_apart(name, wholly))
+                asked = (partial(_inside, catalog, namespace) for namespace in listed)
+                for tables, namespaces in each_asked(catalog, asked, MAX_READERS):
+                    yield from (name for name in tables if not _is_apart(name, apart))
+                    below.update(namespaces)
+                level = below - seen
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        raise Refused(
+            "the tables of the catalog cannot be listed, so whether another has files in the same place "
+            f"cannot be told; name what need not be listed in iceberg.unrelated_tables (other.*): {error}"
+        ) from error
 
 
 def _inside(
@@ -199,11 +297,8 @@ def is_whole_metadata(key: str) -> bool:
 def uuid_of(store: ObjectStore, meta: ObjectMeta) -> str:
     """Of which table a metadata file is, in one small request where that does. `CorruptObject` when it is
     none."""
-    data = store.get_range(meta.key, 0, min(meta.size, HEAD_BYTES))
-    uuid = _UUID.search(data)
-    if uuid is not None:
-        return uuid.group(1).decode(errors="replace")
-    return str(fields_of(store, meta.key).get("table-uuid"))
+    uuid = uuid_in(store.get_range(meta.key, 0, min(meta.size, HEAD_BYTES)))
+    return uuid if uuid is not None else str(fields_of(store, meta.key).get("table-uuid"))
 
 
 def log_of(store: ObjectStore, key: str) -> list[str]:

@@ -2,22 +2,23 @@
 
 1. Ask the store what time it is. Only what is older than `older_than_ms` is looked at.
 2. Read what is known of the table's lineage, then the table. It must be whole, of a tested format, and its
-   files its own (`gc.enabled`). No other table may have files in its place (`neighbours`).
+   files its own (`gc.enabled`), and what it records of files that wait must be in Lithify's folder
+   (`own_state`). No other table may have files in its place (`neighbours`).
 3. List the location, by several threads. Left alone whatever comes of it is
 
    - what is below a folder whose name begins with `_` or `.`, or is named so itself: hidden files, as for
      Iceberg's own procedure, and Lithify's folder;
    - metadata files (`*.metadata.json`) and version hints;
-   - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them;
+   - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them, but
+     for those of this table that are older than Lithify's folder of it: they are for this;
    - the folders of other tables within the place, and on a local file system what a link leads out to;
-   - a key that is no plain path (`reachable`), since names may not name it alone;
+   - a key that is no plain path (`places`), since names may not name it alone;
    - empty objects of object stores: markers of folders (`x/`) are listed like an object `x`.
 
 4. Load the table again. Files are needed which any of its snapshots names, its statistics, its log, an expiry
    that has written them down (`pending`), or metadata files of the table that it does not come from. Names
-   and files are compared on the local disk (`difference`) in the normal form of `reachable`: equal but for
-   scheme, bucket, percent signs, `//` and `..`; a name outside the location keeps every file of the same last
-   part.
+   and files are compared on the local disk (`difference`): a name that may be the file's (`places`) keeps it,
+   and one outside the location keeps every file of the same last part.
 5. Stop (`Refused`) if more than a share of what was listed would go: so many orphans are more likely a
    mistake.
 6. Delete in batches. Before each the table is loaded again; what its new snapshots name, and what is pending
@@ -59,19 +60,27 @@ from lithify.datasets.iceberg.deleting import (
 )
 from lithify.datasets.iceberg.difference import Difference, File
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.ownership import FILE_PREFIX
+from lithify.datasets.iceberg.own_state import missing_files, recorded_in
+from lithify.datasets.iceberg.ownership import FILE_PREFIX, marks_of, parse_name
 from lithify.datasets.iceberg.pending import Pending
+from lithify.datasets.iceberg.places import (
+    followed_by_folder,
+    is_inside,
+    is_local,
+    is_plain,
+    is_within,
+    key_in_store,
+    keys_of,
+    place_of,
+)
 from lithify.datasets.iceberg.reachable import (
     Names,
     files_in,
-    followed_by_folder,
-    is_plain,
-    key_of,
-    keys_of,
     manifests_in,
     statistics_in,
 )
 from lithify.datasets.iceberg.retention import may_expire
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.errors import Refused, StoreError
 from lithify.ids import Ids, Ulid
 from lithify.store.deleting import MAX_IN_FLIGHT, Deleting
@@ -79,7 +88,6 @@ from lithify.store.keys import check_key, url_of
 from lithify.store.objects import ObjectMeta
 from lithify.store.times import store_now_ms
 from lithify.store.together import each_of
-from lithify.store.urls import split_scheme
 from lithify.store.walking import walk
 
 DAY_MS = 24 * 3_600_000
@@ -148,6 +156,9 @@ class _Run:
         self._store = dataset.store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
         now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
+        self._now_ms = now_ms
+        self._marks = frozenset[str]()
+        self._since_ms: int | None = None
         older_than_ms = options.older_than_ms
         if older_than_ms is None:
             older_than_ms = now_ms - options.min_age_ms
@@ -158,8 +169,8 @@ class _Run:
             )
         self._found = Orphans(options.dry_run, older_than_ms)
         location = dataset.load().location()
-        self._place = neighbours.place_of(location)
-        self._is_local = split_scheme(location)[0] in (None, "file")
+        self._place = place_of(location)
+        self._is_local = is_local(location)
         self._follow = followed_by_folder()
         self._snapshots: set[int] = set()
         """Whose names are known."""
@@ -194,11 +205,21 @@ class _Run:
     def _load(self) -> Table:
         """The table as it is now. `Refused` for one whose files are not surely known."""
         table = whole_table(self._dataset, "orphans of version 2 are removed")
-        if not may_expire(table.metadata.properties):
+        if not may_expire(properties_of(table.metadata)):
             raise Refused(
                 f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "
                 "its files, and none is deleted"
             )
+        state = self._dataset.state.read()
+        lost = missing_files(recorded_in(table.metadata), state, self._now_ms)
+        if lost:
+            raise Refused(
+                f"{self._dataset.url}: the table records {lost}, and Lithify's folder, which says which they "
+                "are, was removed or is another one, so none is deleted; wait until then, or accept the loss "
+                "with `lithify expire --accept-loss`"
+            )
+        self._marks = marks_of(table.metadata)
+        self._since_ms = None if state is None else state.since_ms
         return table
 
     # What is there
@@ -225,34 +246,44 @@ class _Run:
                 continue
             if not self._is_local and not meta.size:
                 continue
-            if meta.last_modified_ms < found.older_than_ms and _may_go(meta.key):
+            if meta.last_modified_ms < found.older_than_ms and self._may_go(meta):
                 difference.add_file(normal, File(meta.key, meta.size, meta.last_modified_ms))
         self._others |= neighbours.not_ours(self._place, foreign, self._dataset.url)
         return metadata_files
+
+    def _may_go(self, meta: ObjectMeta) -> bool:
+        """Whether a file that nothing names may be deleted. Of Lithify's own, those that are older than its
+        folder of the table: what is known there does not say whether they are needed."""
+        if not _is_usable(meta.key):
+            return False
+        own = parse_name(meta.key)
+        if own is not None and own.mark in self._marks:
+            return self._since_ms is not None and meta.last_modified_ms <= self._since_ms
+        return FILE_PREFIX not in posixpath.basename(meta.key)
 
     def _is_hidden(self, key: str) -> bool:
         inside = key[len(self._dataset.root) :].lstrip("/")
         return any(part.startswith(("_", ".")) for part in inside.split("/"))
 
     def _is_others(self, normal: str) -> bool:
-        return any(neighbours.is_within(normal, folder) for folder in self._others)
+        return any(is_within(normal, folder) for folder in self._others)
 
     def _normal(self, key: str) -> str | None:
         """The normal form of a key in the place; `None` where a link leads out of it."""
         if not self._is_local:
-            return key_of(f"any://bucket/{key}")
+            return key_in_store(key)
         folder, _, name = key.rpartition("/")
         path = f"/{_real(folder)}/{name}"
-        normal = key_of(f"any://bucket{path}")
-        return normal if not Path(path).is_symlink() and neighbours.is_within(normal, self._place) else None
+        normal = key_in_store(path)
+        return normal if not Path(path).is_symlink() and is_within(normal, self._place) else None
 
     def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[ObjectMeta]:
         """Metadata files of the table that are no ancestors of what it is now. Other tables' folders are
         other tables'; `Refused` where they cannot be told apart."""
         known = self._ancestors(table, files)
         root = table.location().rstrip("/")
-        folders = {neighbours.place_of(table.location_provider().metadata_path)}
-        folders.add(neighbours.place_of(f"{root}/metadata"))
+        folders = {place_of(locations_of(table.metadata, table.io.properties).metadata_path)}
+        folders.add(place_of(f"{root}/metadata"))
         by_folder: dict[str, list[ObjectMeta]] = {}
         for meta in files:
             normal = self._normal(meta.key)
@@ -295,7 +326,7 @@ class _Run:
         fields = neighbours.fields_of(self._store, meta.key)
         location = fields.get("location")
         is_same = fields.get("table-uuid") == str(table.metadata.table_uuid)
-        return is_same and isinstance(location, str) and neighbours.place_of(location) == self._place
+        return is_same and isinstance(location, str) and place_of(location) == self._place
 
     def _uuids(self, files: Sequence[ObjectMeta]) -> Iterator[tuple[ObjectMeta, str]]:
         asking = (partial(neighbours.uuid_of, self._store, meta) for meta in files)
@@ -349,7 +380,8 @@ class _Run:
         return list(found.values())
 
     def _add_name(self, difference: Difference, path: str) -> None:
-        is_outside = not path.startswith(f"{self._dataset.location.rstrip('/')}/")
+        location = self._dataset.location.rstrip("/")
+        is_outside = not path.startswith(f"{location}/") and not is_inside(path, location)
         for key in keys_of(path, self._follow):
             difference.add_name(key)
             if is_outside:
@@ -396,10 +428,9 @@ class _Run:
             found.notes.append(f"{kept} files were kept: somebody named them while others were deleted")
 
 
-def _may_go(key: str) -> bool:
-    """Whether a file that nothing names may be deleted by its key (pure)."""
-    name = posixpath.basename(key)
-    if FILE_PREFIX in name or not is_plain(key):
+def _is_usable(key: str) -> bool:
+    """Whether a key names the one file that it seems to name (pure)."""
+    if not is_plain(key):
         return False
     try:
         check_key(key)

@@ -3,7 +3,8 @@
 1. Every file that Lithify writes for a table is named `lithify-<mark>-…`, followed by what no other file has:
    the compaction, the range and random digits of a data file, random digits of a manifest or delete file.
 2. The mark is a hash of the table's UUID and location. Tables that share a folder for data have different
-   marks, and so has a copy of a table, which keeps the UUID but lies elsewhere.
+   marks, and so has a copy of a table, which keeps the UUID but lies elsewhere. A location that is only
+   written in another way, `s3a://…` for `s3://…`, is the same one.
 3. A listed object and a path in a manifest are the same file if these names are. That holds however the path
    is written: percent signs, `//`, `..`, links, another scheme or another name of the bucket change the
    folders only.
@@ -19,6 +20,7 @@ from hashlib import sha256
 
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.datasets.iceberg.places import spellings
 from lithify.ids import Ulid
 
 OWN_FOLDER = "_lithify"
@@ -50,9 +52,19 @@ class OwnName:
 
 
 def mark_of(metadata: TableMetadata) -> str:
-    """The mark in the names of the table's own files."""
-    owner = f"{metadata.table_uuid}\n{metadata.location.rstrip('/')}"
+    """The mark in the names of new files of the table."""
+    return _mark(metadata, metadata.location.rstrip("/"))
+
+
+def _mark(metadata: TableMetadata, location: str) -> str:
+    owner = f"{metadata.table_uuid}\n{location}"
     return sha256(owner.encode()).hexdigest()[:_MARK_DIGITS]
+
+
+def marks_of(metadata: TableMetadata) -> frozenset[str]:
+    """The marks that files of the table may have: its location may be written in several ways."""
+    ways = spellings(metadata.location)
+    return frozenset(_mark(metadata, location) for location in ways)
 
 
 def data_prefix(mark: str, compaction_id: Ulid, index: int) -> str:

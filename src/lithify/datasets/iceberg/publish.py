@@ -38,6 +38,7 @@ from lithify.clock import Clock, monotonic_ms
 from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import manifests_of
+from lithify.datasets.iceberg.old_metadata import delete_old_metadata
 from lithify.errors import StoreError, VersionConflict
 
 MAX_TRIES = 20
@@ -147,12 +148,7 @@ def publish(table: Table, prepared: Prepared, load: Callable[[], Table]) -> bool
     `StoreError` when that cannot be told: it may still be under way, so nothing of it may be deleted.
     """
     try:
-        # Not the catalog's method: this one also removes old metadata, where the table wants it.
-        asked_commit(
-            table.catalog,
-            f"committing to {'.'.join(table.name())}",
-            lambda: table._do_commit(prepared.updates, prepared.requirements),
-        )
+        commit_to(table, prepared.updates, prepared.requirements, f"committing to {'.'.join(table.name())}")
     except VersionConflict:
         return _has_landed(prepared, load())
     except ValueError:
@@ -171,6 +167,16 @@ def publish(table: Table, prepared: Prepared, load: Callable[[], Table]) -> bool
         if not landed:
             raise
     return True
+
+
+def commit_to(
+    table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], what: str
+) -> None:
+    """Commit to the table as it was loaded, and remove old metadata files where it wants that. `what` says
+    for people what is committed. Raise as `asked_commit` does."""
+    catalog = table.catalog
+    answer = asked_commit(catalog, what, lambda: catalog.commit_table(table, requirements, updates))
+    delete_old_metadata(table.io, table.metadata, answer.metadata)
 
 
 def discard(io: FileIO, paths: Iterable[str]) -> None:

@@ -2,31 +2,25 @@
 
 1. A snapshot names its manifest list, that its manifests, those their live data and delete files. Statistics
    files are named by the table, for a snapshot.
-2. Two paths count as the same file when they are alike but for the scheme, the bucket, percent signs, `//`
-   and `..`, or when they are for the local file system and lead to the same place through links. A path also
-   counts as what PyIceberg makes of it: it cuts at `#` and `?` and leaves tabs and line ends out. What lies
-   outside the table's location under some name keeps every file of that last name, since a folder may have
-   two names. One file too many is kept rather than one too few. So names are held as hashes (`key_set`):
-   where two are alike, a file is kept that nobody needs, and none is lost.
-3. A file is the table's to delete when it lies under the table's location, outside Lithify's own folder, or
-   when its name proves that Lithify wrote it for this table (`ownership`). What lies elsewhere may be another
-   table's: a data path can be shared, and files can be added from anywhere.
+2. A file is needed when one that is named may be the same (`places`). What lies outside the table's location
+   under some name keeps every file of that last name, since a folder may have two names. One file too many is
+   kept rather than one too few. So names are held as hashes (`key_set`): where two are alike, a file is kept
+   that nobody needs, and none is lost.
+3. A file is the table's to delete when it surely lies under the table's location, outside Lithify's own
+   folder, or when its name proves that Lithify wrote it for this table (`ownership`). What lies elsewhere may
+   be another table's: a data path can be shared, and files can be added from anywhere.
 4. Lists and manifests are decoded one after the other, and of what they name only hashes are kept: so memory
    grows by a few bytes with every file of a table.
 """
 
 from __future__ import annotations
 
-import os
 import posixpath
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
-from pathlib import Path
-from urllib.parse import unquote
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestFile
@@ -37,9 +31,9 @@ from pyiceberg.table.snapshots import Snapshot
 from lithify.datasets.iceberg.fetching import fetched_lists, fetched_manifests
 from lithify.datasets.iceberg.key_set import KeySet
 from lithify.datasets.iceberg.manifests import ManifestLists, entries_in
-from lithify.datasets.iceberg.ownership import OWN_FOLDER, mark_of, parse_name
+from lithify.datasets.iceberg.ownership import OWN_FOLDER, marks_of, parse_name
+from lithify.datasets.iceberg.places import canonical, followed_by_folder, is_inside, is_plain, keys_of
 from lithify.datasets.iceberg.slim_entries import NO_COLUMN, slim_reader
-from lithify.store.urls import split_scheme
 
 
 class FileKind(StrEnum):
@@ -53,9 +47,6 @@ class FileKind(StrEnum):
     STATISTICS = "statistics_files"
 
 
-MAX_FOLDERS = 100_000
-"""Local folders of which is remembered where they lead."""
-_NOT_PLAIN = re.compile(r"[#?*\[\x00-\x1f]")
 _KINDS = {
     DataFileContent.DATA: FileKind.DATA,
     DataFileContent.POSITION_DELETES: FileKind.POSITION_DELETES,
@@ -72,34 +63,15 @@ class NamedFile:
     size_bytes: int
 
 
-def key_of(path: str) -> str:
-    """What two paths of the same file have in common (pure)."""
-    scheme, rest = split_scheme(path)
-    if scheme not in (None, "file"):
-        rest = rest.removeprefix("//").partition("/")[2]
-    return posixpath.normpath(f"/{unquote(rest)}").lstrip("/")
-
-
-def is_plain(path: str) -> bool:
-    """Whether a path names the one file that it seems to name (pure). PyIceberg takes paths for URLs, and
-    fsspec takes them for patterns."""
-    return _NOT_PLAIN.search(path) is None
-
-
 def is_deletable(path: str, metadata: TableMetadata) -> bool:
     """Whether a file is surely the table's own, and can be deleted by its path (pure)."""
     if not is_plain(path):
         return False
     own = parse_name(path)
-    if own is not None and own.mark == mark_of(metadata):
+    if own is not None and own.mark in marks_of(metadata):
         return True
-    root, key = key_of(metadata.location), key_of(path)
-    inside = path.startswith(f"{metadata.location.rstrip('/')}/") and key.startswith(f"{root}/")
-    return inside and not key.startswith(f"{root}/{OWN_FOLDER}/")
-
-
-Follow = Callable[[str], str]
-"""Where a local path leads, through links."""
+    location = metadata.location
+    return is_inside(path, location) and not is_inside(path, f"{location.rstrip('/')}/{OWN_FOLDER}")
 
 
 class Names:
@@ -108,7 +80,8 @@ class Names:
 
     def __init__(self, location: str) -> None:
         """`location` is the table's."""
-        self._root = f"{location.rstrip('/')}/"
+        self._location = location.rstrip("/")
+        self._root = f"{self._location}/"
         self._keys = KeySet()
         self._elsewhere = KeySet()
         """The last parts of paths outside the location."""
@@ -118,40 +91,13 @@ class Names:
         keys = keys_of(path, self._follow)
         for key in keys:
             self._keys.add(key)
-        if not path.startswith(self._root):
+        if not path.startswith(self._root) and not is_inside(path, self._location):
             for key in keys:
                 self._elsewhere.add(posixpath.basename(key))
 
     def has(self, path: str) -> bool:
         keys = keys_of(path, self._follow)
         return any(key in self._keys or posixpath.basename(key) in self._elsewhere for key in keys)
-
-
-def keys_of(path: str, follow: Follow = os.path.realpath) -> set[str]:
-    """All keys that a path may be of."""
-    shortened = path
-    if not is_plain(path) or path != path.strip():
-        shortened = re.sub(r"[\t\r\n]", "", re.split("[#?]", path, maxsplit=1)[0]).strip()
-    keys = {key_of(name) for name in {path, shortened}}
-    scheme, _ = split_scheme(path)
-    if scheme in (None, "file"):
-        for name in {path, shortened}:
-            keys.add(key_of(follow(f"/{split_scheme(name)[1].lstrip('/')}")))
-    return keys
-
-
-def followed_by_folder() -> Follow:
-    """As `os.path.realpath`, but looks at each folder only once."""
-    real_folder = lru_cache(MAX_FOLDERS)(os.path.realpath)
-
-    def follow(path: str) -> str:
-        folder, name = os.path.split(path)
-        if name in ("", ".", ".."):
-            return os.path.realpath(path)
-        real = f"{real_folder(folder)}/{name}"
-        return os.path.realpath(path) if Path(real).is_symlink() else real
-
-    return follow
 
 
 class Reached:
@@ -185,9 +131,11 @@ def only_named_by(table: Table, going: Iterable[int]) -> Iterator[NamedFile]:
     leaving = [s for s in metadata.snapshots if s.snapshot_id in gone]
     staying = [s for s in metadata.snapshots if s.snapshot_id not in gone]
     kept = {m.manifest_path: m for m in manifests_in(table.io, staying)}
-    lost = {m.manifest_path: m for m in manifests_in(table.io, leaving, may_miss=True)}
-    lost = {path: manifest for path, manifest in lost.items() if path not in kept}
-    lists = (NamedFile(s.manifest_list, FileKind.MANIFEST_LIST, 0) for s in leaving)
+    sizes, lost = dict[str, int](), dict[str, ManifestFile]()
+    for snapshot, size_bytes, found_in in _lists_in(table.io, leaving, may_miss=True):
+        sizes[snapshot.manifest_list] = size_bytes
+        lost |= {m.manifest_path: m for m in found_in if m.manifest_path not in kept}
+    lists = (NamedFile(path, FileKind.MANIFEST_LIST, size_bytes) for path, size_bytes in sizes.items())
     manifests = (NamedFile(m.manifest_path, FileKind.MANIFEST, m.manifest_length) for m in lost.values())
     of_lost = files_in(table.io, lost.values(), may_miss=True)
     statistics = [file for snapshot_id, file in statistics_in(metadata) if snapshot_id in gone]
@@ -203,8 +151,8 @@ def only_named_by(table: Table, going: Iterable[int]) -> Iterator[NamedFile]:
             named.add(file.path)
     found = KeySet()
     for file in chain(() if first is None else (first,), of_lost, manifests, lists, statistics):
-        if file.path not in found and not named.has(file.path):
-            found.add(file.path)
+        if canonical(file.path) not in found and not named.has(file.path):
+            found.add(canonical(file.path))
             yield file
 
 
@@ -228,6 +176,14 @@ def manifests_in(
     io: FileIO, snapshots: Iterable[Snapshot], *, may_miss: bool = False
 ) -> Iterator[ManifestFile]:
     """The manifests of these snapshots, those of several more than once. They are not to be changed."""
+    for _, _, manifests in _lists_in(io, snapshots, may_miss=may_miss):
+        yield from manifests
+
+
+def _lists_in(
+    io: FileIO, snapshots: Iterable[Snapshot], *, may_miss: bool
+) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
+    """Each of these snapshots with the bytes of its manifest list, and the manifests in that."""
     lists = ManifestLists()
     for snapshot, fetched in fetched_lists(io, snapshots):
         try:
@@ -236,7 +192,7 @@ def manifests_in(
             if not may_miss:
                 raise
             continue
-        yield from lists.manifests(snapshot.manifest_list, data)
+        yield snapshot, len(data), lists.manifests(snapshot.manifest_list, data)
 
 
 def files_in(io: FileIO, manifests: Iterable[ManifestFile], *, may_miss: bool = False) -> Iterator[NamedFile]:

@@ -1,9 +1,9 @@
 """Readers of a table that are known to Lithify: checkpoint folders of Spark Structured Streaming.
 
-Each is an object `readers/<name>.json` in Lithify's own folder of the table, written once. A reader is
-required: as long as nobody can tell what it needs, nothing is expired. It is added like a hold is put: first
-the object, then the published watermark is read, and where that is past what the reader needs, the object is
-deleted again.
+Each is an object `readers/<name>.json` in Lithify's own folder of the table, written once, and the table
+records its name (`own_state`). A reader is required: as long as it is not known what it needs, nothing is
+expired. It is added like a hold is put: first the object, then the published watermark is read, and where
+that is past what the reader needs, the object is deleted again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.datasets.iceberg.own_state import recorded_in
+from lithify.datasets.iceberg.places import canonical
+from lithify.datasets.iceberg.reach import EVERYWHERE, REACH
 from lithify.datasets.iceberg.retention import position_of
 from lithify.errors import CorruptObject, LithifyError, ObjectExists, ObjectNotFound, Refused
 from lithify.jsonvalues import UNDECODABLE, text, whole_number
@@ -94,12 +97,12 @@ class Readers:
         name: str | None,
         continuous: bool,
         now_ms: int,
+        record: Callable[[Table, str], None],
     ) -> Standing:
-        """Register a checkpoint folder; where its reader stands. `Refused` when what it needs may be gone, or
-        when the name is taken."""
+        """Register a checkpoint folder; where its reader stands. `record` has the table record the name.
+        `Refused` when what it needs may be gone, when the name is taken, or when it cannot be recorded."""
         table = load()
-        store, folder = self._open(checkpoint, table)
-        name = checked_name(name if name is not None else default_name(store.url, folder))
+        name = checked_name(name if name is not None else self._name_of(checkpoint, table))
         reader = Reader(name, checkpoint, continuous, now_ms)
         before = self.standing(reader, table)
         if before.reason is Reason.MISSING_MEMBER:
@@ -109,7 +112,7 @@ class Readers:
             self._store.create(key, _encode(reader))
         except ObjectExists:
             there = _decode(self._store.get(key), key)
-            if (there.checkpoint, there.continuous) != (checkpoint, continuous):
+            if there.continuous != continuous or canonical(there.checkpoint) != canonical(checkpoint):
                 raise Refused(
                     f"a reader {name} is registered already, for {there.checkpoint}; drop it or take another "
                     "name"
@@ -121,21 +124,34 @@ class Readers:
         is_late = bool(times) and not admits(self._thresholds.read(), min(times))
         if is_new and (is_late or standing.reason is Reason.MISSING_MEMBER):
             self._store.delete(key)
+            is_new = False
         if standing.reason is Reason.MISSING_MEMBER:
             raise Refused(f"{checkpoint}: {standing.why}")
         if is_late:
             raise Refused(
                 f"reader {name} stands on a snapshot that may be expired at any moment; let it catch up first"
             )
+        try:
+            record(table, name)
+        except Exception:
+            if is_new:
+                self._store.delete(key)
+            raise
         return standing
 
-    def drop(self, name_or_checkpoint: str) -> Reader:
-        """Forget a reader. `Refused` when there is none."""
+    def drop(self, table: Table, name_or_checkpoint: str, forget: Callable[[Table, str], None]) -> str:
+        """Forget a reader, also one that only the table records; its name. `forget` has the table record it
+        no more. `Refused` when there is none."""
         for reader in self.list():
-            if name_or_checkpoint in (reader.name, reader.checkpoint):
+            if name_or_checkpoint == reader.name or _is_at(reader, name_or_checkpoint):
+                # The object last: what the table records and the folder does not have stops expiries.
+                forget(table, reader.name)
                 self._store.delete(self._key(reader.name))
-                return reader
-        raise Refused(f"no reader {name_or_checkpoint} is registered; `lithify readers list` shows all")
+                return reader.name
+        if name_or_checkpoint not in recorded_in(table.metadata).readers:
+            raise Refused(f"no reader {name_or_checkpoint} is registered; `lithify readers list` shows all")
+        forget(table, name_or_checkpoint)
+        return name_or_checkpoint
 
     def standing(self, reader: Reader, table: Table) -> Standing:
         """What the reader needs of the table, by its checkpoint as it is now."""
@@ -145,6 +161,14 @@ class Readers:
         except LithifyError as error:
             return Standing(reader, (), Reason.MISSING_MEMBER, f"its checkpoint cannot be read: {error}")
         return stands(reader, found, table.metadata)
+
+    def _name_of(self, checkpoint: str, table: Table) -> str:
+        """The name of a reader that is given none: the one it has, or always the same for the same folder."""
+        known = next((reader for reader in self.list() if _is_at(reader, checkpoint)), None)
+        if known is not None:
+            return known.name
+        store, folder = self._open(checkpoint, table)
+        return default_name(store.url, folder)
 
     def _key(self, name: str) -> str:
         return join(self._folder, f"{name}{_SUFFIX}")
@@ -190,6 +214,10 @@ def _oldest(metadata: TableMetadata) -> set[int]:
     return set() if oldest is None else {oldest.snapshot_id}
 
 
+def _is_at(reader: Reader, checkpoint: str) -> bool:
+    return canonical(reader.checkpoint) == canonical(checkpoint)
+
+
 def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
     """The position of a snapshot in the history of its table: wall-clock milliseconds."""
     snapshot = metadata.snapshot_by_id(snapshot_id)
@@ -199,11 +227,12 @@ def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
 
 def default_name(store_url: str, folder: str) -> str:
     """The name of a reader that was given none: always the same for the same folder."""
-    return f"reader-{sha256(f'{store_url}/{folder}'.encode()).hexdigest()[:12]}"
+    return f"reader-{sha256(f'{canonical(store_url)}/{folder}'.encode()).hexdigest()[:12]}"
 
 
 def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, str]:
-    return open_place(checkpoint, table.io.properties)
+    # An operator has named it, and it is only read: a checkpoint lies where its query keeps it.
+    return open_place(checkpoint, {**table.io.properties, REACH: EVERYWHERE})
 
 
 def _encode(reader: Reader) -> bytes:

@@ -7,13 +7,16 @@ cannot be rewritten are left alone, with a note, and the others are compacted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
+from lithify.datasets.iceberg.reach import ALLOWED, EVERYWHERE, REACH
+from lithify.datasets.iceberg.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.writeoptions import check_writing
 from lithify.errors import CorruptObject, Refused, Unsupported
 
@@ -35,13 +38,11 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
             f"{url}: format version {metadata.format_version} cannot be written here, and a rewrite would "
             "lose the identity of its rows; only version 2 is supported"
         )
-    if any(key.startswith("encryption.") for key in metadata.properties):
+    if any(key.startswith("encryption.") for key in properties_of(metadata)):
         raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
-    if metadata.properties.get("write.format.default", "parquet").lower() != "parquet":
-        raise Unsupported(
-            f"{url}: write.format.default is {metadata.properties['write.format.default']}; "
-            "only Parquet can be written"
-        )
+    written = properties_of(metadata).get("write.format.default", "parquet")
+    if written.lower() != "parquet":
+        raise Unsupported(f"{url}: write.format.default is {written}; only Parquet can be written")
     _check_sound(metadata, url)
     for sort_field in metadata.sort_order().fields:
         if not isinstance(sort_field.transform, IdentityTransform):
@@ -67,7 +68,7 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
             f"{url}: format version {metadata.format_version} has deletion vectors, and row ids by the place "
             "of entries in manifests, which cannot be kept here; only versions 1 and 2 are rewritten"
         )
-    if any(key.startswith("encryption.") for key in metadata.properties):
+    if any(key.startswith("encryption.") for key in properties_of(metadata)):
         raise Unsupported(f"{url}: the table is encrypted, and what is written here would not be")
     _check_sound(metadata, url)
     check_writing(metadata, url)
@@ -128,8 +129,10 @@ _READABLE_DELETES = (FileFormat.PARQUET, FileFormat.ORC)
 class Refusals:
     """What a table's files are refused for."""
 
-    def __init__(self, metadata: TableMetadata) -> None:
+    def __init__(self, metadata: TableMetadata, properties: Mapping[str, Any]) -> None:
+        """`properties` are those of the table's file access."""
         schema = metadata.schema()
+        self._reach = properties.get(REACH, EVERYWHERE)
         self._gone = {
             spec_id
             for spec_id, spec in metadata.specs().items()
@@ -142,6 +145,8 @@ class Refusals:
     ) -> str | None:
         """Why a file cannot be rewritten; `None` when it can, if its times are known. `unfit_deletes`: why
         the equality deletes that apply to it cannot be applied here. `position_deletes`: those that apply."""
+        if not self._reach.allows(data_file.file_path):
+            return f"lie where files of this table may not lie ({ALLOWED} of the catalog)"
         if data_file.key_metadata is not None:
             return "are encrypted"
         if data_file.file_format != FileFormat.PARQUET:
@@ -149,6 +154,8 @@ class Refusals:
         if unfit_deletes is not None:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
         for delete in position_deletes:
+            if not self._reach.allows(delete.file_path):
+                return f"have position deletes where none may lie ({ALLOWED} of the catalog)"
             if delete.key_metadata is not None:
                 return "have position deletes that are encrypted"
             if delete.file_format not in _READABLE_DELETES:
@@ -159,10 +166,25 @@ class Refusals:
 
 
 def table_notes(metadata: TableMetadata) -> tuple[str, ...]:
-    """What a rewrite does not keep."""
+    """Return what a rewrite does not do although the table's properties ask for it."""
+    return (*_unused(metadata), *_no_blooms(metadata))
+
+
+def _unused(metadata: TableMetadata) -> tuple[str, ...]:
+    names = ignored(metadata)
+    if not names:
+        return ()
+    shown = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+    return (
+        f"the table's properties {shown} are not used: code, hosts and credentials come from the "
+        "configuration of the catalog",
+    )
+
+
+def _no_blooms(metadata: TableMetadata) -> tuple[str, ...]:
     blooms = [
         key.removeprefix(BLOOM_FILTER_PREFIX)
-        for key, value in metadata.properties.items()
+        for key, value in properties_of(metadata).items()
         if key.startswith(BLOOM_FILTER_PREFIX) and value.lower() == "true"
     ]
     if not blooms:

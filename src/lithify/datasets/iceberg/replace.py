@@ -47,6 +47,7 @@ from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
 from lithify.datasets.iceberg.publish import Prepared, prepare
 from lithify.datasets.iceberg.summary import replace_summary
+from lithify.datasets.iceberg.table_properties import locations_of
 from lithify.store.together import all_of
 
 MAX_WRITERS = 8
@@ -201,7 +202,7 @@ class SnapshotWriter:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._metadata = table.metadata
-        self._locations = table.location_provider()
+        self._locations = locations_of(table.metadata, table.io.properties)
         self._name = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.snapshot_id = table.metadata.new_snapshot_id()
         self.written: list[str] = []

@@ -17,6 +17,7 @@ from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.model import IcebergLedger
 from lithify.datasets.iceberg.needs import collect_needs, is_of_reader
+from lithify.datasets.iceberg.own_state import StateFolder, missing, recorded_in
 from lithify.datasets.iceberg.past import needed_by_refs, past_of
 from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.readers import Readers
@@ -35,9 +36,10 @@ def retained_of(
     folder: str,
     clock: Clock,
     ids: Ids,
-    now_ms: int,
+    store_ms: Callable[[], int | None],
 ) -> Retained:
-    """What is kept of the table whose own folder is `folder` of `store`."""
+    """What is kept of the table whose own folder is `folder` of `store`. `store_ms` gives the time by the
+    store's clock, and is asked where there are holds; without it none is known to have lapsed."""
     damaged: list[str] = []
 
     def read(what: Callable[[], FoundT]) -> FoundT | None:
@@ -53,9 +55,12 @@ def retained_of(
     threshold = read(thresholds.read)
     entries = read(Pending(store, folder, clock, ids).read) or ()
     runs = read(ExpiryRuns(store, folder).read) or {}
+    lost = ""
+    if metadata is not None and (recorded := recorded_in(metadata)).keys:
+        lost = missing(recorded, read(StateFolder(store, folder, ids).read), readers, store_ms() or 0)
     needed: list[Needed] = []
     if metadata is not None:
-        needed += collect_needs(metadata, holds, (), ledger, now_ms).by
+        needed += collect_needs(metadata, holds, (), ledger, (store_ms() if holds else None) or 0).by
         needed += needed_by_refs(metadata)
     least = None if threshold is None else threshold.least
     if least is not None and any(is_of_reader(least.by, name) for name in readers):
@@ -70,5 +75,6 @@ def retained_of(
         pending_bytes=sum(entry.size_bytes for entry in waiting),
         blocked=tuple(entry.blocked for entry in entries if entry.blocked),
         runs=runs,
+        lost=lost,
         damaged=tuple(damaged),
     )

@@ -22,6 +22,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from lithify.datasets.iceberg.properties import whole_number
+from lithify.datasets.iceberg.table_properties import properties_of
 from lithify.errors import Refused
 
 MAX_AGE = "history.expire.max-snapshot-age-ms"
@@ -75,7 +76,7 @@ def may_expire(properties: Mapping[str, str]) -> bool:
 
 def rules_of(metadata: TableMetadata) -> dict[str, Any]:
     """Whatever says what of the history is to be kept: all of each branch and tag, and the properties."""
-    properties = metadata.properties.items()
+    properties = properties_of(metadata).items()
     return {
         "refs": {name: ref.model_dump(mode="json") for name, ref in metadata.refs.items()},
         "properties": {k: v for k, v in properties if k == "gc.enabled" or k.startswith("history.expire.")},

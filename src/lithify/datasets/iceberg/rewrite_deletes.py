@@ -66,6 +66,7 @@ from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
 from lithify.datasets.iceberg.replace import Added, SnapshotWriter
 from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
 from lithify.datasets.iceberg.summary import deletes_summary
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.writeoptions import write_options
 from lithify.datasets.iceberg.writer import KnownPartition
 from lithify.errors import Refused
@@ -248,7 +249,7 @@ class _Merging:
         self._table = table
         self._head = head
         self._facts = facts
-        self._parquet = write_options(table.metadata.properties).parquet
+        self._parquet = write_options(properties_of(table.metadata)).parquet
         self._prefix = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.added: list[Added] = []
         self.replaced: list[str] = []
@@ -275,7 +276,7 @@ class _Merging:
         schema = schema_for(metadata, spec) or metadata.schema()
         key = None if spec.is_unpartitioned() else KnownPartition([], spec, schema, partition)
         name = f"{self._prefix}-deletes-{len(self.added)}.parquet"
-        path = self._table.location_provider().new_data_location(name, key)
+        path = locations_of(self._table.metadata, self._table.io.properties).new_data_location(name, key)
         file = write(self._table.io, path, rows, spec_id, partition, self._parquet)
         self.added.append(Added(file, max(entry.sequence_number or 0 for entry in entries)))
 
@@ -311,7 +312,7 @@ def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
 
 def _by_partition(table: Table) -> bool:
     """Whether the table wants what is for one data file in the same files as the rest of its partition."""
-    text = table.metadata.properties.get(GRANULARITY, "file").lower()
+    text = properties_of(table.metadata).get(GRANULARITY, "file").lower()
     if text not in ("partition", "file"):
         raise Refused(f"the table's property {GRANULARITY} is {text[:40]!r}; it must be partition or file")
     return text == "partition"

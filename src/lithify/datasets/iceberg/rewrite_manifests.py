@@ -55,6 +55,7 @@ from lithify.datasets.iceberg.properties import whole_number
 from lithify.datasets.iceberg.publish import Prepared, Uncommitted, discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
 from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.errors import Refused, StoreError
 from lithify.scratch import Scratch
@@ -197,7 +198,7 @@ class ManifestRewriter:
     def _write(
         self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
     ) -> _Work:
-        metadata, locations = table.metadata, table.location_provider()
+        metadata, locations = table.metadata, locations_of(table.metadata, table.io.properties)
         prefix = manifest_prefix(mark_of(metadata), uuid.uuid4().hex)
         snapshot_id = metadata.new_snapshot_id()
         by_path = {manifest.manifest_path: manifest for manifest in head}
@@ -258,7 +259,7 @@ class ManifestRewriter:
     ) -> Prepared:
         metadata = table.metadata
         name = f"{work.prefix}-snap-{work.snapshot_id}-{work.lists}.avro"
-        path = table.location_provider().new_metadata_location(name)
+        path = locations_of(table.metadata, table.io.properties).new_metadata_location(name)
         work.lists += 1
         with (
             translated(f"writing a snapshot of {self._dataset.url}"),
@@ -298,7 +299,7 @@ class _Layout:
             TableProperties.MANIFEST_TARGET_SIZE_BYTES,
             TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT,
         )
-        self.target_bytes = whole_number(table.metadata.properties, name, default)
+        self.target_bytes = whole_number(properties_of(table.metadata), name, default)
 
     def of(self, spec_id: int) -> tuple[PartitionSpec, Schema, EntryOrder]:
         return self._specs[spec_id]
@@ -342,7 +343,7 @@ def _min_count(metadata: TableMetadata) -> int:
         TableProperties.MANIFEST_MIN_MERGE_COUNT,
         TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT,
     )
-    return whole_number(metadata.properties, name, default)
+    return whole_number(properties_of(metadata), name, default)
 
 
 def _paths(groups: Sequence[_Written]) -> Iterator[str]:

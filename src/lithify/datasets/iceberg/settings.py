@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from lithify.config.durations import Duration
-from lithify.config.sections import CollectionSettings, OwnSection, Section, Texts
+from lithify.config.sections import CollectionSettings, OwnSection, Section, Text, Texts
 
 
 class TableCollectionSettings(CollectionSettings):
@@ -38,8 +38,20 @@ class IcebergSettings(OwnSection):
         "garbage_collector_options.lithify_options": "garbage.lithify",
     }
 
+    OF_DATASETS: ClassVar = ("properties", "garbage")
+
     properties: Texts = Field(
         default_factory=dict,
         description="How tables are compacted, such as granularity; wins over their properties lithify.…",
     )
+    unrelated_tables: Text = Field(
+        default="",
+        description="Tables of a catalog that share no place with others, such as broken.t or other.*, "
+        "separated by commas: they need not be readable when files are deleted",
+    )
     garbage: TableGarbageSettings = TableGarbageSettings()
+
+    @property
+    def unrelated(self) -> tuple[str, ...]:
+        """The names and patterns in `unrelated_tables`."""
+        return tuple(filter(None, (name.strip() for name in self.unrelated_tables.split(","))))

@@ -85,7 +85,7 @@ class _Drawn:
         """By path, why a file is left alone."""
         self._asked: dict[str, int] = {}
         """Sizes of the files whose footers have to be read, by path."""
-        self._refusals = Refusals(table.metadata)
+        self._refusals = Refusals(table.metadata, table.io.properties)
         self._estimates_deletes = bool(policy.max_deleted_percent)
         lanes, has_deletes = _Lanes(table), bool(listing.delete_file_count)
         for entry in listing.entries(DataFileContent.DATA):

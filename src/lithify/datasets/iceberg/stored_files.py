@@ -32,6 +32,7 @@ import pyarrow as pa
 from pyiceberg.io import InputFile, OutputFile
 
 from lithify.datasets.iceberg.azure_accounts import account_of
+from lithify.datasets.iceberg.places import canonical
 from lithify.datasets.iceberg.streams import RandomReads, SequentialWrites
 from lithify.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.keys import check_key
@@ -109,7 +110,7 @@ class Lent:
         and so is where PyArrow takes another role."""
         is_meant = store.url.startswith(_SCHEMES) or account_of(store.url) is not None
         if is_meant and not any(name in properties for name in _ROLES):
-            key = store.url.rstrip("/"), _credentials(properties)
+            key = canonical(store.url), _credentials(properties)
             with self._lock:
                 self._stores[key] = store
                 self._stores.move_to_end(key)
@@ -119,7 +120,7 @@ class Lent:
     def file(self, location: str, properties: Mapping[str, Any]) -> StoredFile | None:
         """A file; `None` where no store is lent for it, or where its name is not for such a store."""
         root = "/".join(location.split("/", 3)[:3])
-        store = self._stores.get((root, _credentials(properties)))
+        store = self._stores.get((canonical(root), _credentials(properties)))
         key = location[len(root) + 1 :]
         if store is None or not _is_plain(key):
             return None

@@ -23,6 +23,7 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.utils.properties import property_as_int
 
 from lithify.datasets.iceberg.partitions import Place, partition_path, place_of
+from lithify.datasets.iceberg.table_properties import properties_of
 
 
 def replace_summary(
@@ -73,7 +74,7 @@ def _of_partitions(
     metadata: TableMetadata, partitions: Sequence[tuple[DataFile, UpdateMetrics]]
 ) -> dict[str, str]:
     found = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))}
-    most = property_as_int(metadata.properties, TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, 0)
+    most = property_as_int(properties_of(metadata), TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, 0)
     if partitions and len(partitions) <= (most or 0):
         found[PARTITION_SUMMARY_PROP] = "true"
         for file, metrics in partitions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
@@ -16,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.model import NewFile, TimeRange
+from lithify.datasets.iceberg.table_properties import writing_properties
 
 MIB = 1024 * 1024
 DEFAULT_BUFFER_BYTES = 512 * MIB
@@ -82,8 +84,9 @@ class TaskResult:
     peak_memory_bytes: int
 
 
-def slim(metadata: TableMetadata) -> TableMetadata:
-    """Metadata without history: what reading and writing need, in a few kilobytes."""
+def slim(metadata: TableMetadata, configured: Mapping[str, Any]) -> TableMetadata:
+    """Return metadata without history and with the properties that are used, in a few kilobytes: what reading
+    and writing need. `configured` are the properties of the table's file access."""
     return metadata.model_copy(
         update={
             "snapshots": [],
@@ -93,6 +96,7 @@ def slim(metadata: TableMetadata) -> TableMetadata:
             "partition_statistics": [],
             "refs": {},
             "current_snapshot_id": None,
+            "properties": writing_properties(metadata, configured),
         }
     )
 

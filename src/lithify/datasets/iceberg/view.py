@@ -15,6 +15,7 @@ from lithify.datasets.iceberg.garbage import Report
 from lithify.datasets.iceberg.history_view import needed_json, outlook_json, show_needed, show_outlook
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
 from lithify.datasets.iceberg.orphan_runs import OrphanRun, orphans_json
+from lithify.datasets.iceberg.own_state import lost_text
 from lithify.datasets.kind import Run
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, Timeline, columns, notes
@@ -144,6 +145,7 @@ def history_json(kept: Retained) -> Facts:
         "pending_files": kept.pending_files,
         "pending_bytes": kept.pending_bytes,
         "kept_for_good": list(kept.blocked),
+        "lost": kept.lost,
         "runs": {outcome: asdict(runs) for outcome, runs in kept.runs.items()},
         "damaged": list(kept.damaged),
     }
@@ -170,6 +172,8 @@ def show_history(kept: Retained, now_ms: int) -> list[Block]:
         blocks.append(Line(f"The last expiry, {ago} ago, ended with {last[0]}{why}."))
     blocks += [Line(why, "Files stay for good:", is_bad=True) for why in kept.blocked]
     blocks += [Line(what, "Damaged:", is_bad=True) for what in kept.damaged]
+    if kept.lost:
+        blocks.append(Line(f"{lost_text(kept.lost)}.", "Nothing can expire:", is_bad=True))
     return blocks
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.table import TableProperties
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
 from lithify.datasets.iceberg.metrics_modes import metrics_modes
 from lithify.datasets.iceberg.properties import MAX_INT, whole_number
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.errors import Refused, Unsupported
 
 _PARQUET_CODECS = ("zstd", "gzip", "snappy", "lz4", "brotli")
@@ -65,13 +65,13 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
 
 def check_writing(metadata: TableMetadata, url: str) -> None:
     """`Refused` when files or a snapshot could not be written as the table's metadata asks for."""
-    properties = metadata.properties
+    properties = properties_of(metadata)
     try:
         write_options(properties)
         metrics_modes(metadata)
     except Refused as error:
         raise type(error)(f"{url}: {error}") from error
-    _tried(url, "where data is written", lambda: load_location_provider(metadata.location, properties))
+    _tried(url, "where data is written", lambda: locations_of(metadata, {}))
     for key in (
         TableProperties.METADATA_PREVIOUS_VERSIONS_MAX,
         TableProperties.WRITE_PARTITION_SUMMARY_LIMIT,

@@ -22,7 +22,6 @@ from pyiceberg.io import OutputFile
 from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.encoding import without_dictionary
@@ -33,6 +32,7 @@ from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
 from lithify.datasets.iceberg.stored_files import MIB, StoredFile
+from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.task import RewriteTask
 from lithify.datasets.iceberg.writeoptions import write_options
 from lithify.store import together
@@ -119,7 +119,7 @@ class DataWriter:
         self._io = task.io
         self._schema = file_schema
         self._modes = {**metrics_modes(metadata), task.time_field_id: FULL}
-        self._locations = load_location_provider(metadata.location, metadata.properties)
+        self._locations = locations_of(metadata, task.io.properties)
         spec = metadata.specs()[task.spec_id]
         self._partition = (
             None
@@ -127,7 +127,7 @@ class DataWriter:
             else KnownPartition([], spec, metadata.schema(), task.sources[0].file.partition)
         )
         self._name = f"{task.name_prefix}-{attempt}"
-        options = write_options(metadata.properties)
+        options = write_options(properties_of(metadata))
         self._options = options.parquet
         self.row_group_rows = options.row_group_rows
         self._nans = nans

@@ -301,6 +301,12 @@ class CatalogView(NoopCatalog):
 
         return self._process.call("load the table", load)
 
+    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+        return [] if namespace else [IDENTIFIER[:1]]
+
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        return self._process.call("list the tables", lambda: [IDENTIFIER])
+
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:

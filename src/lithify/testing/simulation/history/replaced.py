@@ -22,6 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 import lithify.errors
 from lithify.datasets.iceberg import expired_files as expired_files_module
 from lithify.datasets.iceberg import lineage as lineage_module
+from lithify.datasets.iceberg import places as places_module
 from lithify.datasets.iceberg import reachable as reachable_module
 from lithify.datasets.iceberg import readers as readers_module
 from lithify.store import together as together_module
@@ -30,7 +31,7 @@ from lithify.testing.simulation.core.waiting import AnyTime
 from lithify.testing.simulation.history.lake import FilesView
 from lithify.testing.simulation.history.world import World
 
-_keys_of = lru_cache(maxsize=1 << 14)(reachable_module.keys_of)
+_keys_of = lru_cache(maxsize=1 << 14)(places_module.keys_of)
 
 
 @contextmanager

@@ -13,9 +13,8 @@ import json
 
 from pyiceberg.table.metadata import TableMetadata
 
-from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.readers import Readers
+from lithify.datasets.iceberg.own_state import recorded_in
 from lithify.datasets.iceberg.retention import ancestors
 from lithify.errors import ObjectNotFound, Refused
 from lithify.testing.simulation.history import rules
@@ -64,7 +63,7 @@ class Stream:
         else:
             raise self._world.fail(rules.READERS, f"{self.name} never comes to the end of the table")
         if not self.is_registered:
-            insist(process, lambda: self._give_up(process, _readers(process, process.dataset())))
+            insist(process, lambda: self._give_up(process, process.dataset()))
 
     def _begin_anew(self, process: Process) -> None:
         """With a checkpoint of its own, as if nothing had been before."""
@@ -98,24 +97,27 @@ class Stream:
 
     def _register(self, process: Process) -> None:
         dataset = process.dataset()
-        readers = _readers(process, dataset)
+        readers = dataset.readers()
         name, url = self.name, self.folder
         try:
-            standing = readers.add(dataset.load, url, name, self._is_continuous, process.clock.now_ms())
+            now_ms, record = process.clock.now_ms(), dataset.record.reader
+            standing = readers.add(dataset.load, url, name, self._is_continuous, now_ms, record)
         except Refused as error:
             process.count("event: reader refused")
             process.log(str(error))
-            self._give_up(process, readers)
+            self._give_up(process, dataset)
             return
         self.is_registered = True
         self._judge.registered(name, self._is_continuous, is_begun=standing.reason is not Reason.UNPUBLISHED)
         process.count("event: reader registered")
 
-    def _give_up(self, process: Process, readers: Readers) -> None:
+    def _give_up(self, process: Process, dataset: IcebergDataset) -> None:
         """Begin anew. What may be left of the registration is dropped."""
         self._judge.dropped(self.name)
-        if any(reader.name == self.name for reader in readers.list()):
-            readers.drop(self.name)
+        readers, table = dataset.readers(), dataset.load()
+        there = {reader.name for reader in readers.list()} | recorded_in(table.metadata).readers
+        if self.name in there:
+            readers.drop(table, self.name, dataset.record.no_reader)
         self._begin_anew(process)
 
     def _begin(self, process: Process) -> None:
@@ -138,7 +140,7 @@ class Stream:
                 return
             if _was_rolled_back(metadata, committed):
                 process.count("event: reader rolled back")
-                self._give_up(process, _readers(process, process.dataset()))
+                self._give_up(process, process.dataset())
                 return
             text = "\n".join(["v1", _OF_SPARK, _position(planned)])
             process.store.put(f"{self.folder}/offsets/{self._next}", text.encode())
@@ -170,7 +172,7 @@ class Stream:
         if self.is_registered and self._judge.is_owed(self.name):
             raise self._world.fail(rules.READERS, f"{self.name}, which is registered, misses {missing}")
         process.count("event: reader lost its place")
-        self._give_up(process, _readers(process, process.dataset()))
+        self._give_up(process, process.dataset())
         return False
 
     def _positions(self, process: Process) -> tuple[int | None, int | None]:
@@ -197,11 +199,6 @@ def _was_rolled_back(metadata: TableMetadata, committed: int) -> bool:
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     line = {snapshot.snapshot_id for snapshot in ancestors(by_id, metadata.current_snapshot_id)}
     return committed in by_id and committed not in line
-
-
-def _readers(process: Process, dataset: IcebergDataset) -> Readers:
-    thresholds = ThresholdFiles(process.store, dataset.own_folder, process.clock, process.ids)
-    return Readers(process.store, dataset.own_folder, thresholds)
 
 
 def _position(snapshot_id: int) -> str:
