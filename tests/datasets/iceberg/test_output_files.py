@@ -67,3 +67,50 @@ def test_pages_with_nan_have_no_bounds(catalog: Catalog, java: IcebergJava) -> N
     indexed = {chunk.column: (chunk.has_offset_index, chunk.has_column_index) for chunk in found.chunks}
     assert indexed.pop("x") == (True, False)
     assert set(indexed.values()) == {(True, True)}
+
+
+def sizes(found: ParquetFile, column: str) -> list[tuple[int, int]]:
+    """Bytes and values of each page of a column."""
+    return [tuple(page) for chunk in found.chunks if chunk.column == column for page in chunk.pages]
+
+
+def test_pages_have_as_many_bytes_as_the_table_asks_for(catalog: Catalog, java: IcebergJava) -> None:
+    limit = 64 * 1024
+    properties = {f"{PARQUET}page-size-bytes": str(limit), f"{PARQUET}dict-size-bytes": "1000"}
+    found = compacted(java, table_of(catalog, 1000, properties, text_bytes=4096))
+    pages = [size for size, _ in sizes(found, "text")]
+    assert max(pages) <= 1.1 * limit
+    assert 1000 * 4096 / limit < len(pages) < 1.5 * 1000 * 4096 / limit
+
+
+def test_pages_have_as_many_rows_as_the_table_asks_for(catalog: Catalog, java: IcebergJava) -> None:
+    """Also those of columns that take next to nothing."""
+    found = compacted(java, table_of(catalog, 3000, {f"{PARQUET}page-row-limit": "700"}))
+    for column in ("device", "x", "id", "event_time"):
+        assert [values for _, values in sizes(found, column)] == [700, 700, 700, 700, 200], column
+    rows_with_values = 700 * (0 + 1 + 2) // 3 + 700 // 3 + 1
+    assert max(values for _, values in sizes(found, "l.list.element")) <= rows_with_values
+
+
+def test_dictionaries_have_as_many_bytes_as_the_table_asks_for(catalog: Catalog, java: IcebergJava) -> None:
+    limit = 64 * 1024
+    properties = {f"{PARQUET}dict-size-bytes": str(limit)}
+    found = compacted(java, table_of(catalog, 1000, properties, text_bytes=4096))
+    (text,) = [chunk for chunk in found.chunks if chunk.column == "text"]
+    assert text.dictionary_bytes <= 1.1 * limit
+    (device,) = [chunk for chunk in found.chunks if chunk.column == "device"]
+    assert device.dictionary_bytes == 7 * (4 + len("device 0"))
+
+
+def groups(found: ParquetFile) -> list[int]:
+    """Bytes of each row group."""
+    return list({chunk.row_group: chunk.row_group_bytes for chunk in found.chunks}.values())
+
+
+def test_row_groups_have_as_many_bytes_as_the_table_asks_for(catalog: Catalog, java: IcebergJava) -> None:
+    limit = 256 * 1024
+    properties = {f"{PARQUET}row-group-size-bytes": str(limit)}
+    *full, last = groups(compacted(java, table_of(catalog, 2000, properties, text_bytes=1024)))
+    assert len(full) in (4, 5)
+    assert all(0.8 * limit < size <= 1.02 * limit for size in full)
+    assert last <= limit

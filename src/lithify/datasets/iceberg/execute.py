@@ -25,10 +25,11 @@ from lithify.coordination.reporting import reported
 from lithify.datasets.iceberg.fileio import lend
 from lithify.datasets.iceberg.floats import NanColumns
 from lithify.datasets.iceberg.reader import RangeReader
+from lithify.datasets.iceberg.sizing import even_rows
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
 from lithify.datasets.iceberg.spill import Pieces
 from lithify.datasets.iceberg.task import RewriteTask, TaskResult
-from lithify.datasets.iceberg.writer import DataWriter, RollingWriter, even_rows
+from lithify.datasets.iceberg.writer import DataWriter, RollingWriter
 from lithify.errors import StoreError
 from lithify.ids import Ids, RandomIds
 from lithify.peak_memory import peak_memory_bytes
@@ -37,7 +38,8 @@ from lithify.store.urls import open_store
 Report = Callable[[float, int], None]
 
 _SURELY_ONE = 0.6
-"""Rows that took less than this share of the target in the inputs fit one file, however they compress."""
+"""Rows that took less than this share of a file's or a row group's bytes in the inputs fit one, however they
+compress."""
 
 
 def execute_rewrite(task: RewriteTask) -> TaskResult:
@@ -119,11 +121,13 @@ def _write_piece(
     for table in _sorted(tables, order):
         if rolling is None or not order.is_by_time:
             part_rows = rows if order.is_by_time else table.num_rows
-            if part_rows * input_bytes_per_row < _SURELY_ONE * target_bytes:
+            bytes_of_one = min(target_bytes, writer.options.row_group_bytes)
+            if part_rows * input_bytes_per_row < _SURELY_ONE * bytes_of_one:
                 bytes_per_row = input_bytes_per_row
             else:
                 bytes_per_row = writer.stored_bytes_per_row(table)
-            rolling = RollingWriter(writer, even_rows(part_rows, bytes_per_row, target_bytes), order.order_id)
+            rows_per_file = even_rows(part_rows, bytes_per_row, target_bytes)
+            rolling = RollingWriter(writer, rows_per_file, bytes_per_row, order.order_id)
         rolling.write(table)
         if not order.is_by_time:
             rolling.close()

@@ -33,6 +33,13 @@ class WriteOptions:
     parquet: Mapping[str, Any]
     """Arguments of Arrow's Parquet writer."""
     row_group_rows: int
+    row_group_bytes: int
+    """In the file. Arrow knows no such limit (`sizing`)."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Of a page, be it of values or of a dictionary."""
+        return int(min(self.parquet["data_page_size"], self.parquet["dictionary_pagesize_limit"]))
 
 
 def write_options(properties: Mapping[str, str]) -> WriteOptions:
@@ -51,7 +58,7 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
             TableProperties.PARQUET_DICT_SIZE_BYTES,
             TableProperties.PARQUET_DICT_SIZE_BYTES_DEFAULT,
         ),
-        "write_batch_size": number(
+        "max_rows_per_page": number(
             TableProperties.PARQUET_PAGE_ROW_LIMIT,
             TableProperties.PARQUET_PAGE_ROW_LIMIT_DEFAULT,
         ),
@@ -60,7 +67,11 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
         TableProperties.PARQUET_ROW_GROUP_LIMIT,
         TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
     )
-    return WriteOptions(parquet, row_group_rows)
+    row_group_bytes = number(
+        TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES,
+        TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT,
+    )
+    return WriteOptions(parquet, row_group_rows, row_group_bytes)
 
 
 def check_writing(metadata: TableMetadata, url: str) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -30,6 +29,7 @@ from lithify.datasets.iceberg.floats import FloatColumn, FloatMetrics, NanColumn
 from lithify.datasets.iceberg.metrics_modes import FULL, metrics_modes
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
+from lithify.datasets.iceberg.sizing import RowGroups, batch_values
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
 from lithify.datasets.iceberg.stored_files import MIB, StoredFile
 from lithify.datasets.iceberg.table_properties import locations_of, properties_of
@@ -82,11 +82,13 @@ class OpenFile:
             **options,
         )
 
-    def write(self, table: pa.Table) -> None:
-        """Append rows, as row groups of their own."""
+    def write(self, table: pa.Table) -> int:
+        """Append rows as a row group. Return how many bytes it takes."""
         for column, metrics in self._nans.items():
             metrics.add(column.values(table))
+        before = self._stream.tell()
         self._writer.write(table, row_group_size=table.num_rows)
+        return self._stream.tell() - before
 
     @property
     def nans(self) -> dict[int, FloatMetrics]:
@@ -127,9 +129,7 @@ class DataWriter:
             else KnownPartition([], spec, metadata.schema(), task.sources[0].file.partition)
         )
         self._name = f"{task.name_prefix}-{attempt}"
-        options = write_options(properties_of(metadata))
-        self._options = options.parquet
-        self.row_group_rows = options.row_group_rows
+        self.options = write_options(properties_of(metadata))
         self._nans = nans
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
@@ -156,7 +156,7 @@ class DataWriter:
         self._started.append(path)
         with translated(f"writing {path}"):
             options = {
-                **self._options,
+                **self._options(first),
                 "use_dictionary": self._choose_dictionaries(first),
                 "write_statistics": self._nans.with_statistics(),
             }
@@ -256,28 +256,37 @@ class DataWriter:
 
     def _stored_bytes(self, table: pa.Table, dictionaries: list[str]) -> int:
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, use_dictionary=dictionaries, **self._options)
+        pq.write_table(table, buffer, use_dictionary=dictionaries, **self._options(table))
         return buffer.tell()
+
+    def _options(self, table: pa.Table) -> dict[str, Any]:
+        return {**self.options.parquet, "write_batch_size": batch_values(table, self.options.page_bytes)}
 
 
 class RollingWriter:
     """Writes rows in the order they come to files of `rows_per_file` rows."""
 
-    def __init__(self, files: DataWriter, rows_per_file: int, order_id: int) -> None:
+    def __init__(
+        self, files: DataWriter, rows_per_file: int, stored_bytes_per_row: float, order_id: int
+    ) -> None:
         self._files = files
         self._rows_per_file = rows_per_file
         self._order_id = order_id
         self._open: OpenFile | None = None
         self._rows = 0
+        options = files.options
+        self._groups = RowGroups(options.row_group_bytes, options.row_group_rows, stored_bytes_per_row)
 
     def write(self, table: pa.Table) -> None:
         """Append rows."""
-        for part in self._parts(table):
+        while table.num_rows:
+            rows = self._groups.rows(table, self._rows_per_file - self._rows)
+            part, table = table.slice(0, rows), table.slice(rows)
             if self._open is None:
                 self._open = self._files.open(part)
             with translated(f"writing {self._open.output.location}"):
-                self._open.write(part)
-            self._rows += part.num_rows
+                self._groups.add(part, self._open.write(part))
+            self._rows += rows
             if self._rows == self._rows_per_file:
                 self.close()
 
@@ -286,16 +295,3 @@ class RollingWriter:
         if self._open is not None:
             self._files.finish(self._open, self._order_id)
             self._open, self._rows = None, 0
-
-    def _parts(self, table: pa.Table) -> Iterator[pa.Table]:
-        start = 0
-        while start < table.num_rows:
-            length = min(self._files.row_group_rows, self._rows_per_file - self._rows, table.num_rows - start)
-            yield table.slice(start, length)
-            start += length
-
-
-def even_rows(rows: int, bytes_per_row: float, target_bytes: int) -> int:
-    """Rows for each of the fewest files of about equal size that stay within the target."""
-    files = max(1, ceil(rows * bytes_per_row / target_bytes))
-    return max(1, ceil(rows / files))
