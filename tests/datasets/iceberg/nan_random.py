@@ -72,24 +72,21 @@ from tests.datasets.iceberg.tables import (
 from tests.judge.iceberg_java import iceberg_java
 
 SCHEMA = Schema(
-    NestedField(1, "event_time", TimestamptzType(), required=False),
-    NestedField(2, "id", LongType(), required=False),
-    NestedField(3, "device", StringType(), required=False),
-    NestedField(4, "x", DoubleType(), required=False),
-    NestedField(5, "f", FloatType(), required=False),
+    NestedField(1, "event_time", TimestamptzType()),
+    NestedField(2, "id", LongType()),
+    NestedField(3, "device", StringType()),
+    NestedField(4, "x", DoubleType()),
+    NestedField(5, "f", FloatType()),
     NestedField(
         6,
         "s",
         StructType(
-            NestedField(9, "y", FloatType(), required=False),
-            NestedField(
-                10, "t", StructType(NestedField(11, "z", DoubleType(), required=False)), required=False
-            ),
+            NestedField(9, "y", FloatType()),
+            NestedField(10, "t", StructType(NestedField(11, "z", DoubleType())), required=False),
         ),
-        required=False,
     ),
-    NestedField(7, "l", ListType(12, DoubleType(), element_required=False), required=False),
-    NestedField(8, "m", MapType(13, StringType(), 14, FloatType(), value_required=False), required=False),
+    NestedField(7, "l", ListType(12, DoubleType(), element_required=False)),
+    NestedField(8, "m", MapType(13, StringType(), 14, FloatType(), value_required=False)),
 )
 FLOATS = {"x": 4, "f": 5, "s.y": 9, "s.t.z": 11}
 """The columns that can have bounds, with their ids."""
@@ -185,9 +182,10 @@ class Subject:
         ).values
 
     @property
-    def by_float(self) -> bool:
-        """Whether partitions are NaN and null, where PyIceberg's filters and deletes end in errors of its own."""
-        return any(field.source_id in FLOATS.values() for field in self._spec.fields)
+    def _float_partition(self) -> str | None:
+        """The floating-point column that partitions are made of: PyIceberg cannot write these, and its filters
+        may end in errors. Java takes null for less than all numbers there, so they have no nulls."""
+        return next((name for name in ("x", "f") if name in (f.name for f in self._spec.fields)), None)
 
     # Writers
 
@@ -196,8 +194,11 @@ class Subject:
         rng, rows = self._rng, list[Row]()
         for _ in range(rng.randint(2, 4)):
             new = rows_of_a_file(rng, len(rows))
+            if self._float_partition is not None:
+                column = self._float_partition
+                new = [{**row, column: math.nan if row[column] is None else row[column]} for row in new]
             rows += new
-            if self.by_float or rng.random() < 0.5:
+            if self._float_partition or rng.random() < 0.5:
                 self._sql(f"INSERT INTO events VALUES {_as_sql(new)}", self.table)
             else:
                 fresh(self.table).append(pa.Table.from_pylist(new, schema_to_pyarrow(SCHEMA)))
@@ -216,7 +217,7 @@ class Subject:
         for operation in operations:
             self._do(operation)
             self.agree()
-        assert self.by_float or all("/lithify-" in file.file_path for file in files_of(self.table))
+        assert self._float_partition or all("/lithify-" in file.file_path for file in files_of(self.table))
 
     def _do(self, operation: str) -> None:
         clock, now = a_clock(), fresh(self.table)
@@ -248,13 +249,13 @@ class Subject:
         deletes += [_condition(self._rng, tuple(FLOATS)) for _ in range(DELETES)]
         truth = self._truth([*filters, *deletes])
         engines = [self._filter_by_java, self._filter_by_duckdb]
-        for engine in [*engines, self._filter_by_pyiceberg] if not self.by_float else engines:
+        for engine in [*engines, self._filter_by_pyiceberg] if not self._float_partition else engines:
             for condition, ids, found in zip(filters, truth, engine(filters), strict=False):
                 assert found == ids, f"{engine.__name__}: {condition.sql}: {_difference(found, ids)}"
                 self.counts[f"filters that find {_share(ids, self._rows)}"] += 1
         everything = {row[1] for row in self._rows}
         for n, (condition, gone) in enumerate(zip(deletes, truth[FILTERS:], strict=True)):
-            is_java = self.by_float or n >= DELETES
+            is_java = self._float_partition or n >= DELETES
             delete, left = self._delete_by_java if is_java else self._delete_by_pyiceberg, everything - gone
             found = self._left_after(delete, condition)
             assert found == left, f"{delete.__name__}: {condition.sql}: {_difference(found, left)}"
@@ -409,7 +410,8 @@ def _simple(rng: random.Random, names: Sequence[str]) -> Condition:
     kind = "float" if name in SINGLE else "double"
     low, high = sorted(rng.sample(LIMITS, 2))
     a, b = f"cast({low} as {kind})", f"cast({high} as {kind})"
-    is_nan, not_nan, not_null = make.IsNaN(name), make.NotNaN(name), NotNull(name)
+    is_nan, not_null = make.IsNaN(name), NotNull(name)
+    is_number = And(not_null, make.NotNaN(name))
     number = f"{name} IS NOT NULL AND NOT isnan({name})"
     return rng.choice(
         (
@@ -429,17 +431,11 @@ def _simple(rng: random.Random, names: Sequence[str]) -> Condition:
             Condition(f"{name} <> {a}", And(not_null, make.NotEqualTo(name, low))),
             Condition(f"{name} NOT IN ({a}, {b})", And(not_null, make.NotIn(name, (low, high)))),
             Condition(f"isnan({name})", is_nan),
-            Condition(number, And(not_null, not_nan)),
+            Condition(number, is_number),
             Condition(f"{name} IS NULL", IsNull(name)),
             Condition(f"{name} IS NOT NULL", not_null),
         )
     )
-
-
-def _all(first: BooleanExpression, *others: BooleanExpression) -> BooleanExpression:
-    for other in others:
-        first = And(first, other)
-    return first
 
 
 def _each(table: str, filters: Sequence[Condition]) -> str:
@@ -472,7 +468,8 @@ def _canonical(value: Any) -> Any:
 
 
 def _difference(found: Any, expected: Any) -> str:
-    return f"too many: {[v for v in found if v not in expected]}, missing: {[v for v in expected if v not in found]}"
+    more = [value for value in found if value not in expected]
+    return f"too many: {more}, missing: {[value for value in expected if value not in found]}"
 
 
 def check_bounds(table: Table) -> None:
