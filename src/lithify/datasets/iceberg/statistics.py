@@ -76,6 +76,16 @@ def column_statistics(
     return found
 
 
+def column_sizes(footer: pq.FileMetaData, field_ids: Mapping[str, int]) -> dict[int, int]:
+    """Return the bytes of each column in the file, by field id; `field_ids` by the column's path."""
+    found = dict.fromkeys(field_ids.values(), 0)
+    for n in range(footer.num_row_groups):
+        for position in range(footer.num_columns):
+            column = footer.row_group(n).column(position)
+            found[field_ids[column.path_in_schema]] += column.total_compressed_size
+    return found
+
+
 def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
     """Where the row groups begin."""
     firsts = [footer.row_group(n).column(0) for n in range(footer.num_row_groups)]

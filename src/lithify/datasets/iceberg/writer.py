@@ -68,7 +68,9 @@ class OpenFile:
         schema: pa.Schema,
         options: Mapping[str, Any],
         with_nan: Iterable[FloatColumn],
+        notes: Mapping[str, str],
     ) -> None:
+        """`notes`: the metadata of the file's footer."""
         self.output = output
         self._nans = {column: FloatMetrics() for column in with_nan}
         self._stream = output.create(overwrite=True)
@@ -81,6 +83,7 @@ class OpenFile:
             write_page_index=True,
             **options,
         )
+        self._writer.add_key_value_metadata(notes)
 
     def write(self, table: pa.Table) -> int:
         """Append rows as a row group. Return how many bytes it takes."""
@@ -131,6 +134,7 @@ class DataWriter:
         self._name = f"{task.name_prefix}-{attempt}"
         self.options = write_options(properties_of(metadata))
         self._nans = nans
+        self._notes = {"iceberg.schema": metadata.schema().model_dump_json()}
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known since the first rows."""
@@ -160,7 +164,7 @@ class DataWriter:
                 "use_dictionary": self._choose_dictionaries(first),
                 "write_statistics": self._nans.with_statistics(),
             }
-            file = OpenFile(self._io.new_output(path), first.schema, options, self._nans.found)
+            file = OpenFile(self._io.new_output(path), first.schema, options, self._nans.found, self._notes)
         self._open.add(file)
         return file
 
