@@ -126,7 +126,8 @@ def _compare_footers(by_java: str, by_us: str) -> None:
     assert str(ours.schema).splitlines()[2:] == str(java.schema).splitlines()[2:]
     for n in range(java.metadata.num_columns):
         column, expected = (file.metadata.row_group(0).column(n) for file in (ours, java))
-        assert column.has_offset_index and expected.has_offset_index
+        assert column.has_offset_index
+        assert expected.has_offset_index
         statistics, of_java = column.statistics, expected.statistics
         if statistics is None:  # there is NaN
             assert math.isnan(of_java.max)
