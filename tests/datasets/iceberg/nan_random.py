@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyiceberg import expressions
-from pyiceberg.expressions import And, BooleanExpression, IsNull, NotNull, Or
+from pyiceberg.expressions import And, BooleanExpression, Or
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -411,7 +411,7 @@ def _simple(rng: random.Random, name: str) -> Condition:
     kind = "float" if name in SINGLE else "double"
     low, high = sorted(rng.sample(LIMITS, 2))
     a, b = f"cast({low} as {kind})", f"cast({high} as {kind})"
-    is_nan, not_null = make.IsNaN(name), NotNull(name)
+    is_nan, not_null = make.IsNaN(name), make.NotNull(name)
     is_number = And(not_null, make.NotNaN(name))
     number = f"{name} IS NOT NULL AND NOT isnan({name})"
     between = And(make.GreaterThanOrEqual(name, low), make.LessThanOrEqual(name, high))
@@ -431,7 +431,7 @@ def _simple(rng: random.Random, name: str) -> Condition:
             ),
             Condition(f"isnan({name})", is_nan),
             Condition(number, is_number),
-            Condition(f"{name} IS NULL", IsNull(name)),
+            Condition(f"{name} IS NULL", make.IsNull(name)),
             Condition(f"{name} IS NOT NULL OR isnan({name})", Or(not_null, is_nan)),
         )
     )

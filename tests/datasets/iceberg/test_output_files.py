@@ -71,7 +71,12 @@ def test_pages_with_nan_have_no_bounds(catalog: Catalog, java: IcebergJava) -> N
 
 def sizes(found: ParquetFile, column: str) -> list[tuple[int, int]]:
     """Bytes and values of each page of a column."""
-    return [tuple(page) for chunk in found.chunks if chunk.column == column for page in chunk.pages]
+    return [
+        (page.encoded_bytes, page.values)
+        for chunk in found.chunks
+        if chunk.column == column
+        for page in chunk.pages
+    ]
 
 
 def test_pages_have_as_many_bytes_as_the_table_asks_for(catalog: Catalog, java: IcebergJava) -> None:

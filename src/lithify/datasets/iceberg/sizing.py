@@ -50,7 +50,9 @@ class RowGroups:
 
     def rows(self, table: pa.Table, rows_left: int) -> int:
         """Return how many rows of `table` come next; `rows_left`: until the file ends."""
-        rows = min(even_rows(rows_left, self._bytes_per_row, self._max_bytes), self._max_rows, table.num_rows)
+        rows: int = min(
+            even_rows(rows_left, self._bytes_per_row, self._max_bytes), self._max_rows, table.num_rows
+        )
         if not self._memory_bytes_per_row:
             self._memory_bytes_per_row = table.nbytes / table.num_rows
         compression = self._bytes_per_row / max(self._memory_bytes_per_row, 1)
