@@ -411,8 +411,7 @@ def _simple(rng: random.Random, name: str) -> Condition:
     kind = "float" if name in SINGLE else "double"
     low, high = sorted(rng.sample(LIMITS, 2))
     a, b = f"cast({low} as {kind})", f"cast({high} as {kind})"
-    is_nan, not_null = make.IsNaN(name), make.NotNull(name)
-    is_number = And(not_null, make.NotNaN(name))
+    is_nan, is_number = make.IsNaN(name), And(make.NotNull(name), make.NotNaN(name))
     number = f"{name} IS NOT NULL AND NOT isnan({name})"
     between = And(make.GreaterThanOrEqual(name, low), make.LessThanOrEqual(name, high))
     return rng.choice(
@@ -432,7 +431,6 @@ def _simple(rng: random.Random, name: str) -> Condition:
             Condition(f"isnan({name})", is_nan),
             Condition(number, is_number),
             Condition(f"{name} IS NULL", make.IsNull(name)),
-            Condition(f"{name} IS NOT NULL OR isnan({name})", Or(not_null, is_nan)),
         )
     )
 
