@@ -25,7 +25,7 @@ from lithify.datasets.iceberg.rewriting import Outcome
 from tests.datasets.iceberg.avro import read_avro
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
-from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
+from tests.datasets.iceberg.tables import append, delete_positions, fresh, make_rows, new_table
 from tests.datasets.iceberg.test_output_metrics import MODES, VALUES, elements, table_of
 
 Record = dict[str, Any]
@@ -152,14 +152,13 @@ def _said(file: pq.ParquetFile) -> Record:
 @pytest.mark.parametrize("granularity", ["file", "partition"])
 def test_entries_and_footers_of_delete_files(lake: Lake, granularity: str) -> None:
     spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "device"))
-    properties = {"write.delete.mode": "merge-on-read", "write.delete.granularity": granularity}
-    table = new_table(lake.catalog, spec=spec, properties=properties)
-    rows = [append(table, make_rows(20)) for _ in range(2)]
-    for first in range(8):
-        gone = [str(part[first][1]) for part in rows]
-        # With files as the granularity, so many deletes for one file that they are worth merging.
-        lake.sql(f"DELETE FROM events WHERE id IN ({', '.join(gone)})")
-        lake.sql(f"DELETE FROM events WHERE id = {rows[0][first + 8][1]}")
+    table = new_table(lake.catalog, spec=spec, properties={"write.delete.granularity": granularity})
+    for _ in range(2):
+        append(table, make_rows(40))
+    paths = [file["file_path"] for file in live_files(fresh(table), 0)]
+    for first in range(0, 16, 2):
+        delete_positions(table, {paths[0]: [first, first + 20]})
+        delete_positions(table, {paths[1]: [first]})
     arguments = {"options": "map('rewrite-all', 'true')"}
     java, ours = by_both(lake, table, "rewrite_position_delete_files", rewrite_deletes, **arguments)
     by_java, by_us = (sorted(live_files(which, 1), key=lambda f: f["record_count"]) for which in (java, ours))
@@ -183,7 +182,7 @@ def test_lists_manifests_and_summaries(lake: Lake, mode: Any) -> None:
     table = new_table(lake.catalog, spec=spec, properties=properties)
     for device in ("a", "b" * 30, "ü"):
         for _ in range(2):
-            append(table, make_rows(8, device=device))
+            append(table, make_rows(40, device=device))
     data = mode is compact_it
     procedure = "rewrite_data_files" if data else "rewrite_manifests"
     arguments = {"options": "map('rewrite-all', 'true')"} if data else {}
