@@ -50,9 +50,8 @@ class RowGroups:
 
     def rows(self, table: pa.Table, rows_left: int) -> int:
         """Return how many rows of `table` come next; `rows_left`: until the file ends."""
-        rows: int = min(
-            even_rows(rows_left, self._bytes_per_row, self._max_bytes), self._max_rows, table.num_rows
-        )
+        rows = max(even_rows(rows_left, self._bytes_per_row, self._max_bytes), MIN_GROUP_ROWS)
+        rows = min(rows, rows_left, self._max_rows, int(table.num_rows))
         if not self._memory_bytes_per_row:
             self._memory_bytes_per_row = table.nbytes / table.num_rows
         compression = self._bytes_per_row / max(self._memory_bytes_per_row, 1)
