@@ -176,7 +176,7 @@ def test_lists_manifests_and_summaries(lake: Lake, mode: Any) -> None:
     """Partitions of texts and buckets, and all files in the same ones."""
     spec = PartitionSpec(
         PartitionField(3, 1000, IdentityTransform(), "device"),
-        PartitionField(2, 1001, BucketTransform(4), "bucket"),
+        PartitionField(2, 1001, BucketTransform(1), "bucket"),
     )
     properties = {"lithify.min-saved-files": "1", "lithify.min-new-percent": "0"}
     table = new_table(lake.catalog, spec=spec, properties=properties)
