@@ -355,7 +355,7 @@ class Expirer:
         state = seen.state
         if not options.dry_run:
             state = self._dataset.begin_state(seen.table)
-            if seen.lost:
+            if options.accept_loss:
                 self._dataset.record.accept(seen.table, state, seen.readers)
         published = self._publish(seen, options)
         plan = self._look_twice(options)
