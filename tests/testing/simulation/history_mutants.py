@@ -23,6 +23,7 @@ from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.retention import Retention, retention_of
 from lithify.errors import StoreError
 from lithify.store.objects import ObjectStore
+from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation.history import rules
 from lithify.watermarks.model import Hold, Threshold
 from lithify.watermarks.rules import Collected, admits
@@ -98,6 +99,14 @@ def _publish_whatever(
 
     version = self.files.update(changed, self._clock, self._rng)
     return None if version is None else self.files.decode(version, thresholds.decode)
+
+
+def _nothing_is_missing(*args: Any) -> str:
+    return ""
+
+
+def _continue_what_was_seen(self: VersionedFiles) -> Any:
+    return self.confirmed()
 
 
 _honest_look = Expirer._look
@@ -289,5 +298,15 @@ MUTANTS = (
         (rules.HOLDS, rules.READERS),
         ((expire, "and_descendants", _themselves),),
         first_seed=5_133,
+    ),
+    Mutant(
+        "what the folder does not have is not needed",
+        (rules.HOLDS, rules.READERS),
+        ((expire, "missing", _nothing_is_missing),),
+    ),
+    Mutant(
+        "a run goes on from versions that were removed",
+        (rules.WATERMARK, rules.LEFT),
+        ((VersionedFiles, "found_anew", _continue_what_was_seen),),
     ),
 )

@@ -372,6 +372,20 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
         return Readers(self.store, self.own_folder, thresholds)
 
+    def add_reader(self, checkpoint: str, name: str | None, *, continuous: bool) -> Standing:
+        """Register a reader; where it stands. `Refused` when what it needs may be gone."""
+        state = self.begin_state(self.load())
+
+        def record(table: Table, name: str) -> None:
+            self.record.reader(table, name)
+            self.state.check(state)
+
+        return self.readers().add(self.load, checkpoint, name, continuous, self._clock.now_ms(), record)
+
+    def drop_reader(self, name: str) -> str:
+        """Forget a reader; its name. `Refused` when there is none."""
+        return self.readers().drop(self.load(), name, self.record.no_reader)
+
     def standings(self, table: Table) -> tuple[Standing, ...]:
         """Where every registered reader stands."""
         readers = self.readers()
