@@ -12,7 +12,7 @@ ICEBERG_S3 := build/iceberg-s3
 # The tests start hundreds of Python processes: what one has compiled the others need not compile again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky whole databases garbage histories dynamic soak site pictures dist lock clean
+.PHONY: help install demo test check bench simulate fuzz injections chaos flaky whole databases garbage histories dynamic soak site pictures dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -70,6 +70,9 @@ simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a fa
 	$(BIN)/python -m lithify.testing.simulation --world fleet --seeds 1..10000 --jobs 2
 	$(BIN)/python -m tests.planning.fleet.playing --seeds 2000 --jobs 2
 	$(BIN)/python -m tests.testing.simulation.matrix
+
+injections: $(INSTALLED) ## Play 10,000 hostile texts in all fields of all formats through the commands, services and pages
+	$(BIN)/python -m tests.injections --cases 10000 --jobs 2
 
 fuzz: $(INSTALLED) ## Play 10,000 damaged datasets through the commands; a failing one says how to replay it
 	RUST_BACKTRACE=0 $(BIN)/python -m tests.fuzz --cases 10000 --jobs 2

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import pyspark
@@ -25,6 +25,7 @@ START_LIMIT_S = 150.0
 STOP_LIMIT_S = 60.0
 CORES = os.cpu_count() or 1
 _ADDRESS = ("--host", "127.0.0.1", "--webui-port", "0")
+NO_CONF: Mapping[str, str] = MappingProxyType({})
 Server = tuple[Path, subprocess.Popen[bytes]]
 _LOG_CONFIG = """\
 rootLogger.level = info
@@ -42,9 +43,14 @@ class Cluster:
     again under its URL. A worker that is `pinned` has a core of the machine for itself and all its
     executors."""
 
-    def __init__(self, folder: Path, workers: int = 2, *, pinned: bool = False) -> None:
+    def __init__(
+        self, folder: Path, workers: int = 2, *, pinned: bool = False, conf: Mapping[str, str] = NO_CONF
+    ) -> None:
+        """`conf` are settings of master and workers."""
         self.url = ""
         self._folder = folder
+        self._conf = folder / "cluster.conf"
+        self._conf.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
         self._workers = workers
         self._pinned = pinned
         self._stack = ExitStack()
@@ -55,6 +61,7 @@ class Cluster:
             self._start_master("0")
             worker = "org.apache.spark.deploy.worker.Worker"
             options = [worker, *_ADDRESS, "--port", "0", "--cores", "1", "--memory", "1g"]
+            options += ["--properties-file", str(self._conf)]
             servers = [
                 stack.enter_context(
                     _server(
@@ -91,15 +98,18 @@ class Cluster:
 
     def _start_master(self, port: str) -> None:
         arguments = ["org.apache.spark.deploy.master.Master", *_ADDRESS, "--port", port]
+        arguments += ["--properties-file", str(self._conf)]
         name = f"master-{len(self._masters)}"
         self._masters.append(self._stack.enter_context(_server(self._folder, name, arguments)))
         self.url = _wait_for(self._masters[-1], r"Starting Spark master at (spark://[\d.:]+)")
 
 
 @contextmanager
-def standalone_cluster(folder: Path, workers: int = 2, *, pinned: bool = False) -> Iterator[str]:
+def standalone_cluster(
+    folder: Path, workers: int = 2, *, pinned: bool = False, conf: Mapping[str, str] = NO_CONF
+) -> Iterator[str]:
     """The URL of a `Cluster` that nothing happens to."""
-    with Cluster(folder, workers, pinned=pinned) as cluster:
+    with Cluster(folder, workers, pinned=pinned, conf=conf) as cluster:
         yield cluster.url
 
 

@@ -10,6 +10,7 @@ import pytest
 from lithify.config.durations import parse_duration
 from lithify.defects import contained
 from lithify.errors import CorruptObject, LithifyError, NoRoom, Unexpected
+from lithify.store import together
 
 
 class PanicException(BaseException):
@@ -29,12 +30,21 @@ def test_it_says_what_was_done_and_where_it_went_wrong(defects: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    "error",
-    [MemoryError(), RecursionError("deep"), PanicException("index out of bounds"), SystemExit(1)],
+    "error", [MemoryError(), RecursionError("deep"), PanicException("index out of bounds")]
 )
 def test_what_counts_as_a_defect(error: BaseException, defects: list[str]) -> None:
     with pytest.raises(Unexpected, match=type(error).__name__), contained("a test"):
         raise error
+    defects.clear()
+
+
+def test_what_would_end_a_thread_in_silence_is_a_defect(defects: list[str]) -> None:
+    def leave() -> None:
+        with contained("a test"):
+            raise SystemExit(3)
+
+    with pytest.raises(Unexpected, match="a test ended with SystemExit"):
+        together.beside.start(leave)()
     defects.clear()
 
 
@@ -59,7 +69,9 @@ def test_a_long_cause_is_cut(defects: list[str]) -> None:
     defects.clear()
 
 
-@pytest.mark.parametrize("error", [CorruptObject("a", "b"), LithifyError("c"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [CorruptObject("a", "b"), LithifyError("c"), KeyboardInterrupt(), SystemExit(1)]
+)
 def test_what_passes_as_it_is(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, contained("a test"):
         raise error

@@ -233,7 +233,7 @@ class Dataset:
 
         def look() -> None:
             if on_look is not None:
-                found = under_way(self._dataset, self._clock.now_ms(), timeout_ms)
+                found = under_way(self._dataset, timeout_ms)
                 on_look([c for c in found if c.id in wanted])
 
         return control.wait(
@@ -255,7 +255,7 @@ class Dataset:
 
     def status(self) -> Status:
         """What runs, what waits and why, and how close the writer is to a stall."""
-        return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
+        return status(self._dataset, self._clock, wiring.heartbeat_timeout_ms(self._config))
 
     def show_status(self, found: Status | None = None) -> Shown:
         """The same, or what was found before. Its `document` is what `lithify status --json` prints."""
@@ -274,13 +274,13 @@ class Dataset:
 
     def is_coordinated(self) -> bool | None:
         """Whether a coordinator is alive; `None` when that cannot be seen."""
-        return self._dataset.coordinator(self._clock.now_ms()).is_alive
+        return self._dataset.coordinator().is_alive
 
     def is_of_fleet(self) -> bool:
         """Whether the last one to coordinate it was a fleet, which does so again when there is work."""
         from lithify.fleet.members import is_keeper
 
-        return is_keeper(self._dataset.coordinator(self._clock.now_ms()).holder)
+        return is_keeper(self._dataset.coordinator().holder)
 
     def collect_garbage(
         self, *, delete: bool = False, min_age_s: float | None = None, **options: Any

@@ -8,8 +8,8 @@ that runs it inside `contained`, and treats what comes out like any other `Lithi
 2. That a disk is full becomes `NoRoom`: somebody can do something about it.
 3. Any other `Exception`, a lack of memory among them, becomes `Unexpected`: it says what was being done, what
    was raised, and where in Lithify. So does a panic of a library written in Rust, which is no `Exception`,
-   and `SystemExit`: only a library or a user's function raises it here, and it would end a thread in silence.
-4. Everything else passes: an interrupt is not a defect.
+   and `SystemExit` in any thread but the main one, which it would end in silence.
+4. Everything else passes: an interrupt and the end of the process are no defects.
 
 The traceback is logged at DEBUG, and stays with the error as its cause. Nothing else in Lithify may catch
 `Exception` to go on, apart from
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,9 +51,15 @@ def contained(what: str) -> Iterator[None]:
     except LithifyError:
         raise
     except BaseException as error:
-        if not isinstance(error, (Exception, SystemExit)) and type(error).__name__ != _PANIC:
+        if not isinstance(error, Exception) and not _ends_a_thread(error) and type(error).__name__ != _PANIC:
             raise
         raise unexpected(what, error) from error
+
+
+def _ends_a_thread(error: BaseException) -> bool:
+    """Whether it would end this thread without a word. In the main thread it is how a process ends, of a
+    signal for example."""
+    return isinstance(error, SystemExit) and threading.current_thread() is not threading.main_thread()
 
 
 def unexpected(what: str, error: BaseException) -> NoRoom | Unexpected:

@@ -8,6 +8,7 @@ act:
 - `CorruptObject`: bytes in the store do not decode. Nothing is written.
 - `StoreError`: the object store answered with a failure, or (`StoreUnavailable`) not at all.
 - `Fenced`, `LostOwnership`: another process took over; this one must stop.
+- `Replaced`: the dataset is gone, or another is in its place; whatever is known of it must be forgotten.
 - `HoldLapsed`: what was held may be gone; whoever relied on it must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
 - `DeadlineExceeded`: waiting ended, the work goes on.
@@ -118,6 +119,11 @@ class Fenced(LithifyError):
     """A newer coordinator has taken over; this one must stop for good."""
 
     exit_code = 6
+
+
+class Replaced(Fenced):
+    """The dataset that this process worked with is gone: it was deleted, made anew, or restored from a
+    backup. Nothing that is known of it holds for what is in its place."""
 
 
 class LostOwnership(LithifyError):

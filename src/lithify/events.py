@@ -195,6 +195,15 @@ class Recovered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeAnew(Event):
+    """The dataset is gone, or another is in its place; what was known of it here is forgotten."""
+
+    level = logging.WARNING
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed(Event):
     """A compaction was tried too often; it is Failed now."""
 

@@ -30,6 +30,7 @@ from lithify import wiring
 from lithify.compaction.proposal import Plan
 from lithify.config.model import Config
 from lithify.datasets.kind import Dataset
+from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import service_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
@@ -111,8 +112,8 @@ class FleetProcess:
         self._stop = threading.Event()
         self._opened: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Dataset] = OrderedDict()
         """By URL and settings of its rule."""
-        self._configs: OrderedDict[frozenset[tuple[str, str]], Config] = OrderedDict()
-        """By settings of a rule."""
+        self._configs: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Config] = OrderedDict()
+        """By pattern and settings of a rule."""
         self._lock = threading.Lock()
         self._due = ToCollect()
         self._has_left = threading.Event()
@@ -145,7 +146,7 @@ class FleetProcess:
             self._run_with(engine, stop)
             return
         rules = self._files().catalog.read().catalog.rules
-        patterns = [rule.pattern for rule in rules]
+        patterns = [rule.pattern for rule in rules if _is_known(rule.pattern)]
         with wiring.spark_engine(self._config, patterns, self._spark, f"fleet {self._url}") as started:
             self._run_with(started, stop)
 
@@ -295,11 +296,13 @@ class FleetProcess:
         )
 
     def _config_of(self, rule: Rule) -> Config:
-        """The settings for datasets of a rule; for all with the same one object."""
-        key = frozenset(rule.settings.items())
+        """The settings for datasets of a rule. `Refused` when it asks for what is not allowed here."""
+        if not rule.settings:
+            return wiring.config_of(rule, self._config, self._url)
+        key = rule.pattern, frozenset(rule.settings.items())
         with self._lock:
             if key not in self._configs:
-                self._configs[key] = wiring.config_of(rule, self._config)
+                self._configs[key] = wiring.config_of(rule, self._config, self._url)
                 if len(self._configs) > MAX_CONFIGS:
                     self._configs.popitem(last=False)
             return self._configs[key]
@@ -500,6 +503,15 @@ class _Threads:
         self._end()
         for thread in self._others:
             thread.join(JOIN_S)
+
+
+def _is_known(pattern: str) -> bool:
+    """Whether there is a kind of such datasets. A rule for another one is a problem of its own."""
+    try:
+        registered_for(pattern)
+    except Refused:
+        return False
+    return True
 
 
 def _recorder() -> Recorder:

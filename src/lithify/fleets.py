@@ -28,7 +28,7 @@ from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.config.model import Config
-from lithify.config.sections import MILLISECONDS, to_text
+from lithify.config.sections import to_text
 from lithify.datasets.registry import all_registered, config_type, registered_for
 from lithify.datasets.waiting import command_waiting
 from lithify.defects import contained
@@ -36,6 +36,7 @@ from lithify.engine.ports import Engine
 from lithify.errors import DatasetNotFound, LithifyError, Refused
 from lithify.events import Observer, ignore
 from lithify.fleet import catalog_changes as changes
+from lithify.fleet.allowed import check_allowed
 from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule, Tenant, check_public
 from lithify.fleet.catalog_files import Numbered
 from lithify.fleet.checks import check_fleet
@@ -58,17 +59,6 @@ from lithify.store.urls import split_scheme
 
 _log = logging.getLogger("lithify")
 READS_AT_ONCE = 16
-_OF_PROCESSES = (
-    "spark",
-    "log",
-    "metrics",
-    "web",
-    "service.worker",
-    "service.embedded_worker",
-    "service.poll_interval",
-    "service.commit_compacted_interval",
-)
-"""Settings that are not of datasets."""
 _NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
 
 
@@ -110,12 +100,13 @@ class Fleet:
         return Numbered(number, self._files.history.at(number))
 
     def status(self) -> FleetStatus:
-        """Who serves it, and what waits in each queue. Writes nothing."""
+        """Who serves it, and what waits in each queue. Writes only what tells the store's time."""
         return fleet_status(self._files, self._clock.now_ms())
 
     def running(self, *, exact: bool = False) -> tuple[tuple[RunningStatus, ...], Mapping[str, LithifyError]]:
         """What runs, as the workers say every ten seconds; with `exact` as the ledgers of all datasets say
-        now, which takes some requests for each. And what could not be asked, by URL. Writes nothing."""
+        now, which takes some requests for each. And what could not be asked, by URL. Writes only what tells
+        the store's time."""
         if not exact:
             return running(self.status()), {}
         found: dict[str, tuple[RunningStatus, ...]] = {}
@@ -136,7 +127,7 @@ class Fleet:
         return tuple(one for url in datasets for one in found.get(url, ())), problems
 
     def check(self) -> list[Finding]:
-        """What is wrong with it, and what to do. Writes nothing."""
+        """What is wrong with it, and what to do. Writes only what tells the store's time."""
         datasets, problems = self.datasets()
         return list(check_fleet(self.status(), datasets, problems))
 
@@ -203,6 +194,7 @@ class Fleet:
             check_public(rule)
             _check_names(rule)
             _check_values(rule)
+            check_allowed(rule, self.url, self._config)
         return self._changed(partial(_added, rules=rules))
 
     def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
@@ -313,7 +305,7 @@ class Fleet:
 
     def _config_of(self, rule: Rule) -> Config:
         """The settings for its datasets."""
-        return wiring.config_of(rule, self._config)
+        return wiring.config_of(rule, self._config, self.url)
 
 
 class ShownFleet(Fleet):
@@ -392,13 +384,6 @@ def _check_names(rule: Rule) -> None:
     others = {kind.load_settings().NAME: kind for kind in all_registered()}
     del others[own.load_settings().NAME]
     for name in rule.settings:
-        given = f"{name.removesuffix(MILLISECONDS)}."
-        of_process = next((part for part in _OF_PROCESSES if given.startswith(f"{part}.")), None)
-        if of_process is not None:
-            raise Refused(
-                f"rule {rule.pattern}: {of_process} is for a process, which has datasets of all rules; give "
-                "it to the processes, in their environment or file"
-            )
         other = others.get(name.partition(".")[0])
         if other is not None:
             raise Refused(
@@ -410,7 +395,7 @@ def _check_names(rule: Rule) -> None:
 def _check_values(rule: Rule) -> None:
     """`Refused` when no dataset could be opened with its settings, or one of them does nothing."""
     try:
-        registered_for(rule.pattern).load().check_settings(wiring.config_of(rule, config_type()()))
+        registered_for(rule.pattern).load().check_settings(wiring.with_settings_of(rule, config_type()()))
     except Refused as error:
         raise Refused(f"rule {rule.pattern}: {error}") from None
 

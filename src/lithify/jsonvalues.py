@@ -25,3 +25,11 @@ def text(value: Any) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"{value!r} has half a character in it") from None
     return value
+
+
+def name(value: Any) -> str:
+    """`ValueError` for what is no text, or no name of one object: with a slash it names another place."""
+    found = text(value)
+    if not found or "/" in found or "\0" in found:
+        raise ValueError(f"{found[:120]!r} is no name")
+    return found

@@ -7,7 +7,9 @@
    is gone.
 3. Who makes a scratch folder first removes those of the same user whose marker is not locked: everything
    but the marker, then the marker, then the folder. A folder without a marker is nobody's to remove.
-4. A process that was started with `lock` keeps the folder as well: nobody removes it while that lives.
+4. Where other users can rename what is in the system's temporary folder, no scratch folder is made: they
+   could put their own in its place (`lithify.permissions`).
+5. A process that was started with `lock` keeps the folder as well: nobody removes it while that lives.
 
 Invariant: nothing is removed that has no marker of ours, belongs to somebody else, is reached through a
 symbolic link, or whose process may be alive. Failures to remove do no harm: the next one tries again.
@@ -25,6 +27,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
+from lithify.errors import Refused
+from lithify.permissions import why_unsafe
+
 PREFIX = "lithify-"
 MARKER = ".lithify-scratch"
 
@@ -33,8 +38,15 @@ class Scratch:
     """A temporary folder of this process. Removed when closed, or when the process ends in order."""
 
     def __init__(self) -> None:
-        remove_abandoned(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        """`Refused` when others could change what is in it."""
+        parent = Path(tempfile.gettempdir())
+        if (why := why_unsafe(parent, may_be_shared=True)) is not None:
+            raise Refused(
+                f"no temporary folder can be made in {parent}: {why}; let TMPDIR name a folder that only "
+                "this user can write, or one with the sticky bit (chmod 1777)"
+            )
+        remove_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:
             lock = _mark(self.path)
         except BaseException:

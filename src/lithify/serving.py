@@ -4,7 +4,9 @@
    or the dataset is none, ends the service before anything is written there. One that is fenced later ends
    for good and says so, and the others go on; the service ends with the last. One whose store is away starts
    when it is back. What else stands in the way of one of several, such as damage, is said once and tried
-   again after growing pauses; from then on that one never ends the others.
+   again after growing pauses; from then on that one never ends the others. One that was made anew at its URL,
+   or restored from a backup, is another dataset: it is opened and coordinated from the start, once it is
+   there, and refused as it would be when the service starts.
 2. One pool of workers works on all of them (`lithify.service.worker_pool`). A worker has the name that is in
    the lease of its dataset's coordinator here, so that whoever starts after a crash takes back at once what
    it held.
@@ -30,7 +32,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lithify import __version__, arguments, wiring
+from lithify import __version__, arguments, events, wiring
 from lithify.client import Dataset as ClientDataset
 from lithify.client import Settings, settled
 from lithify.clock import SystemClock
@@ -39,7 +41,15 @@ from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import Fenced, LithifyError, Refused, StoreUnavailable, Unsupported
+from lithify.errors import (
+    DatasetNotFound,
+    Fenced,
+    LithifyError,
+    Refused,
+    Replaced,
+    StoreUnavailable,
+    Unsupported,
+)
 from lithify.events import Observer, each, ignore
 from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers
@@ -110,6 +120,8 @@ class Service:
         """Opened for a dashboard."""
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
         """`None` for those whose stores are away."""
+        self._gone: set[str] = set()
+        """Those that were deleted, made anew or restored, until they are opened again."""
         self._closing = ExitStack()
         self._engine: Engine | None = engine
         if not self._works:
@@ -237,13 +249,25 @@ class Service:
         )
 
     def _run_one(self, url: str, stop: threading.Event) -> None:
-        found, name, worker = self._awaited(url, stop), wiring.new_name(), None
-        if found is None:
-            return
-        if self._engine is not None:
-            room = wiring.room(self._engine, self._config)
-            worker = wiring.worker(found.dataset, self._engine, self._config, self._observe, name, room=room)
-        self._coordinate(found, name, stop, worker)
+        name = wiring.new_name()
+        while (found := self._awaited(url, stop)) is not None:
+            worker = None
+            if self._engine is not None:
+                room = wiring.room(self._engine, self._config)
+                worker = wiring.worker(
+                    found.dataset, self._engine, self._config, self._observe, name, room=room
+                )
+            try:
+                self._coordinate(found, name, stop, worker)
+                return
+            except Replaced as error:
+                self._made_anew(url, error)
+
+    def _made_anew(self, url: str, error: Replaced) -> None:
+        """Another dataset is in its place, or will be."""
+        self._observe(events.MadeAnew(url, str(error)))
+        self._coordinated[url] = None
+        self._gone.add(url)
 
     def _run_all(self, stop: threading.Event) -> None:
         names = {url: wiring.new_name() for url in self._coordinated}
@@ -296,6 +320,10 @@ class Service:
                     if found is not None:
                         self._coordinate(found, name, stop, None)
                 return
+            except Replaced as error:
+                self._made_anew(url, error)
+                failures, may_refuse = 0, False
+                continue
             except Fenced:
                 raise
             except LithifyError as error:
@@ -334,9 +362,21 @@ class Service:
     def _awaited(self, url: str, stop: threading.Event) -> _Coordinated | None:
         """What is coordinated at `url`, once its store is there; `None` when told to stop before."""
         found = self._coordinated[url]
-        if found is not None:
-            return found
-        return once_back(partial(self._open_both, url), stop, wiring.loop_options(self._config))
+        if found is None:
+            open_it = self._open_new if url in self._gone else self._open_both
+            found = once_back(partial(open_it, url), stop, wiring.loop_options(self._config))
+        self._gone.discard(url)
+        return found
+
+    def _open_new(self, url: str) -> _Coordinated:
+        """Open what is in the place of a dataset that is gone. As long as nothing is there it is waited for,
+        as for a store that is away."""
+        try:
+            found = self._open_both(url)
+            found.dataset.snapshot()
+        except DatasetNotFound as error:
+            raise StoreUnavailable(f"{url} is gone, and waited for: {error}") from error
+        return found
 
     def _open_both(self, url: str) -> _Coordinated:
         dataset = self._open(url)

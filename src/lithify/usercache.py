@@ -4,6 +4,9 @@ What belongs to one version (of Lithify's kernel, of Java, of Spark) is of no us
 gone. Whoever uses such a file or folder marks it by its time of modification; what has not been marked
 for `KEEP_UNUSED_S` is removed. It is renamed first and looked at again, so that a process that begins to
 use it at that moment gets it back; at worst it makes it anew.
+
+What lies there is executed, so a folder that other users could write is not used (`lithify.permissions`):
+each use makes or checks its own, and an `OSError` says why it cannot be.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from lithify.permissions import make_private
 
 CACHE_VARIABLE = "LITHIFY_CACHE_DIR"
 KEEP_UNUSED_S = 30 * 24 * 3600
@@ -38,8 +43,9 @@ def _home() -> Path:
 
 
 def write_atomically(path: Path, data: bytes, mode: int) -> None:
-    """Create or replace a file so that no reader and no crash ever sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Create or replace a file so that no reader and no crash ever sees a part of it. `PermissionError` where
+    other users could write."""
+    make_private(path.parent)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     staged = Path(name)
     try:

@@ -73,6 +73,18 @@ def open_dataset(
     return sharing(opened, shared, SystemClock())
 
 
+def open_to_read(url: str, config: Config) -> Dataset:
+    """The dataset at `url`; whatever would write beside it is refused by its store."""
+    from lithify.clock import SystemClock
+    from lithify.datasets.waiting import command_waiting
+    from lithify.ids import RandomIds
+    from lithify.store.readonly import ReadOnlyStore
+
+    open_kind: Callable[..., Dataset] = registered_for(url).load().open
+    waiting = command_waiting(url, config)
+    return open_kind(url, config, SystemClock(), RandomIds(), ReadOnlyStore, waiting)
+
+
 def _open_dataset(
     url: str,
     config: Config,
@@ -390,8 +402,18 @@ def group_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: I
     return GroupFiles(store, folder, clock, ids)
 
 
-def config_of(rule: Rule, config: Config) -> Config:
-    """The settings for datasets of a rule, on top of those of the process."""
+def config_of(rule: Rule, config: Config, fleet: str) -> Config:
+    """The settings for datasets of a rule, on top of those of the process. `Refused` when the rule asks for
+    what the process does not allow the catalog of the fleet at that URL."""
+    from lithify.fleet.allowed import check_allowed
+
+    found = with_settings_of(rule, config)  # refuses what is no setting
+    check_allowed(rule, fleet, config)
+    return found
+
+
+def with_settings_of(rule: Rule, config: Config) -> Config:
+    """The same, without asking what is allowed."""
     from lithify.config.loading import overlaid
 
     if not rule.settings:

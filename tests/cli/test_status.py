@@ -14,6 +14,7 @@ from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import RandomIds
+from tests.aging import age
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
 from tests.compacting import dataset_at
@@ -87,6 +88,9 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     spec = dataset.encode_spec(proposal.spec)
     dataset.journal.add_failure(Failure(gone, "never worked", 3, 1_600_000_000_000, spec))
 
+    (found,) = invoke_json("status", path)["compactions"]
+    assert found["is_stale"] is False, "whatever the worker's clock says"
+    age(path, 60_000)
     (found,) = invoke_json("status", path)["compactions"]
     assert found["id"] == compaction_id
     assert found["state"] == "running"

@@ -256,8 +256,19 @@ TOGETHER = {
     "kafka.broker_build": "kafka.live=true",
 }
 """The one is nothing without the other."""
-ELSEWHERE = {"log.format", "log.level", "metrics.host", "web.port", "web.host", "web.names", "web.token"}
-"""Below: they need another one, or take effect in a process as a whole. Those of the dashboard: tests/web."""
+ELSEWHERE = {
+    "log.format",
+    "log.level",
+    "metrics.host",
+    "web.port",
+    "web.host",
+    "web.names",
+    "web.token",
+    "fleet.places",
+    "fleet.rules_may_set",
+}
+"""Below: they need another one, or take effect in a process as a whole. Those of the dashboard: tests/web; of
+fleets: tests/fleet/test_hostile_catalogs.py."""
 
 
 def segments(built: Built) -> Any:

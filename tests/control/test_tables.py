@@ -81,7 +81,7 @@ class Set:
         return found.state if found is not None else None
 
     def status(self) -> Status:
-        return status(self.dataset(), self.clock.now_ms(), 30_000)
+        return status(self.dataset(), self.clock, 30_000)
 
     def finish(self) -> None:
         for _ in range(4):

@@ -38,7 +38,7 @@ class AfterMinutes(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
         self._world.clock.advance_s(timeout)
-        self.presences.add(self._world.dataset().coordinator(self._world.clock.now_ms()).presence)
+        self.presences.add(self._world.dataset().coordinator().presence)
         return self.is_set()
 
 

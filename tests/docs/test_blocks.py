@@ -185,7 +185,7 @@ def dnf(words: list[str]) -> None:
 def chmod(words: list[str]) -> None:
     """Of the folder that the lines beside it name as the cache; run it would be another machine's root."""
     *options, folder = words
-    assert options == ["-R", "a+rwX"]
+    assert options == ["-R", "a+rX,go-w"]
     assert any(f"LITHIFY_CACHE_DIR={folder}" in line.split() for _, line in shell()), folder
 
 

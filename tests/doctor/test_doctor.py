@@ -22,6 +22,7 @@ from lithify.datasets.slatedb import checks as database
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import setup, storage
+from lithify.engine.spark import SparkEngine
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
 from lithify.service.status import status
@@ -29,6 +30,7 @@ from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from lithify.testing.engine import Fault, InlineEngine
+from tests.aging import age
 from tests.cli.invoking import invoke, invoke_json
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Put, open_db
@@ -172,6 +174,21 @@ def test_spark_runs_a_task_or_says_why_not() -> None:
 
 
 @pytest.mark.parametrize(
+    ("master", "conf", "severity"),
+    [
+        ("local[1]", {}, Severity.OK),
+        ("local[1]", {"spark.authenticate": "false"}, Severity.WARNING),
+        ("spark://h:1", {}, Severity.WARNING),
+        ("spark://h:1", {"spark.authenticate": "true", "spark.authenticate.secret": "x"}, Severity.OK),
+        ("sc://h:1", {}, Severity.OK),
+    ],
+)
+def test_who_may_talk_to_the_driver(master: str, conf: dict[str, str], severity: Severity) -> None:
+    with SparkEngine(master, conf=conf) as engine:
+        assert setup.check_connections(engine.master, engine.is_open).severity is severity
+
+
+@pytest.mark.parametrize(
     ("lithify", "python", "severity"),
     [
         (__version__, "3.11.4", Severity.OK),
@@ -200,7 +217,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def finder(now_ms: int) -> Callable[[SlateDataset], Status]:
-    return partial(status, now_ms=now_ms, heartbeat_timeout_ms=TIMEOUT_MS)
+    return partial(status, clock=ManualClock(now_ms), heartbeat_timeout_ms=TIMEOUT_MS)
 
 
 def examine(path: Path, now_ms: int | None = None, l0_max_ssts: int = L0_MAX_SSTS) -> list[Finding]:
@@ -245,18 +262,18 @@ def test_nobody_coordinates(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("later_ms", "severity"),
-    [
-        (5_000, Severity.OK),
-        (VALID_MS + 2_000, Severity.PROBLEM),
-        (-3_600_000, Severity.WARNING),  # this machine's clock is behind
-    ],
+    ("later_ms", "severity"), [(5_000, Severity.OK), (VALID_MS + 2_000, Severity.PROBLEM)]
 )
-def test_a_coordinator_that_is_alive_or_was_killed(path: Path, later_ms: int, severity: Severity) -> None:
+@pytest.mark.parametrize("off_ms", [-3_600_000, 0, 3_600_000])
+def test_a_coordinator_that_is_alive_or_was_killed(
+    path: Path, later_ms: int, severity: Severity, off_ms: int
+) -> None:
+    """By the store's clock: this machine's may be an hour off."""
     dataset = dataset_at(path)
     take_epoch(dataset)
     announce(dataset)
-    finding = by_check(examine(path, CLOCK.now_ms() + later_ms))["coordinator"]
+    age(path, later_ms)
+    finding = by_check(examine(path, CLOCK.now_ms() + off_ms))["coordinator"]
     assert finding.severity is severity
     assert "lithify-1" in finding.says
 
@@ -271,12 +288,18 @@ def claimed(at_ms: int) -> Step:
 
 
 @pytest.mark.parametrize(("alive", "severity"), [(True, Severity.WARNING), (False, Severity.PROBLEM)])
-def test_stale_heartbeats(path: Path, alive: bool, severity: Severity) -> None:
+@pytest.mark.parametrize("off_ms", [-3_600_000, 0, 3_600_000])
+def test_stale_heartbeats(path: Path, alive: bool, severity: Severity, off_ms: int) -> None:
+    """By when the ledger with the heartbeat was written: neither the worker's clock nor this machine's plays
+    a part."""
     dataset = dataset_at(path)
-    submitted(dataset, claimed(CLOCK.now_ms() - 31_000))
+    submitted(dataset, claimed(CLOCK.now_ms() - off_ms))
     if alive:
         announce(dataset)
-    found = by_check(examine(path))["heartbeats"]
+    age(path, TIMEOUT_MS - 5_000)
+    assert "heartbeats" not in by_check(examine(path, CLOCK.now_ms() + off_ms))
+    age(path, 6_000)
+    found = by_check(examine(path, CLOCK.now_ms() + off_ms))["heartbeats"]
     assert found.severity is severity
     assert "slow-worker" in found.says
 
@@ -301,9 +324,10 @@ def test_stuck_compactions(
 ) -> None:
     dataset = dataset_at(path)
     submitted(dataset, step)
-    now_ms = CLOCK.now_ms()
-    assert "stuck" not in by_check(examine(path, now_ms + limit_ms - 30_000))
-    found = by_check(examine(path, now_ms + limit_ms + 30_000))["stuck"]
+    age(path, limit_ms - 30_000)
+    assert "stuck" not in by_check(examine(path, CLOCK.now_ms() + 3_600_000))
+    age(path, 60_000)
+    found = by_check(examine(path))["stuck"]
     assert found.severity is Severity.PROBLEM
     assert f"is {state.value} for" in found.says
     assert ("lithify worker" in found.do) == (state is State.SCHEDULED)

@@ -17,6 +17,8 @@ from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.ids import RandomIds
 from lithify.service.status import status
+from lithify.testing import ManualClock
+from tests.aging import age
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import START, append, make_rows, new_catalog, new_table
@@ -36,9 +38,9 @@ def dataset(catalog: SqlCatalog, **properties: str) -> IcebergDataset:
     return dataset_of(table)
 
 
-def examine(dataset: IcebergDataset, later_ms: int = 0) -> dict[str, Finding]:
-    now_ms = a_clock().now_ms() + later_ms
-    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=30_000)
+def examine(dataset: IcebergDataset) -> dict[str, Finding]:
+    now_ms = a_clock().now_ms()
+    find = partial(status, clock=ManualClock(now_ms), heartbeat_timeout_ms=30_000)
     found = check_table(lambda: dataset, find, now_ms)
     return {finding.check: finding for finding in found}
 
@@ -48,7 +50,7 @@ def test_a_sound_table(catalog: SqlCatalog) -> None:
     assert {f.severity for f in examine(sound).values()} == {Severity.OK}
 
 
-def test_what_can_be_wrong(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_be_wrong(catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ill = dataset(catalog, **{"lithify.min-saved-files": "1"})
     assert "the next lithify compact does" in examine(ill)["coordinator"].says
     with ill.load().transaction() as change:
@@ -61,18 +63,22 @@ def test_what_can_be_wrong(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch)
     new: AnyCompaction = Compaction(ids.ulid(now_ms), proposal.spec)
     ill.update_ledger(
         lambda ledger: transitions.claim(
-            transitions.schedule(transitions.submit(ledger, new), new.id), new.id, "slow-worker", now_ms
+            transitions.schedule(transitions.submit(ledger, new), new.id),
+            new.id,
+            "slow-worker",
+            now_ms + 90_000,
         )
     )
     spec = ill.encode_spec(proposal.spec)
     ill.journal.add_failure(Failure(ids.ulid(1), "disk on fire", 5, now_ms, spec))
     ill.journal.add_failure(Failure(ids.ulid(2), "was cancelled", 5, now_ms, spec, is_cancelled=True))
     monkeypatch.setattr(checks, "MAX_VERSIONS", 1)
-    found = examine(ill, 60_000)
+    age(tmp_path, 60_000)
+    found = examine(ill)
     assert "slow-worker" in found["heartbeats"].says
     assert "disk on fire" in found["given up"].says
     assert "versions of the ledger" in found["versions"].says
-    assert "slow-worker" in examine(ill, -60_000)["clocks"].says
+    assert "slow-worker" in found["clocks"].says
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from lithify.engine.settings import (
     driver_settings,
     dynamic_slots,
     is_loopback,
+    is_open,
     java_options,
     launch_environment,
     log_config,
@@ -34,6 +35,7 @@ def settings_of(master: str, preload: str | None = None, **user: str) -> dict[st
         python_path=["/a", "/b"],
         preload=preload,
         user={name.replace("__", "."): value for name, value in user.items()},
+        secret="s" * 64,
     )
 
 
@@ -154,9 +156,45 @@ def test_sockets_are_kept_in_the_sessions_folder_where_their_path_is_short_enoug
 ) -> None:
     folder = Path("/" + "x" * (length - 1))
     settings = driver_settings(
-        "local", "test", cpus=1, folder=folder, java=[], python_path=[], preload=None, user={}
+        "local", "test", cpus=1, folder=folder, java=[], python_path=[], preload=None, user={}, secret=""
     )
     assert ("spark.python.unix.domain.socket.dir" in settings) is expected
+    assert ("spark.python.unix.domain.socket.enabled" in settings) is expected, "they ask for no token"
+
+
+SHUFFLE = {"spark__shuffle__service__enabled": "true"}
+
+
+@pytest.mark.parametrize(
+    ("master", "user", "expected"),
+    [
+        ("local", {}, {"": "true"}),
+        ("local[2]", {}, {"": "true"}),
+        ("local-cluster[1,1,512]", {}, {"": "true", ".secret": "s" * 64}),
+        ("local-cluster[1,1,512]", {"spark__authenticate__secret": "x"}, {"": "true", ".secret": "x"}),
+        ("k8s://https://host", {}, {"": "true"}),
+        ("yarn", {}, {"": "true"}),
+        ("yarn", SHUFFLE, {}),
+        ("yarn", SHUFFLE | {"spark__authenticate": "true"}, {"": "true"}),
+        ("spark://host:7077", {}, {}),
+        ("spark://127.0.0.1:7077", {}, {}),
+        (
+            "spark://host:7077",
+            {"spark__authenticate": "true", "spark__authenticate__secret": "x"},
+            {"": "true", ".secret": "x"},
+        ),
+        ("local", {"spark__authenticate": "false"}, {"": "false"}),
+        ("local-cluster[1,1,512]", {"spark__authenticate": "False"}, {"": "False"}),
+    ],
+)
+def test_connections_are_authenticated_where_that_is_not_the_clusters_to_say(
+    master: str, user: dict[str, str], expected: dict[str, str]
+) -> None:
+    settings = settings_of(master, **user)
+    found = {n.removeprefix("spark.authenticate"): v for n, v in settings.items() if "authenticate" in n}
+    assert found == expected
+    is_on = expected.get("", "").lower() == "true"
+    assert is_open(master, {n.replace("__", "."): v for n, v in user.items()}) is not is_on
 
 
 @pytest.mark.parametrize(

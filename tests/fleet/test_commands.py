@@ -217,12 +217,12 @@ def test_the_same_as_calls(tmp_path: Path) -> None:
 def test_settings_of_a_rule_win_over_those_of_the_process(tmp_path: Path) -> None:
     base = Settings.model_validate({"service": {"max_attempts": 9, "poll_interval": "3s"}})
     rule = Rule("/x", settings={"service.max_attempts": "2", "store_options.aws_region": "x"})
-    found = wiring.config_of(rule, base)
+    found = wiring.config_of(rule, base, "/fleet")
     assert (found.service.max_attempts, found.service.poll_interval) == (2, base.service.poll_interval)
     assert found.store_options == {"aws_region": "x"}
     assert base.store_options == {}
     with pytest.raises(lithify.Refused, match="rule /x"):
-        wiring.config_of(Rule("/x", settings={"service.max_attempts": "no"}), base)
+        wiring.config_of(Rule("/x", settings={"service.max_attempts": "no"}), base, "/fleet")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,8 @@ def test_a_setting_that_could_do_nothing_for_the_datasets_of_a_rule_is_refused(
 
 def test_a_merge_operator_need_not_be_installed_where_a_rule_is_written(fleet: str) -> None:
     given = {"slatedb.merge_operator": "not.here:operator", "slatedb.compression_codec": "zstd"}
-    assert len(lithify.Fleet(fleet).add("/data/*", settings=given).rules) == 1
+    listed = {"fleet.rules_may_set.slatedb.merge_operator": "not.here:operator"}
+    assert len(lithify.Fleet(fleet, settings=listed).add("/data/*", settings=given).rules) == 1
     properties = {"iceberg.properties.granularity": "hour", "service.store_wait": "1m"}
     assert len(lithify.Fleet(fleet).add("iceberg://lake/db.*", settings=properties).rules) == 2
 
@@ -315,7 +316,10 @@ def test_documents_are_as_documented(fleet: str) -> None:
         (lambda fleet: fleet.set_tenant("a\udcff", weight=2), "half a character"),
         (lambda fleet: fleet.add("/x", tenant="a\udcff"), "half a character"),
         (lambda fleet: fleet.add("/x\udcff"), "is no URL"),
-        (lambda fleet: fleet.add("/x", settings={"store_options.region": "a\udcff"}), "half a character"),
+        (
+            lambda fleet: fleet.add("iceberg://l/x", settings={"iceberg.properties.branch": "a\udcff"}),
+            "half a character",
+        ),
         (
             lambda fleet: fleet.add("/x", settings={"store_options": {"region": "x"}}),
             "must be text or a number",
@@ -341,11 +345,11 @@ def test_a_name_that_is_no_utf8_is_refused_on_the_command_line(fleet: str) -> No
 
 
 def test_settings_of_a_rule_may_be_numbers_and_truth_values(fleet: str) -> None:
-    given = {"slatedb.block_size": 4096, "store_options.allow_http": True, "service.max_attempts": "3"}
+    given = {"slatedb.block_size": 4096, "slatedb.enable_trivial_move": True, "service.max_attempts": "3"}
     (rule,) = lithify.Fleet(fleet).add("/x", settings=given).rules
     assert rule.settings == {
         "slatedb.block_size": "4096",
-        "store_options.allow_http": "true",
+        "slatedb.enable_trivial_move": "true",
         "service.max_attempts": "3",
     }
     assert lithify.Fleet(fleet).catalog().catalog.rules == (rule,)
@@ -378,7 +382,7 @@ def test_what_was_added_before_it_was_known_as_a_secret_is_masked_and_does_no_ha
 ) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr("lithify.fleet.catalog_changes.check_public", lambda rule: None)
-        for check in ("check_public", "_check_names", "_check_values"):
+        for check in ("check_public", "check_allowed", "_check_names", "_check_values"):
             earlier.setattr(f"lithify.fleets.{check}", lambda *_: None)
         lithify.Fleet(fleet).add("/x", settings={**dict(SECRETS), "slatedb.block_size": "4096"})
     assert "hunter22" not in invoke("fleet", "list", fleet).stdout

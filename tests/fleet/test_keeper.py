@@ -394,7 +394,7 @@ def test_every_request_may_fail_or_only_seem_to() -> None:
             world.dataset(f"d{n}", 5)
         for party in (world.keeper, world.keeper, world.crew):
             until_it_starts(party)
-        world.run(900)
+        world.run(2700)
         assert set(world.texts().values()) == {1}
         assert world.seen(events.Quarantined), "or nothing has failed"
         assert all(count <= 2 for count in world.committed().values()), "told again where the answer was lost"

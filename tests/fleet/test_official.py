@@ -75,7 +75,8 @@ class Fleet(Play):
         super().__init__()
         self.clock.jump_s(time.time() - self.clock.now_ms() / 1000)
         self.folder = folder
-        self.config = config_type()()
+        listed = {"slatedb.compaction_filter": f"{__name__}:drop_even, {__name__}:drop_odd"}
+        self.config = config_type().model_validate({"fleet": {"rules_may_set": listed}})
         self.change(partial(changes.remove_rules, patterns=[ALL]))
         self.add("*")
 
@@ -93,7 +94,7 @@ class Fleet(Play):
 
     def open(self, url: str, rule: Rule) -> SlateDataset:
         self.opened[url] += 1
-        config = wiring.config_of(rule, self.config)
+        config = wiring.config_of(rule, self.config, str(self.folder))
         return SlateKind().open(url, config, self.clock, self.ids, lambda store: store, Waiting())
 
     def is_compacted(self, path: Path) -> bool:

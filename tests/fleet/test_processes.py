@@ -5,6 +5,7 @@ Work is slow (`tests.fleet.slowly`), so that what is done to a process happens w
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
@@ -36,6 +37,7 @@ COMMON = {
     "LITHIFY_SERVICE__WORKER__HEARTBEAT_INTERVAL": "1s",
     "LITHIFY_SERVICE__WORKER__HEARTBEAT_BYTES": "0",  # work this slow moves no bytes
     "LITHIFY_LOG__FORMAT": "json",
+    "LITHIFY_FLEET__RULES_MAY_SET": json.dumps({"slatedb.compaction_filter": FILTER}),
     "PYTHONPATH": os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH")))),
 }
 
@@ -45,7 +47,8 @@ class World:
 
     def __init__(self, folder: Path, nodes: Nodes) -> None:
         self.folder = folder
-        self.fleet = lithify.Fleet(str(folder / "fleet"))
+        listed = {"fleet.rules_may_set.slatedb.compaction_filter": FILTER}
+        self.fleet = lithify.Fleet(str(folder / "fleet"), settings=listed)
         self.fleet.init()
         self.fleet.add(str(folder / "data" / "*"), settings={"slatedb.compaction_filter": FILTER})
         self._nodes = nodes

@@ -90,6 +90,7 @@ def test_what_was_admitted_under_a_catalog_nobody_can_read_waits(world: Play) ->
     key = join("fleet", "catalog", f"{number:020}.json")
     data = world.memory.get(key)
     treat(world, "a", size="new")
+    world.run(15)  # the keeper goes by that now
     world.memory.put(key, b"{}")
     world.crew()
     world.run(60)

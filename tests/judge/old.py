@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from tests.judge.fixtures.make_old_database import FLUSHES, steps
 
 FIXTURES = Path(__file__).parent / "fixtures"
-OLD_DATABASES = ("slatedb-0.10.0", "slatedb-0.15.0")
-"""Both have manifest format 1; the first has SSTs of format 1."""
+OLD_DATABASES = ("slatedb-0.10.0", "slatedb-0.12.1", "slatedb-0.15.0")
+"""All have manifest format 1; the first has SSTs of format 1, the first two have filters of format 0."""
 _kept: list[TemporaryDirectory[str]] = []
 """Removed when the process ends."""
 

@@ -201,7 +201,14 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
     assert (
         of_db(metrics, "slatedb_compactor_worker_last_heartbeat_ms", worker_id="v") == clock.now_ms() - 2000
     )
-    assert of_db(metrics, "lithify_heartbeat_age_seconds", worker_id="v") == 2
+    assert of_db(metrics, "lithify_heartbeat_age_seconds", worker_id="v") == 0, "its clock plays no part"
+    still = ledger(None, "v", None)
+    metrics.saw_ledger(URL, still)
+    clock.advance_s(5)
+    metrics.saw_ledger(URL, still)
+    assert of_db(metrics, "lithify_heartbeat_age_seconds", worker_id="v") == 5
+    metrics.saw_ledger(URL, ledger(None, "v", None))
+    assert of_db(metrics, "lithify_heartbeat_age_seconds", worker_id="v") == 0
     assert of_db(metrics, "lithify_heartbeat_age_seconds", worker_id="w") is None
 
 

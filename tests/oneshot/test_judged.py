@@ -27,7 +27,6 @@ from tests.judge.official import (
     open_db,
     open_reader,
 )
-from tests.judge.old import OLD_DATABASES, old_database_content, unpack_old_database
 from tests.judge.rows import read_database
 from tests.ledgers import take_epoch
 
@@ -307,17 +306,6 @@ def test_deletes_alone_leave_an_empty_run(path: Path) -> None:
     compact_cleanly(path)
     with open_db(path) as database:
         assert len(database.scan()) == 4
-
-
-@pytest.mark.parametrize("name", OLD_DATABASES)
-def test_databases_of_old_clients_are_compacted_and_read_by_the_new_one(tmp_path: Path, name: str) -> None:
-    path = unpack_old_database(name, tmp_path / "db")
-    result = compact(dataset_at(path), take_over=True)
-    assert (len(result.committed), result.failures) == (1, ())
-    check_state_files(dataset_at(path), path)
-    with open_db(path) as database:
-        assert dict(database.scan()) == old_database_content()
-        assert database.get_many(old_database_content()) == old_database_content()
 
 
 def test_two_segments_in_one_tick_get_different_runs(path: Path) -> None:

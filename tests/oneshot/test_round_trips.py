@@ -71,13 +71,13 @@ def test_round_trips_of_a_first_run(url: str, s3: S3) -> None:
         "GET manifest",  # now it is planned
         "8 × GET rows, PUT lease",  # the epoch is announced; the rows will travel with the task
         "PUT manifest",  # and taken
-        "GET manifest.boundary",
+        "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",  # claimed; said that it was taken
         "GET compactions.boundary, PUT rows",
         "PUT manifest",  # committed
-        "GET manifest.boundary",
+        "GET manifest.boundary, HEAD manifest",
         "PUT compactions",  # completed
-        "GET compactions.boundary, PUT lease",  # resigned
+        "GET compactions.boundary, HEAD compactions, PUT lease",  # resigned
     ]
 
 
@@ -90,13 +90,13 @@ def test_round_trips_of_a_later_run(url: str, s3: S3) -> None:
         "GET compactions, GET lease, GET manifest",
         "9 × GET rows, PUT lease",
         "PUT manifest",
-        "GET manifest.boundary",
+        "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
-        "GET compactions.boundary, PUT rows",
+        "GET compactions.boundary, HEAD compactions, PUT rows",
         "PUT manifest",
-        "GET manifest.boundary",
+        "GET manifest.boundary, HEAD manifest",
         "PUT compactions",
-        "GET compactions.boundary, PUT lease",
+        "GET compactions.boundary, HEAD compactions, PUT lease",
     ]
 
 
@@ -108,7 +108,7 @@ def test_what_is_too_much_to_travel_with_a_task_is_read_by_it(
     assert shown(trips_of(url, s3))[2:8] == [
         "PUT lease",
         "PUT manifest",
-        "GET manifest.boundary",
+        "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
         "GET compactions.boundary, 8 × GET rows",
         "PUT rows",
@@ -136,7 +136,7 @@ def test_what_is_to_be_cut_is_read_while_the_epoch_is_taken(
     assert shown(trips_of(url, s3))[2:7] == [
         "9 × GET rows, PUT lease",  # all indexes, and the stats of the largest SST
         "PUT manifest",
-        "GET manifest.boundary",
+        "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
         "GET compactions.boundary, 8 × GET rows",
     ]

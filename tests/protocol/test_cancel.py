@@ -80,7 +80,7 @@ def test_what_was_cut_off_has_cancelled_nothing(rig: Rig) -> None:
     dataset = rig.dataset()
     (noted,) = dataset.journal.failures()
     assert noted.is_cancelled
-    assert status(dataset, rig.clock.now_ms(), 30_000).failures == ()
+    assert status(dataset, rig.clock, 30_000).failures == ()
     found = control.outcome(dataset, compaction_id)
     assert found is not None
     assert found.state is State.SCHEDULED

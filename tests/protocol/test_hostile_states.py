@@ -76,12 +76,12 @@ def test_a_description_that_no_sst_has(rig: Rig, field: str, value: int) -> None
         assert [c.state for c in rig.ledger.compactions] == [State.FAILED]
     after = rig.dataset().snapshot()
     assert after.trees() == before.trees()
-    found = status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS)
+    found = status.status(rig.dataset(), rig.clock, TIMEOUT_MS)
     assert found.failures
     now_ms = rig.clock.now_ms()
     assert list(
         check_database(
-            rig.dataset(), partial(status.status, now_ms=now_ms, heartbeat_timeout_ms=TIMEOUT_MS), now_ms
+            rig.dataset(), partial(status.status, clock=rig.clock, heartbeat_timeout_ms=TIMEOUT_MS), now_ms
         )
     )
     view.show_manifest(1, after)
@@ -236,11 +236,11 @@ def test_a_heartbeat_from_the_end_of_time(rig: Rig, heartbeat_ms: int) -> None:
     running = replace(rig.only, worker=Owner("w", heartbeat_ms))
     put_into_ledger(rig.dataset(), running)
     rig.clock.advance_s(20)
-    assert status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS).compactions
+    assert status.status(rig.dataset(), rig.clock, TIMEOUT_MS).compactions
     now_ms = rig.clock.now_ms()
     assert list(
         check_database(
-            rig.dataset(), partial(status.status, now_ms=now_ms, heartbeat_timeout_ms=TIMEOUT_MS), now_ms
+            rig.dataset(), partial(status.status, clock=rig.clock, heartbeat_timeout_ms=TIMEOUT_MS), now_ms
         )
     )
     worker.tick()
@@ -268,7 +268,7 @@ def test_an_old_ledger_that_is_damaged(rig: Rig) -> None:
     first, second, _ = dataset.ledger_ids()
     for version, data in ((first, b"\0\2junk"), (second, b"\0\x09")):
         dataset.store.put(f"{dataset.paths.compactions_folder}/{version:020}.compactions", data)
-    (shown,) = status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS).compactions
+    (shown,) = status.status(rig.dataset(), rig.clock, TIMEOUT_MS).compactions
     assert shown.id == rig.only.id
     assert control.outcome(rig.dataset(), RandomIds().ulid(1)) is None
 

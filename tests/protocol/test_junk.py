@@ -150,7 +150,7 @@ def test_looking_at_many_running_ones_lists_once(segmented: Rig) -> None:
         stores.append(CountingStore(store))
         return stores[-1]
 
-    found = status.status(segmented.dataset(counting), segmented.clock.now_ms(), TIMEOUT_MS)
+    found = status.status(segmented.dataset(counting), segmented.clock, TIMEOUT_MS)
     assert len(found.compactions) == 400
     assert sum(stores[-1].requests.values()) < 40
 

@@ -21,8 +21,8 @@ DONE = RangeState(True, 10)
 OPEN = RangeState(False, 0)
 
 
-def running(age_ms: int = 0) -> Compaction[Any, Any, Any]:
-    return Compaction(ID, "spec", State.RUNNING, worker=Worker("w", NOW_MS - age_ms))
+def running() -> Compaction[Any, Any, Any]:
+    return Compaction(ID, "spec", State.RUNNING, worker=Worker("w", NOW_MS))
 
 
 def moving(index: int, bytes_read: int, name: str = "w") -> Movement:
@@ -84,29 +84,42 @@ def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compaction", "attempts", "alive", "waits_for"),
+    ("compaction", "silent_ms", "attempts", "alive", "waits_for"),
     [
-        (Compaction(ID, "s"), 0, True, "the coordinator's next look"),
-        (Compaction(ID, "s"), 0, False, "a coordinator; none is running"),
-        (Compaction(ID, "s"), 0, None, "the coordinator; whether one is running cannot be seen"),
-        (Compaction(ID, "s", State.SCHEDULED), 0, True, "a free worker to claim it"),
+        (Compaction(ID, "s"), 0, 0, True, "the coordinator's next look"),
+        (Compaction(ID, "s"), 0, 0, False, "a coordinator; none is running"),
+        (Compaction(ID, "s"), 0, 0, None, "the coordinator; whether one is running cannot be seen"),
+        (Compaction(ID, "s", State.SCHEDULED), 0, 0, True, "a free worker to claim it"),
         (
             Compaction(ID, "s", State.SCHEDULED),
+            0,
             2,
             True,
             "a free worker to claim it after 2 failed attempts",
         ),
-        (Compaction(ID, "s", State.COMPACTED), 0, False, "a coordinator; none is running"),
-        (running(TIMEOUT_MS), 0, True, ""),
-        (running(TIMEOUT_MS + 1), 0, True, "its silent worker to be given up by the coordinator's next look"),
-        (replace(running(), worker=None), 0, False, "its silent worker to be given up by a coordinator"),
+        (Compaction(ID, "s", State.COMPACTED), 0, 0, False, "a coordinator; none is running"),
+        (running(), TIMEOUT_MS, 0, True, ""),
+        (
+            running(),
+            TIMEOUT_MS + 1,
+            0,
+            True,
+            "its silent worker to be given up by the coordinator's next look",
+        ),
+        (running(), None, 0, True, ""),
+        (replace(running(), worker=None), 0, 0, False, "its silent worker to be given up by a coordinator"),
     ],
 )
 def test_what_it_waits_for(
-    compaction: Compaction[Any, Any, Any], attempts: int, alive: bool | None, waits_for: str
+    compaction: Compaction[Any, Any, Any],
+    silent_ms: int | None,
+    attempts: int,
+    alive: bool | None,
+    waits_for: str,
 ) -> None:
     tries = tuple(Attempt("w", f"reason {n}", n) for n in range(attempts))
-    found = status_of(compaction, Known(1000, attempts=tries), alive)
+    heard_ms = None if silent_ms is None else NOW_MS - silent_ms
+    found = status_of(compaction, Known(1000, attempts=tries, heard_ms=heard_ms), alive)
     assert found.waits_for.startswith(waits_for)
     assert bool(found.waits_for) == bool(waits_for)
     assert found.attempts == attempts

@@ -18,7 +18,10 @@ from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
 from lithify.ids import RandomIds, Ulid, ulid_ms
-from lithify.testing import ManualClock
+from lithify.service.status import status
+from lithify.store.metered import Verb
+from lithify.store.readonly import ReadOnlyStore
+from lithify.testing import CountingStore, ManualClock
 from lithify.testing.memory import MemoryStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.trees import EMPTY, MB, Mint
@@ -40,8 +43,6 @@ ANNOUNCED = Lease("lithify-1", taken=6, taking=Taking(7, 2, "00" * 16))
         (7, ASKED, LEASE_MS, Presence.LOST, False),
         (7, replace(LEASE, is_ended=True), 0, Presence.STOPPED, False),
         (7, LEASE, VALID_MS, Presence.LOST, False),
-        (7, LEASE, -LEASE_MS, Presence.ALIVE, True),
-        (7, LEASE, -LEASE_MS - 1, Presence.UNCLEAR, None),
         (8, LEASE, 0, Presence.FOREIGN, None),
         (6, LEASE, 0, Presence.FOREIGN, None),
         (1, None, 0, Presence.FOREIGN, None),
@@ -59,9 +60,48 @@ def test_which_coordinator(
     dataset = SlateDataset(store, "db", clock, RandomIds())
     if lease is not None:
         dataset.lease.write(lease, None)
-    found = dataset.coordinator(NOW_MS + later_ms)
+    clock.advance_s(later_ms / 1000)
+    found = dataset.coordinator()
     assert found.presence is presence
     assert found.is_alive is is_alive
+
+
+@pytest.mark.parametrize("off_s", [-3600, 0, 3600])
+@pytest.mark.parametrize(
+    ("later_ms", "presence"), [(VALID_MS - 1, Presence.ALIVE), (VALID_MS, Presence.LOST)]
+)
+def test_the_readers_clock_plays_no_part_in_who_is_alive(
+    off_s: int, later_ms: int, presence: Presence
+) -> None:
+    """Only the store's clock does."""
+    clock, readers = ManualClock(NOW_MS), ManualClock(NOW_MS + off_s * 1000)
+    store = MemoryStore(clock)
+    store.create(f"db/manifest/{1:020}.manifest", encode_manifest(replace(EMPTY, compactor_epoch=7)))
+    SlateDataset(store, "db", clock, RandomIds()).lease.write(LEASE, None)
+    clock.advance_s(later_ms / 1000)
+    assert SlateDataset(store, "db", readers, RandomIds()).coordinator().presence is presence
+
+
+def test_a_reader_that_may_not_write_is_told_that_it_cannot_be_seen() -> None:
+    clock = ManualClock(NOW_MS)
+    store = MemoryStore(clock)
+    store.create(f"db/manifest/{1:020}.manifest", encode_manifest(replace(EMPTY, compactor_epoch=7)))
+    SlateDataset(store, "db", clock, RandomIds()).lease.write(LEASE, None)
+    found = SlateDataset(ReadOnlyStore(store), "db", clock, RandomIds()).coordinator()
+    assert (found.presence, found.is_alive) == (Presence.UNCLEAR, None)
+
+
+def test_nothing_is_written_to_ask_the_time_where_nobody_may_be_alive() -> None:
+    clock = ManualClock(NOW_MS)
+    memory = MemoryStore(clock)
+    memory.create(f"db/manifest/{1:020}.manifest", encode_manifest(replace(EMPTY, compactor_epoch=7)))
+    store = CountingStore(memory)
+    SlateDataset(store, "db", clock, RandomIds()).coordinator()
+    SlateDataset(store, "db", clock, RandomIds()).lease.write(replace(LEASE, is_ended=True), None)
+    store.reset()
+    found = status(SlateDataset(store, "db", clock, RandomIds()), clock, 30_000)
+    assert found.coordinator.presence is Presence.STOPPED
+    assert not store.requests[Verb.PUT]
 
 
 def flushed(count: int, every_ms: int, compacted: int = 0) -> Tree:

@@ -8,12 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
+from lithify.clock import Clock
 from lithify.errors import CorruptObject, ObjectNotFound, Refused, StoreError, StoreUnavailable
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.versions import (
+    FRESH_S,
     MAX_LOOKUPS,
     MAX_TRUSTED_LOOKS,
     MAX_UPDATE_TRIES,
+    Bond,
     Counts,
     Version,
     VersionConflict,
@@ -33,8 +36,8 @@ from lithify.testing import (
 BOUNDARY = "db/gc/manifest.boundary"
 
 
-def open_files(store: ObjectStore) -> VersionedFiles:
-    return VersionedFiles(store, "db/manifest", ".manifest", BOUNDARY)
+def open_files(store: ObjectStore, clock: Clock | None = None, bond: Bond | None = None) -> VersionedFiles:
+    return VersionedFiles(store, "db/manifest", ".manifest", BOUNDARY, clock=clock, bond=bond)
 
 
 def publish_many(files: VersionedFiles, count: int) -> Version:
@@ -270,7 +273,7 @@ def test_what_cannot_be_decoded_is_read_anew_and_nothing_else() -> None:
 
 def test_versions_that_can_never_be_read_end_the_search() -> None:
     class Ghost(WrappedStore):
-        def get(self, key: str) -> bytes:
+        def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
             raise ObjectNotFound(key)
 
     inner = MemoryStore()
@@ -364,10 +367,10 @@ def test_requests_of_a_cold_search() -> None:
     ("passed", "expected"),
     [
         (0, {Verb.GET: 1}),
-        (1, {Verb.GET: 3}),
-        (3, {Verb.GET: 5}),
-        (4, {Verb.GET: 6, Verb.LIST: 1}),
-        (50, {Verb.GET: 6, Verb.LIST: 1}),
+        (1, {Verb.GET: 3, Verb.HEAD: 1}),
+        (3, {Verb.GET: 5, Verb.HEAD: 1}),
+        (4, {Verb.GET: 6, Verb.LIST: 1, Verb.HEAD: 1}),
+        (50, {Verb.GET: 6, Verb.LIST: 1, Verb.HEAD: 1}),
     ],
 )
 def test_requests_of_a_warm_search(passed: int, expected: dict[Verb, int]) -> None:
@@ -383,8 +386,18 @@ def test_requests_of_a_publication() -> None:
     store = CountingStore(MemoryStore())
     files = open_files(store)
     base = publish_many(files, 1)
-    assert counted(store, lambda: files.publish(base, b"next")) == {Verb.PUT: 1, Verb.GET: 1}
+    # Beside the boundary it is looked for what was built on.
+    assert counted(store, lambda: files.publish(base, b"next")) == {Verb.PUT: 1, Verb.GET: 1, Verb.HEAD: 1}
     assert counted(store, files.latest) == {Verb.GET: 1}
+
+
+def test_requests_of_a_publication_on_what_was_seen_long_ago() -> None:
+    store, clock = CountingStore(MemoryStore()), ManualClock()
+    files = open_files(store, clock)
+    base = publish_many(files, 1)
+    clock.advance_s(FRESH_S)
+    publish = lambda: files.publish(base, b"next")  # noqa: E731
+    assert counted(store, publish) == {Verb.PUT: 1, Verb.GET: 1, Verb.HEAD: 2}
 
 
 def test_requests_of_searches_without_news() -> None:
@@ -396,8 +409,8 @@ def test_requests_of_searches_without_news() -> None:
         for _ in range(2 * MAX_TRUSTED_LOOKS):
             files.latest()
 
-    assert counted(store, look_often) == {Verb.GET: 2 * MAX_TRUSTED_LOOKS + 2}
-    assert counted(store, files.confirmed) == {Verb.GET: 2}
+    assert counted(store, look_often) == {Verb.GET: 2 * MAX_TRUSTED_LOOKS + 2, Verb.HEAD: 2}
+    assert counted(store, files.confirmed) == {Verb.GET: 2, Verb.HEAD: 1}
 
 
 def test_requests_of_an_update_by_who_knows_the_latest_version() -> None:
@@ -405,7 +418,7 @@ def test_requests_of_an_update_by_who_knows_the_latest_version() -> None:
     files = open_files(store)
     publish_many(files, 1)
     update = lambda: files.update(append(b"+"), ManualClock(), random.Random(0))  # noqa: E731
-    assert counted(store, update) == {Verb.PUT: 1, Verb.GET: 1}
+    assert counted(store, update) == {Verb.PUT: 1, Verb.GET: 1, Verb.HEAD: 1}
 
 
 def test_that_there_is_no_version_is_remembered() -> None:

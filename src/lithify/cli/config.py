@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import load_settings
 from lithify.config.sizes import Bytes, format_size
+from lithify.views.consoles import print_text, standard_error, write_document
 
 if TYPE_CHECKING:
     from lithify.config.loading import Setting
@@ -52,12 +52,14 @@ def config_show(
         from lithify.config.model import options
 
         for warning in loaded.warnings:
-            print(f"Warning: {warning}", file=sys.stderr)
+            print_text(standard_error(), warning, lead="Warning: ")
         shown = [s for s in loaded.settings() if not changed or s.name in loaded.origins]
         if as_json:
             print_json([{"name": s.name, "value": s.value, "from": s.origin} for s in shown])
             return
-        print(as_toml(shown, {option.name: option.description for option in options(type(loaded.config))}))
+        write_document(
+            as_toml(shown, {option.name: option.description for option in options(type(loaded.config))})
+        )
 
 
 def as_toml(settings: Iterable[Setting], help_of: Mapping[str, str]) -> str:

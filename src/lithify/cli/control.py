@@ -15,7 +15,7 @@ from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.errors import Refused
 from lithify.views import text
-from lithify.views.consoles import standard_error
+from lithify.views.consoles import standard_error, write_line
 
 if TYPE_CHECKING:
     from lithify.client import Job
@@ -89,7 +89,7 @@ def cancel(
             print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
             return
         for compaction_id in wanted:
-            print(f"{compaction_id} cancelled")
+            write_line(f"{compaction_id} cancelled")
         _say(f"The planner leaves these sources alone for {text.duration(pause_ms)}.")
 
 
@@ -154,9 +154,9 @@ def wait(
             )
         else:
             for o in ended:
-                print(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
+                write_line(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
             if not ended:
-                print("No compaction is under way.")
+                write_line("No compaction is under way.")
         from lithify.compaction.model import State
 
         if any(o.state is State.FAILED for o in ended):
@@ -224,7 +224,7 @@ def _report(job: Job, as_json: bool) -> None:
         print_json({"submitted": job.ids, "coordinator_is_alive": is_alive, "notes": job.notes})
         return
     for compaction_id in job.ids:
-        print(compaction_id)
+        write_line(compaction_id)
     for note in job.notes:
         _say(note)
     url = job.dataset.url

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
@@ -17,6 +16,7 @@ from lithify.cli.settings import settings
 from lithify.datasets.registry import registered_for
 from lithify.views import text
 from lithify.views.consoles import standard_output
+from lithify.views.tables import cell
 
 if TYPE_CHECKING:
     from lithify.compaction.finding import Finding
@@ -78,6 +78,7 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
     if spark:
         with wiring.spark_engine(config, [url or ""]) as engine:
             yield setup.check_spark(engine, engine.master)
+            yield setup.check_connections(engine.master, engine.is_open)
     if url is None:
         return
     yield from _examine_dataset(url, config, read_only)
@@ -95,8 +96,8 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
 
     clock, kind = SystemClock(), registered_for(url).load()
     now_ms, timeout_ms = clock.now_ms(), wiring.heartbeat_timeout_ms(config)
-    open_dataset = partial(wiring.open_dataset, url, config)
-    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=timeout_ms)
+    open_dataset = partial(wiring.open_to_read if read_only else wiring.open_dataset, url, config)
+    find = partial(status, clock=clock, heartbeat_timeout_ms=timeout_ms)
     found = list(kind.check(open_dataset, find, config, now_ms))
     yield from found
     if not read_only and found[0].severity is Severity.OK:
@@ -112,9 +113,9 @@ def print_findings(findings: list[Finding]) -> None:
     table.add_column(overflow="fold")
     for f in findings[: text.MAX_SHOWN]:
         colour = _COLOURS[f.severity.value]
-        table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, escape(text.short_ids(f.says)))
+        table.add_row(cell(f.severity.value, colour), cell(f.check), cell(text.short_ids(f.says)))
         if f.do:
-            table.add_row("", "", f"→ {escape(f.do)}")
+            table.add_row("", "", cell(f"→ {f.do}"))
     console = standard_output()
     console.print(table, highlight=False)
     text.print_rest(console, len(findings), "findings")

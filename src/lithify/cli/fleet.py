@@ -270,7 +270,7 @@ def status(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Say who serves a fleet, and what waits in each queue. Writes nothing."""
+    """Say who serves a fleet, and what waits in each queue. Writes only what tells the store's time."""
     run(fleet, as_json, config, sets, store_option, _status)
 
 
@@ -282,7 +282,10 @@ def workers(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Show the workers of a fleet, for which queues they work, and how busy they are. Writes nothing."""
+    """Show the workers of a fleet, for which queues they work, and how busy they are.
+
+    Writes only what tells the store's time.
+    """
 
     def ask(opened: Fleet) -> Shown:
         from lithify.fleet.view import show_workers
@@ -304,7 +307,7 @@ def running(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Show what a fleet's workers are working on. Writes nothing."""
+    """Show what a fleet's workers are working on. Writes only what tells the store's time."""
 
     def ask(opened: Fleet) -> Shown:
         from lithify.fleet.view import show_running
@@ -322,7 +325,7 @@ def doctor(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Say what is wrong with a fleet, and what to do. Writes nothing.
+    """Say what is wrong with a fleet, and what to do. Writes only what tells the store's time.
 
     Exit code 0 when there is no problem (warnings are none), 10 otherwise.
     """

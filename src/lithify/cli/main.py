@@ -44,6 +44,7 @@ from lithify.cli.warming_up import warm_up
 from lithify.cli.web import web
 from lithify.observe.logs import set_up_logs
 from lithify.observe.secrets import concealed
+from lithify.views.consoles import write_line
 
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 """Typer has no public name for it."""
@@ -119,7 +120,7 @@ app.add_typer(config_app, name="config", rich_help_panel=LOOK)
 
 def _version(value: bool) -> None:
     if value:
-        print(f"lithify {__version__}")
+        write_line(f"lithify {__version__}")
         raise typer.Exit
 
 

@@ -122,7 +122,7 @@ def show(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Show all queues, and what waits in each. Writes nothing."""
+    """Show all queues, and what waits in each. Writes only what tells the store's time."""
 
     def ask(opened: Fleet) -> Shown:
         from lithify.fleet.view import show_queues
@@ -142,7 +142,7 @@ def info(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Show one queue, and what may be claimed in it. Writes nothing."""
+    """Show one queue, and what may be claimed in it. Writes only what tells the store's time."""
 
     def ask(opened: Fleet) -> Shown:
         from lithify.fleet.view import show_queue

@@ -8,13 +8,18 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
-from rich.markup import escape
 
 from lithify.cli.termination import Terminated, interrupted_by_sigterm
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 from lithify.observe.secrets import concealed
-from lithify.views.consoles import flush_output, standard_error, standard_output
+from lithify.views.consoles import (
+    flush_output,
+    print_text,
+    standard_error,
+    standard_output,
+    write_document,
+)
 
 if TYPE_CHECKING:
     from lithify.views.blocks import Shown
@@ -41,7 +46,7 @@ def pairs(options: list[str] | None) -> dict[str, str]:
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2))
+    write_document(json.dumps(document, indent=2))
 
 
 def print_shown(shown: Shown, as_json: bool) -> None:
@@ -85,5 +90,5 @@ def print_error(kind: str, text: str, as_json: bool) -> None:
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:
     text = concealed(str(error))[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
     print_error(type(error).__name__, text, as_json)
-    standard_error().print(f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    print_text(standard_error(), text, lead=f"{type(error).__name__}: ", style="red")
     raise typer.Exit(error.exit_code) from error

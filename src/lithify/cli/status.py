@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.status_view import show_status
+from lithify.printable import printable
 from lithify.views import text
 from lithify.views.blocks import Alarm, Table, columns
-from lithify.views.consoles import standard_output
+from lithify.views.consoles import standard_output, write_document
 from lithify.views.drawing import draw
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ def status(
     *,
     given: Given,
 ) -> None:
-    """Say what runs, what waits and why, how far it is, and when the writer would stall. Writes nothing.
+    """Say what runs, what waits and why, how far it is, and when the writer would stall.
 
+    Writes nothing, but while something is under way an empty object by which the store tells its time.
     The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
     with (--set slatedb.l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
     awaits compaction, is compacted, skipped or deferred. With --watch and --json, each look is one line.
@@ -84,13 +86,14 @@ def _watch(look: Callable[[], Status], as_json: bool) -> None:
     while True:
         found = look()
         if as_json:
-            print(json.dumps(show_status(found).document), flush=True)
+            write_document(json.dumps(show_status(found).document), at_once=True)
         else:
-            with console.capture() as shown:
+            with console:  # written at once, so that a terminal does not flicker
+                if console.is_terminal:
+                    console.clear()
                 print_status(console, found)
-            if console.is_terminal:
-                console.clear()
-            console.out(shown.get() if console.is_terminal else f"{shown.get()}\n", end="", highlight=False)
+                if not console.is_terminal:
+                    console.line()
         time.sleep(WATCH_INTERVAL_S)
 
 
@@ -98,8 +101,9 @@ def print_status(console: Console, found: Status) -> None:
     """Tables for people."""
     coordinator = found.coordinator
     holder = f" ({text.short_ids(coordinator.holder)})" if coordinator.holder is not None else ""
-    console.print(f"[bold]{escape(found.url)}[/]", highlight=False, soft_wrap=True)
-    console.print(f"Coordinator: {coordinator.says}, epoch {coordinator.epoch}{holder}", highlight=False)
+    console.print(Text(printable(found.url), "bold"), highlight=False, soft_wrap=True)
+    said = f"Coordinator: {coordinator.says}, epoch {coordinator.epoch}{holder}"
+    console.print(said, highlight=False, markup=False)
     draw(console, show_status(found).blocks)
     if found.compactions:
         _print_compactions(console, found)
@@ -120,7 +124,8 @@ def print_status(console: Console, found: Status) -> None:
             continue
         tries = f" after {failure.attempts} attempts" if failure.attempts else ""
         name = text.short_id(failure.compaction)
-        console.print(f"[red]Given up[/] {ago} ago: {name}{tries}: {escape(failure.reason)}", highlight=False)
+        said = printable(f" {ago} ago: {name}{tries}: {failure.reason}")
+        console.print(Text.assemble(("Given up", "red"), said), highlight=False)
 
 
 def _print_compactions(console: Console, found: Status) -> None:

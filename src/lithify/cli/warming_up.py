@@ -7,6 +7,7 @@ import os
 from lithify.cli.running import errors
 from lithify.datasets.registry import all_registered
 from lithify.usercache import cache_folder
+from lithify.views.consoles import write_line
 
 
 def warm_up() -> None:
@@ -25,10 +26,10 @@ def warm_up() -> None:
 
         for kind in all_registered():
             if kind.warm_up:
-                print(f"{kind.plural} …", flush=True)
+                write_line(f"{kind.plural} …", at_once=True)
                 warm_up_kind(kind)
         folder = cache_folder(os.environ)
         if all(kind.is_warmed_up(os.environ) for kind in all_registered()):
-            print(f"Compiled code is kept in {folder}.")
+            write_line(f"Compiled code is kept in {folder}.")
         else:
-            print(f"Nothing can be kept in {folder}: it is compiled in every process.")
+            write_line(f"Nothing can be kept in {folder}: it is compiled in every process.")

@@ -4,7 +4,8 @@
    might be compacted may wait for the next run, of those who compact now and then (`lithify compact`).
 2. No compaction stays in a state longer than its owner needs to see it.
 3. None has been given up.
-4. Clocks that wrote times into the dataset do not run ahead of this machine's.
+   Ages are differences of the store's times: where the store does not tell what time it is, nothing is said.
+4. Clocks that wrote times into the dataset do not run ahead of the store's.
 5. Old versions do not pile up.
 """
 
@@ -56,9 +57,9 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
     elif coordinator.presence is Presence.UNCLEAR:
         yield warning(
             check,
-            f"whether the coordinator {coordinator.holder} is alive cannot be seen: by the store's clock its "
-            "sign of life is from the future",
-            "set this machine's clock (NTP)",
+            f"whether the coordinator {coordinator.holder} is alive cannot be seen: the store tells its time "
+            "by what is written, and nothing may be written here",
+            "ask as a user with the right to write in Lithify's own folder, and without --read-only",
         )
     elif found.compactions:
         yield problem(check, "compactions are under way, and no coordinator is running", start)
@@ -91,7 +92,7 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
                 f"start a coordinator, which takes it back: lithify run {found.url}",
             )
     stay_ms = found.at_ms - (c.since_ms if c.since_ms is not None else found.at_ms)
-    if stay_ms > MAX_STAY_MS.get(c.state, stay_ms):
+    if found.store_ms is not None and stay_ms > MAX_STAY_MS.get(c.state, stay_ms):
         yield problem(
             "stuck",
             f"compaction {c.id} is {c.state.value} for {stay_ms // 1000} s and waits for {c.waits_for}",
@@ -127,15 +128,17 @@ def heartbeats(ledger: AnyLedger | None) -> Iterator[tuple[int, str]]:
             yield compaction.worker.last_heartbeat_ms, f"worker {compaction.worker.id}"
 
 
-def check_clocks(written: Iterable[tuple[int, str]], now_ms: int) -> Finding:
-    """Whether somebody's clock is ahead of this machine's: `written` are times, and whose they are."""
+def check_clocks(written: Iterable[tuple[int, str]], store_ms: int | None, now_ms: int) -> Finding:
+    """Check that no clock is ahead of the store's, or where that one does not tell its time of this
+    machine's: `written` are times, and whose they are."""
     latest_ms, who = max(written, default=(0, ""))
-    ahead_ms = latest_ms - now_ms
+    whose = "this machine's" if store_ms is None else "the store's"
+    ahead_ms = latest_ms - (now_ms if store_ms is None else store_ms)
     if ahead_ms <= MAX_AHEAD_MS:
         return ok("clocks", "no heartbeat and no data is from the future")
     return warning(
         "clocks",
-        f"the clock of {who} is {ahead_ms / 1000:.0f} s ahead of this machine's",
+        f"the clock of {who} is {ahead_ms / 1000:.0f} s ahead of {whose}",
         "synchronise both (NTP): a dead worker whose clock is ahead is noticed too late, and garbage is "
         "kept too long",
     )

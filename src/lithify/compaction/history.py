@@ -31,6 +31,11 @@ class History(Protocol):
         from the start."""
         ...
 
+    def heard(self, compaction: AnyCompaction) -> Arrival | None:
+        """When its present worker was last heard, or that it was not later than then: the first known version
+        with the sign of life that it has now."""
+        ...
+
     def last_entry(self, compaction_id: Ulid) -> AnyCompaction | None:
         """The compaction as the newest version that names it has it."""
         ...

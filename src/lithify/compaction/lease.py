@@ -101,15 +101,20 @@ class Lease:
     taken: int | None = None
     """The newest epoch known to have been taken by a Lithify process."""
     taking: Taking | None = None
-    """What the holder was about to take when it wrote this."""
+    """What the holder was about to take when it wrote this, or has taken (`taken`)."""
     challenger: str | None = None
     """The process that asks whether the holder is alive; all else stands as the holder wrote it."""
 
-    def proves(self, epoch: int, has_taken: Callable[[Taking], bool]) -> bool:
-        """Whether `epoch` was taken by Lithify; `has_taken` looks whether a version has its mark."""
+    def proves(
+        self, epoch: int, has_taken: Callable[[Taking], bool], may_have_taken: Callable[[Taking], bool]
+    ) -> bool:
+        """Whether `epoch` was taken by Lithify; `has_taken` looks whether a version has its mark. A lease may
+        have been left behind by another dataset in the same place: `may_have_taken` tells what is known of
+        that without a look."""
+        taking = self.taking
         if self.taken == epoch:
-            return True
-        return self.taking is not None and self.taking.epoch == epoch and has_taken(self.taking)
+            return taking is None or taking.epoch != epoch or may_have_taken(taking)
+        return taking is not None and taking.epoch == epoch and has_taken(taking)
 
     def unasked(self) -> Lease:
         """As the holder wrote it."""
@@ -168,18 +173,21 @@ def without_lease(epoch: int) -> CoordinatorStatus:
     return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
 
 
-def judge_lease(epoch: int, lease: Lease, written_ms: int, now_ms: int) -> CoordinatorStatus:
-    """What one look at a lease tells of Lithify's coordinator, which took `epoch`."""
+def judge_lease(
+    epoch: int, lease: Lease, written_ms: int, now_ms: Callable[[], int | None]
+) -> CoordinatorStatus:
+    """Return what one look at a lease tells of Lithify's coordinator, which took `epoch`. Both times are of
+    one clock, the store's; `now_ms` is asked only where the answer depends on it, and gives `None` where the
+    store does not tell its time here."""
     if lease.is_ended:
         return CoordinatorStatus(Presence.STOPPED, epoch, lease.holder)
     # Asking is writing too, though not by the holder.
     ends_ms = written_ms + (VALID_MS if lease.challenger is None else LEASE_MS)
-    if now_ms >= ends_ms:
-        presence = Presence.LOST
-    elif now_ms >= written_ms - LEASE_MS:
-        presence = Presence.ALIVE
-    else:
+    asked_ms = now_ms()
+    if asked_ms is None:
         presence = Presence.UNCLEAR
+    else:
+        presence = Presence.LOST if asked_ms >= ends_ms else Presence.ALIVE
     return CoordinatorStatus(presence, epoch, lease.holder, ends_ms)
 
 

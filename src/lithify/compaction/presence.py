@@ -13,7 +13,7 @@ class Presence(Enum):
     ALIVE = "Lithify's, alive"
     STOPPED = "Lithify's, stopped"
     LOST = "Lithify's, silent: killed, or hanging"
-    UNCLEAR = "Lithify's; the store's clock is ahead of this machine's, so nothing tells whether it is alive"
+    UNCLEAR = "Lithify's; whether it is alive cannot be seen from here"
     FOREIGN = "another system's, if its process is still open"
 
 

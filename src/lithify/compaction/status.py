@@ -53,6 +53,9 @@ class Known:
     stay: Stay | None = None
     first_progress: Stay | None = None
     """When the present worker recorded ranges first."""
+    heard_ms: int | None = None
+    """When the present worker was last heard, by the clock that wrote the ledger's versions, not the
+    worker's; `None` when that is not known."""
     movements: Mapping[str, Movement] | None = None
     attempts: tuple[Attempt, ...] = ()
 
@@ -98,6 +101,7 @@ class Status:
 
     url: str
     at_ms: int
+    """By the store's clock where that was asked (`store_ms`), else by this machine's."""
     snapshot: Any
     """The latest committed state."""
     coordinator: CoordinatorStatus
@@ -110,6 +114,9 @@ class Status:
     """Compactions that were given up, oldest first."""
     retained: Retained | None = None
     """What of its past it keeps; `None` where its kind keeps none that Lithify could let go."""
+    store_ms: int | None = None
+    """The time by the store's clock, which the times in `compactions` are of. `None` where nothing is under
+    way, or the store does not tell its time: then the difference of those and `at_ms` tells nothing."""
 
     @property
     def stall_ms(self) -> int | None:
@@ -121,14 +128,18 @@ def describe(
     compaction: AnyCompaction,
     unit: str,
     known: Known,
-    now_ms: int,
+    now_ms: int | None,
     heartbeat_timeout_ms: int,
     coordinator_alive: bool | None,
 ) -> CompactionStatus:
-    """How `compaction` stands. `coordinator_alive` is `None` when that cannot be known."""
+    """How `compaction` stands. `now_ms` is by the clock of the times in `known`, `None` when that one cannot
+    be asked; `coordinator_alive` is `None` when that cannot be known."""
     owner = compaction.worker if compaction.state is State.RUNNING else None
-    age_ms = max(now_ms - owner.last_heartbeat_ms, 0) if owner is not None else None
-    is_stale = compaction.state is State.RUNNING and (age_ms is None or age_ms > heartbeat_timeout_ms)
+    age_ms = None
+    if owner is not None and known.heard_ms is not None and now_ms is not None:
+        age_ms = max(now_ms - known.heard_ms, 0)
+    is_silent = age_ms is not None and age_ms > heartbeat_timeout_ms
+    is_stale = compaction.state is State.RUNNING and (owner is None or is_silent)
     done = _done_bytes(known.cost_bytes, known.ranges, known.movements or {})
     if compaction.state is State.COMPACTED:
         done = known.cost_bytes
@@ -187,8 +198,8 @@ def _range_shares(known: Known) -> tuple[float, ...]:
     return tuple(round(bytes_done / share, 4) for bytes_done in done)
 
 
-def _bytes_per_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int) -> float | None:
-    if compaction.state is not State.RUNNING:
+def _bytes_per_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int | None) -> float | None:
+    if compaction.state is not State.RUNNING or now_ms is None:
         return None
     for start in (known.first_progress, known.stay):
         if start is None:

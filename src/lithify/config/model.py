@@ -32,6 +32,9 @@ ENV_PREFIX = "LITHIFY_"
 ENV_DELIMITER = "__"
 _OF_PLACE = "#"
 """Between the URL and the name of an option that is not for all; no URL of a dataset has one."""
+STORE_OPTIONS = "store_options"
+"""The table of them in the settings."""
+_BEFORE_STORE = re.compile(r"^[a-z]+\+(?=[a-z0-9]+:)")
 
 SectionT = TypeVar("SectionT", bound=OwnSection)
 
@@ -86,6 +89,14 @@ class ServiceSettings(OwnSection):
         },
         **{f"compactor_options.worker.{name}": f"worker.{name}" for name in WorkerSettings.model_fields},
     }
+
+    OF_DATASETS: ClassVar = (
+        "worker_heartbeat_timeout",
+        "max_attempts",
+        "collect_garbage",
+        "store_wait",
+        "keep_history",
+    )
 
     poll_interval: PositiveDuration = Field(
         default=timedelta(seconds=5), description="How often an idle coordinator looks"
@@ -188,6 +199,21 @@ class WebSettings(Section):
     )
 
 
+class FleetSettings(Section):
+    """What the catalog of a fleet may ask of a process that serves it. Others may write the catalog."""
+
+    places: str = Field(
+        default="",
+        description="URLs at or below which a fleet's rules may name datasets, separated by commas; empty: "
+        "anywhere in stores, and on this machine when the fleet is on it too",
+    )
+    rules_may_set: Texts = Field(
+        default_factory=dict,
+        description="Settings that name code, a place or a host, and the values that rules may give them, "
+        "separated by commas (*: any)",
+    )
+
+
 class Config(BaseModel):
     """The settings that all kinds share; `config_type` adds theirs. Frozen; made by `load`."""
 
@@ -203,6 +229,7 @@ class Config(BaseModel):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     web: WebSettings = WebSettings()
+    fleet: FleetSettings = FleetSettings()
 
     @field_validator("store_options")
     @classmethod
@@ -225,11 +252,8 @@ class Config(BaseModel):
             place, _, name = key.rpartition(_OF_PLACE)
             places.setdefault(place.rstrip("/"), {})[name] = value
         chosen = places.pop("", {})
-        url = unquote(url)
-        of_store = re.sub(r"^[a-z]+\+(?=[a-z0-9]+:)", "", url)
         for place in sorted(places, key=len):
-            is_in = unquote(place) + "/"
-            if f"{url}/".startswith(is_in) or f"{of_store}/".startswith(is_in):
+            if lies_in(url, place):
                 chosen |= places[place]
         return chosen
 
@@ -237,6 +261,17 @@ class Config(BaseModel):
         """The section of one kind: as set, or its defaults where the settings were made without it."""
         found = getattr(self, section.NAME, None)
         return found if isinstance(found, section) else section()
+
+
+def lies_in(url: str, place: str) -> bool:
+    """Whether a URL, or that of the store in it (`kafka+s3://…`), is at or below another one."""
+    url, below = unquote(url), unquote(place.rstrip("/")) + "/"
+    return any(f"{one}/".startswith(below) for one in (url, url_of_store(url)))
+
+
+def url_of_store(url: str) -> str:
+    """The URL as a store has it: without what a kind puts before it."""
+    return _BEFORE_STORE.sub("", url)
 
 
 @cache

@@ -83,6 +83,11 @@ class OwnSection(Section):
     FORMERLY: ClassVar[Mapping[str, str]] = {}
     """Dotted names that settings had, and those they have now, within the section. What is below one of these
     went with it."""
+    OF_DATASETS: ClassVar[tuple[str, ...]] = ()
+    """The settings, and the tables of settings, that the rule of a fleet may give: those that say how a
+    dataset is treated, and name no code, no place and no host. Others may write a fleet's rules."""
+    HOOKS: ClassVar[frozenset[str]] = frozenset()
+    """The settings that name a function of the user's, as `package.module:function`."""
 
 
 class CollectionSettings(Section):

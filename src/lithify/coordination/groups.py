@@ -92,7 +92,7 @@ class GroupFiles:
         self._rng = rng if rng is not None else random.Random()
         self._decoded: tuple[Version, Group] | None = None
         self.files = VersionedFiles(
-            store, join(folder, "group"), _SUFFIX, join(folder, "group.boundary"), ids
+            store, join(folder, "group"), _SUFFIX, join(folder, "group.boundary"), ids, clock=clock
         )
 
     def read(self) -> Group:

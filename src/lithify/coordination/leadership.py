@@ -41,6 +41,9 @@ and then:
 - It proves a newer epoch: `Fenced`. It only announces one: its author is given one look's time to take it
   or to die, because what he takes could not be proved once his announcement is gone. Then it is written
   over.
+- It is gone: somebody has removed it, with the dataset or without it. If the dataset is still the one that is
+  led, it is written anew; else `Replaced`. Where another says that it has taken the very same epoch, it is of
+  a dataset in the place of this one: `Replaced`.
 - It is an older coordinator's, of one who resigned, or no lease: write over it. To announce, only a lease
   whose holder was found dead, or has resigned since, may be written over; any other has a live author.
 
@@ -82,7 +85,14 @@ from lithify.compaction.lease import (
     Permit,
     Taking,
 )
-from lithify.errors import CoordinatorAlive, Fenced, LithifyError, PreconditionFailed, StoreError
+from lithify.errors import (
+    CoordinatorAlive,
+    Fenced,
+    LithifyError,
+    PreconditionFailed,
+    Replaced,
+    StoreError,
+)
 from lithify.ids import Ids
 from lithify.store import together
 
@@ -137,6 +147,15 @@ class Led(Protocol):
     def has_taken(self, taking: Taking) -> bool:
         """Whether the version that was announced is there with its mark: its author took the epoch. False
         too when it has been collected since."""
+        ...
+
+    def may_have_taken(self, taking: Taking) -> bool:
+        """Whether it can have been this dataset in which an epoch was taken, without a request: another may
+        have been in its place when a lease was written that was left behind."""
+        ...
+
+    def confirm(self) -> None:
+        """Make sure that this is still the dataset that was opened; `Replaced` when it is not."""
         ...
 
 
@@ -209,7 +228,9 @@ class Leadership:
                 raise CoordinatorAlive(reason)
             if not has_asked and (lease is None or not is_dead(lease.holder)):
                 found = self._watch(found)
-        is_lithifys = lease is not None and lease.proves(epoch, self._dataset.has_taken)
+        is_lithifys = lease is not None and lease.proves(
+            epoch, self._dataset.has_taken, self._dataset.may_have_taken
+        )
         announced = Lease(self.holder, taken=epoch if is_lithifys else None)
         last = found.lease if found is not None else None
         self._etag = found.etag if found is not None else None
@@ -240,7 +261,8 @@ class Leadership:
     def _say(self, taken: int) -> None:
         """Say in the lease which epoch was taken."""
         with suppress(StoreError):  # the first renewal says it again
-            said = Lease(self.holder, self._renewals, taken=taken)
+            taking = self._lease.taking if self._lease is not None else None
+            said = Lease(self.holder, self._renewals, taken=taken, taking=taking)
             self._is_said = self._write(said, self._may_renew_over)
 
     def _wait_until_said(self) -> None:
@@ -311,9 +333,12 @@ class Leadership:
 
     # Writing
 
-    def _write(self, lease: Lease, may_write_over: Callable[[Lease | None], bool]) -> bool:
+    def _write(
+        self, lease: Lease, may_write_over: Callable[[Lease | None], bool], *, begins: bool = True
+    ) -> bool:
         """Write `lease`, with a number of its own. Whether it was written: another's, which has been written
-        since this process looked last, stays if it may not be written over."""
+        since this process looked last, stays if it may not be written over. Where the lease that was there
+        is gone, one begins again if it is still the same dataset, and only if `begins`."""
         self._lease = lease = replace(lease, renewals=self._renewals + 1)
         etag = self._etag
         for _ in range(MAX_WRITES):
@@ -323,7 +348,11 @@ class Leadership:
             except PreconditionFailed:
                 found = self._dataset.lease.read()
                 etag = found.etag if found is not None else None
+                if found is None and not begins:
+                    return False
                 if found is None:
+                    if self._is_announced:
+                        self._dataset.confirm()
                     continue
                 if found.lease != lease:
                     if not may_write_over(found.lease):
@@ -357,7 +386,12 @@ class Leadership:
         mine, taking = taken or 0, other.taking
         is_newer = taking is not None and taking.epoch > mine
         newest = other.taken or 0
-        if taking is not None and is_newer and self._dataset.has_taken(taking):
+        if newest == mine > 0 and not is_newer:
+            raise Replaced(
+                f"{other.holder} says that it has taken epoch {mine} of {self._dataset.url}, the same one as "
+                "this process: the dataset was made anew or restored from a backup"
+            )
+        if taking is not None and is_newer and newest <= mine and self._dataset.has_taken(taking):
             newest = taking.epoch
         if newest > mine:
             raise Fenced(f"another coordinator has taken over (epoch {newest}, mine was {mine}); stopping")
@@ -379,10 +413,14 @@ class Leadership:
                 if found is None or found.lease is None or found.lease.holder != self.holder:
                     return
                 self._etag = found.etag
-            if lease.taking is not None and self._dataset.has_taken(lease.taking):  # it failed only then
-                lease = replace(lease, taken=lease.taking.epoch, taking=None)
+            taking = lease.taking
+            is_open = taking is not None and taking.epoch != lease.taken
+            if taking is not None and is_open and self._dataset.has_taken(taking):  # it failed only then
+                lease = replace(lease, taken=taking.epoch)
             self._write(
-                replace(lease, is_ended=True), lambda other: other is not None and other.holder == self.holder
+                replace(lease, is_ended=True),
+                lambda other: other is not None and other.holder == self.holder,
+                begins=False,
             )
         except StoreError as error:
             _log.error(

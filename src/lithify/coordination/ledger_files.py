@@ -20,7 +20,7 @@ from lithify.errors import Fenced, Refused
 from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import Change, Counts, Version, VersionedFiles
+from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles
 
 SUFFIX = ".json"
 
@@ -39,6 +39,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         clock: Clock,
         ids: Ids,
         rng: random.Random,
+        bond: Bond | None = None,
     ) -> None:
         self._url = url
         self._store = store
@@ -47,7 +48,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         self._ids = ids
         self._rng = rng
         self._folder = folder
-        self.files = self._files()
+        self.files = self._files(bond)
         self._decoded: tuple[int, Ledger[SpecT, RangeT, OutputT]] | None = None
         self._tries = Tries()
 
@@ -59,13 +60,20 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     def stored(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The newest ledger in the store, found without what was seen before: a process whose ledger was
         removed may go on from it, and another one begin anew."""
-        files = self._files()
+        files = self._files(bond=None)
         version = files.confirmed()
         return None if version is None else files.decode(version, self._format.decode)
 
-    def _files(self) -> VersionedFiles:
-        boundary = join(self._folder, "ledger.boundary")
-        return VersionedFiles(self._store, join(self._folder, "ledger"), SUFFIX, boundary, self._ids)
+    def _files(self, bond: Bond | None) -> VersionedFiles:
+        return VersionedFiles(
+            self._store,
+            join(self._folder, "ledger"),
+            SUFFIX,
+            join(self._folder, "ledger.boundary"),
+            self._ids,
+            clock=self._clock,
+            bond=bond,
+        )
 
     def known(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The ledger as it was read or published last, without a request if it was."""

@@ -46,18 +46,31 @@ class LedgerHistory:
             compaction.id, lambda entry: _is_same_stay(entry, compaction) and entry.progress is not None
         )
 
+    def heard(self, compaction: AnyCompaction) -> Arrival | None:
+        """When its present worker was last heard, or that it was not later than then."""
+        first = self._begin_of_stretch(compaction.id, lambda entry: entry.worker == compaction.worker)
+        return None if first is None else self._arrival(first, compaction.id)
+
     def _first_of(self, compaction_id: Ulid, holds: Callable[[AnyCompaction], bool]) -> Arrival | None:
         """The first version of those up to the latest in which `holds` is true."""
+
+        first = self._begin_of_stretch(compaction_id, holds)
+        if first is None or (first == 0 and not self._is_first(0)):
+            return None  # it may have begun in a version that is gone
+        return self._arrival(first, compaction_id)
+
+    def _begin_of_stretch(self, compaction_id: Ulid, holds: Callable[[AnyCompaction], bool]) -> int | None:
+        """The index of the first version, of those that are there, from which on `holds` is true."""
 
         def holds_at(index: int) -> bool:
             entry = self._entry(index, compaction_id)
             return entry is not None and holds(entry)
 
-        first = _first_of_the_last(holds_at, len(self._versions))
-        if first is None or (first == 0 and not self._is_first(0)):
-            return None  # it may have begun in a version that is gone
-        entry = self._entry(first, compaction_id)
-        return Arrival(self._at_ms(first), entry) if entry is not None else None
+        return _first_of_the_last(holds_at, len(self._versions))
+
+    def _arrival(self, index: int, compaction_id: Ulid) -> Arrival | None:
+        entry = self._entry(index, compaction_id)
+        return Arrival(self._at_ms(index), entry) if entry is not None else None
 
     def last_entry(self, compaction_id: Ulid) -> AnyCompaction | None:
         """The compaction as the newest version that names it has it."""

@@ -34,7 +34,7 @@ class ThresholdFiles:
         self, store: ObjectStore, folder: str, clock: Clock, ids: Ids, rng: random.Random | None = None
     ) -> None:
         self.files = VersionedFiles(
-            store, join(folder, "watermark"), _SUFFIX, join(folder, "watermark.boundary"), ids
+            store, join(folder, "watermark"), _SUFFIX, join(folder, "watermark.boundary"), ids, clock=clock
         )
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()

@@ -99,8 +99,14 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """What is still known of the ledger's past."""
         ...
 
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
-        """Which coordinator the dataset has, and whether it is alive."""
+    def store_ms(self) -> int | None:
+        """Return what time it is by the clock that lease, ledger and `history` go by, the store's; `None`
+        where the store does not tell. It tells by the time of an object that is written, so this writes an
+        empty one of Lithify's own, at most once a minute."""
+        ...
+
+    def coordinator(self) -> CoordinatorStatus:
+        """Which coordinator the dataset has, and whether it is alive, by `store_ms`."""
         ...
 
     def backlog(self, snapshot: SnapshotT, now_ms: int) -> tuple[Backlog, ...]:
@@ -113,9 +119,7 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         (pure)."""
         return None
 
-    def retained(
-        self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], now_ms: int
-    ) -> Retained | None:
+    def retained(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
         """The same, and who needs it, in a few small requests however large the dataset is. What is damaged
         of that is told and is no error."""
         return None
@@ -327,7 +331,7 @@ class Kind(Protocol[DatasetT]):
         now_ms: int,
     ) -> Iterator[Finding]:
         """What is wrong with a dataset, and with the settings for it. The first finding says whether there is
-        a sound one at all. Writes nothing."""
+        a sound one at all. Writes nothing but what tells the store's time (`Dataset.store_ms`)."""
         ...
 
     def collector(

@@ -17,9 +17,11 @@ from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset, SnapshotT
 from lithify.ids import Ids
+from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.times import StoreTime
 from lithify.store.together import both
-from lithify.store.versions import Counts
+from lithify.store.versions import Bond, Counts
 
 FRESH_S = 5.0
 """So long what a coordinator has found before it takes the epoch counts as just found."""
@@ -46,9 +48,14 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self._ids = ids
         self._rng = rng
         self._format = format
-        self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng)
+        self._bond = Bond()
+        """Of all that is only of use with the ledger that is there."""
+        self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng, self._bond)
         self._journal = ObjectJournal(store, folder, clock, ids)
         self._lease = ObjectLease(store, folder)
+        self.time_key = join(folder, "now")
+        """An object for asking the store what time it is."""
+        self._store_time = StoreTime(store, self.time_key, clock)
         self._looked_s = float("-inf")
         """When `epoch` was read last."""
 
@@ -115,9 +122,19 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
     def has_taken(self, taking: Taking) -> bool:
         return self._ledger.has_taken(taking)
 
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+    def may_have_taken(self, taking: Taking) -> bool:
+        """Its ledger and its lease lie in one folder."""
+        return True
+
+    def confirm(self) -> None:
+        both(self.snapshot, self._ledger.files.confirmed)
+
+    def store_ms(self) -> int | None:
+        return self._store_time.now_ms()
+
+    def coordinator(self) -> CoordinatorStatus:
         ledger, found = self.ledger(), self._lease.read()
         epoch = 0 if ledger is None else ledger.epoch
         if found is None or found.lease is None:
             return without_lease(epoch)
-        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
+        return judge_lease(epoch, found.lease, found.written_ms, self.store_ms)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import tempfile
 from collections.abc import Mapping
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from lithify import __version__
-from lithify.compaction.finding import Finding, ok, problem
+from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.datasets.registry import all_registered
 from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
 from lithify.engine.versions import installed_version, newest_java
 from lithify.errors import EngineError, LithifyError, Refused
+from lithify.permissions import make_private
 from lithify.usercache import CACHE_VARIABLE, cache_folder
 
 SPARK_TIMEOUT_S = 300.0
@@ -55,14 +57,19 @@ def check_cache(environ: Mapping[str, str]) -> Finding:
     """The cache folder, where compiled code goes."""
     folder = cache_folder(environ)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder, may_be_shared=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        if all(kind.is_warmed_up(environ) for kind in all_registered()):
+            return ok("cache", f"compiled code is read from {folder}")
+        is_unsafe = error.errno == errno.EPERM
         return problem(
             "cache",
-            f"the cache folder {folder} cannot be written: {error.strerror or error}",
-            f"set {CACHE_VARIABLE} to a folder that can be; without one, code is compiled in every process",
+            f"the cache folder {folder} cannot be {'used' if is_unsafe else 'written'}: "
+            f"{error.strerror or error}",
+            f"set {CACHE_VARIABLE} to a folder that only this user can write; without one, code is compiled "
+            "in every process",
         )
     return ok("cache", f"compiled code is kept in {folder}")
 
@@ -88,6 +95,18 @@ def check_spark(engine: Engine, master: str, python: str | None = None) -> Findi
             "Lithify and Python on every worker (or name their Python with PYSPARK_PYTHON)",
         )
     return judge_task(facts, here, master)
+
+
+def check_connections(master: str, is_open: bool) -> Finding:
+    """Who may talk to the driver."""
+    if not is_open:
+        return ok("connections", f"the driver at {master} talks to processes of its own application alone")
+    return warning(
+        "connections",
+        f"the driver at {master} authenticates nobody: whoever reaches its ports can run code as this user",
+        "set spark.authenticate and spark.authenticate.secret alike for the master, its workers and Lithify, "
+        "or let nobody else reach them",
+    )
 
 
 def judge_task(facts: TaskFacts, python: str, master: str) -> Finding:

@@ -5,7 +5,7 @@ With a probe object under `lithify/doctor/`, which is removed again:
 1. It can be created, and creating it once more is refused (create-if-absent): else two coordinators
    could both publish the same version, and one commit would be lost.
 2. An overwrite with a wrong etag is refused: leases, holds, groups and garbage collection rest on it.
-3. The store's clock and this machine's agree: status judges heartbeats and leases by it.
+3. The store's clock and this machine's agree. Leases, heartbeats and members are judged by the store's alone.
 4. It can be deleted. So are probes that a doctor who was killed has left behind, an hour later.
 """
 
@@ -105,7 +105,7 @@ def _check_clock(store: ObjectStore, key: str, clock: Clock) -> Finding:
     return warning(
         "clock",
         f"this machine's clock is {skew_ms / 1000:.1f} s {word} the store's",
-        "synchronise it (NTP): `lithify status` judges heartbeats and leases by it; beside SlateDB's "
+        "synchronise it (NTP): ids and times of what is written here are off by as much; beside SlateDB's "
         "coordinator, a worker whose clock is behind by more than the heartbeat timeout loses its work",
     )
 

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 from lithify.engine.java import Java
+from lithify.permissions import why_unsafe
 from lithify.usercache import mark_used, remove_unused, write_atomically
 
 RETRY_AFTER_S = 24 * 3600
@@ -36,8 +37,12 @@ def archive_path(cache: Path, java: Java, spark_home: Path, spark_version: str) 
 
 
 def existing(path: Path) -> Path | None:
-    """The archive, if it is there; from now on it counts as used."""
-    if not path.is_file():
+    """The archive, if it is there; from now on it counts as used. One that other users could have written is
+    none: it is code that the JVM runs."""
+    try:
+        if not path.is_file() or why_unsafe(path) is not None:
+            return None
+    except OSError:
         return None
     mark_used(path)
     return path

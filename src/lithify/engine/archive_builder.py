@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lithify.engine.classic import open_classic
 from lithify.engine.task import Limits, encode_request
+from lithify.permissions import make_private
 from lithify.scratch import Scratch
 
 _DUMP_LIMIT_S = 300
@@ -27,7 +28,7 @@ def build(path: Path) -> None:
     with Scratch() as scratch:
         classes = scratch.path / "classes"
         java_home, class_path = _record(classes)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         for left_behind in path.parent.glob(f"{path.stem}.*.staged"):
             left_behind.unlink(missing_ok=True)
         staged = path.with_suffix(f".{os.getpid()}.staged")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import sys
 import threading
 import warnings
@@ -35,6 +36,7 @@ from lithify.errors import EngineError
 from lithify.scratch import Scratch
 from lithify.usercache import cache_folder
 
+SECRET_BYTES = 32
 _CHUNK_BYTES = 64 * 1024
 
 _process_lock = threading.Lock()
@@ -186,6 +188,7 @@ class ClassicSession:
             python_path=[str(entry) for entry in map(Path, sys.path) if entry.exists()],
             preload=preload,
             user=user,
+            secret=secrets.token_hex(SECRET_BYTES),
         )
 
     @contextlib.contextmanager

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lithify.errors import EngineError
+from lithify.permissions import check_private
 from lithify.usercache import write_atomically
 
 MIN_JAVA_MAJOR = 17
@@ -167,11 +168,12 @@ def _shim_home(java: Java, cache: Path) -> Path:
     ).encode()
     path = home / "bin" / "java"
     try:
+        check_private(path)
         if not path.is_file() or path.read_bytes() != script:
             write_atomically(path, script, 0o755)
     except OSError as error:
         raise EngineError(
-            f"cannot write {path}, which Spark needs to run on Java {java.version}: {error}; "
-            "set LITHIFY_CACHE_DIR to a folder that can be written, or JAVA_HOME to a full JDK"
+            f"cannot write {path}, which Spark needs to run on Java {java.version}: {error}; set "
+            "LITHIFY_CACHE_DIR to a folder that only this user can write, or JAVA_HOME to a full JDK"
         ) from error
     return home

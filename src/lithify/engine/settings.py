@@ -7,7 +7,10 @@
    cluster is, because its executors must reach the driver.
 4. Clusters get short heartbeats, so that the task of a frozen executor is retried after seconds.
    Local masters keep Spark's, because there a pause of the machine would look like a lost executor.
-5. What the user set wins over all of this, key by key.
+5. A driver listens on ports where a message is a Java object, which runs code while it is read. So
+   connections have to be authenticated (`authentication`), and PySpark's own are sockets in the session's
+   private folder, or ports with a token where there is none.
+6. What the user set wins over all of this, key by key.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from lithify.redaction import SPARK_REGEX
 DEFAULT_ATTEMPTS = 4
 DAEMON_MODULE = "lithify.engine.daemon"
 PRELOAD_VARIABLE = "LITHIFY_PRELOAD"
+AUTHENTICATE = "spark.authenticate"
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 JVM_OPTIONS = frozenset({DRIVER_OPTIONS, "spark.driver.defaultJavaOptions"})
 """Settings with options of the driver's JVM."""
@@ -109,7 +113,7 @@ def dynamic_slots(conf: Mapping[str, str]) -> int | None:
 
 
 def _is_dynamic(conf: Mapping[str, str]) -> bool:
-    return conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
+    return _is_true(conf.get("spark.dynamicAllocation.enabled", ""))
 
 
 def usable_cpus() -> int:
@@ -128,6 +132,34 @@ def parse_cpu_quota(text: str) -> int | None:
     if not (quota.isdigit() and period.isdigit() and int(period)):
         return None
     return -(-int(quota) // int(period))
+
+
+def authentication(master: str, user: Mapping[str, str], secret: str) -> dict[str, str]:
+    """Settings by which Spark refuses to talk to processes that do not belong to the application. For a local
+    master, Kubernetes and YARN Spark makes a secret of its own and hands it to executors; for a cluster in
+    this JVM it has to be given one, `secret`. Two clusters are their operator's to decide about: a standalone
+    one, whose master and workers must have the same secret as all applications, and YARN with an external
+    shuffle service, which must be told to authenticate as well."""
+    if AUTHENTICATE in user and not _is_true(user[AUTHENTICATE]):
+        return {}
+    if master.startswith("local-cluster"):
+        return {AUTHENTICATE: "true", f"{AUTHENTICATE}.secret": secret}
+    if master.startswith(("local", "k8s:")):
+        return {AUTHENTICATE: "true"}
+    if master.startswith("yarn") and not _is_true(user.get("spark.shuffle.service.enabled", "")):
+        return {AUTHENTICATE: "true"}
+    return {}
+
+
+def is_open(master: str, user: Mapping[str, str]) -> bool:
+    """Whether everybody who reaches the driver's ports can run code in it."""
+    if is_connect(master):
+        return False  # the server is somebody else's
+    return not _is_true((authentication(master, user, "") | dict(user)).get(AUTHENTICATE, ""))
+
+
+def _is_true(value: str) -> bool:
+    return value.strip().lower() == "true"
 
 
 def java_options(log_config: Path, error_file: Path, archive: Path | None) -> list[str]:
@@ -152,10 +184,11 @@ def driver_settings(
     python_path: list[str],
     preload: str | None,
     user: Mapping[str, str],
+    secret: str,
 ) -> dict[str, str]:
     """All settings of a classic session. `folder` is private to it; `java` are the JVM's options;
     `python_path` is where local tasks import from; `preload` names a function that Python worker
-    daemons call before they fork workers."""
+    daemons call before they fork workers; `secret` is known to nobody yet."""
     local = parse_local(master, cpus)
     settings = {
         "spark.master": local.url if local else master,
@@ -166,7 +199,6 @@ def driver_settings(
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.python.daemon.module": DAEMON_MODULE,
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.task.killTimeout": "100ms",
         "spark.redaction.regex": SPARK_REGEX,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
@@ -178,7 +210,8 @@ def driver_settings(
     if master.startswith("local"):
         settings["spark.local.dir"] = str(folder)
         if len(bytes(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
-            # Else the sockets stay behind in the system's temporary folder.
+            # They ask for no token, so they must lie where no other user can come.
+            settings["spark.python.unix.domain.socket.enabled"] = "true"
             settings["spark.python.unix.domain.socket.dir"] = str(folder)
         settings[_EXECUTOR_ENVIRONMENT + "PYTHONPATH"] = os.pathsep.join(python_path)
     else:
@@ -187,7 +220,7 @@ def driver_settings(
             "spark.network.timeout": "15s",
             "spark.network.timeoutInterval": "3s",
         }
-    return settings | dict(user)
+    return settings | authentication(master, user, secret) | dict(user)
 
 
 def launch_environment(

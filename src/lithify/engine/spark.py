@@ -113,6 +113,8 @@ class SparkEngine:
         if spark is not None:
             self._open = self._check = partial(given_session, spark)
             local = None
+        self.is_open = spark is None and settings.is_open(master, both)
+        """Whether everybody who reaches the ports of a driver of ours can run code in it."""
         if slots is None:
             slots = local.cores if local else settings.dynamic_slots({MASTER: master, **both})
         self._slots = slots

@@ -17,7 +17,7 @@ from typing import Any
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.jsonvalues import UNDECODABLE, name, text, whole_number
 from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.rings import MAX_RINGS, Ring, added, ring_of, unheard
 from lithify.store import together
@@ -98,7 +98,7 @@ def _decode(data: bytes) -> tuple[Ring, ...]:
 def _ring(fields: Any) -> Ring:
     return Ring(
         id=text(fields["id"]),
-        board=text(fields["board"]),
+        board=name(fields["board"]),
         workers=tuple(map(text, fields["workers"])),
         is_open=fields["is_open"] is True,
         idle_workers=whole_number(fields["idle_workers"], most=_MOST),

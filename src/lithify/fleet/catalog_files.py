@@ -6,6 +6,8 @@
 2. Members *follow* the catalog: they read the next number now and then. One that does not decode, or that
    does not hold, is reported and changes nothing: a member goes on with the last good one until a better
    comes.
+3. A fleet that was made anew at its URL, or whose catalog was restored from a backup, has another history:
+   its newest version is followed whatever its number is, and nothing counts as admitted under an older one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from functools import partial
 
 from lithify.clock import Clock
 from lithify.coordination.readable import readable
-from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, Unsupported
+from lithify.errors import (
+    CorruptObject,
+    DatasetNotFound,
+    LithifyError,
+    Refused,
+    Replaced,
+    Unsupported,
+)
 from lithify.fleet.catalog import Catalog
 from lithify.fleet.catalog_changes import CatalogChange
 from lithify.fleet.catalog_documents import decode, encode
@@ -50,12 +59,14 @@ class CatalogFiles:
     ) -> None:
         self._url = url
         self.versions = VersionedFiles(
-            store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids
+            store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids, clock=clock
         )
         """All that are there, for who asks for an older one (`lithify.fleet.catalog_history`)."""
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
-        self._decoded: Numbered | None = None
+        self._decoded: tuple[Version, Numbered] | None = None
+        self.replacements = 0
+        """How often it was found that another history is there."""
 
     def create(self, first: Catalog) -> Numbered:
         """Make the fleet. `Refused` when there is one."""
@@ -72,7 +83,11 @@ class CatalogFiles:
     def read(self, *, is_sure: bool = True) -> Numbered:
         """The latest one; for who looks again and again it need not be quite sure. `DatasetNotFound` when
         there is no fleet, `CorruptObject` and `Unsupported` when it cannot be used."""
-        return self._published(self.versions.confirmed() if is_sure else self.versions.latest())
+        try:
+            return self._published(self.versions.confirmed() if is_sure else self.versions.latest())
+        except Replaced:
+            self.replacements += 1
+            return self._published(self.versions.confirmed())
 
     def update(self, change: CatalogChange) -> Numbered:
         """Publish what `change` makes of the latest, unless that is the same; what is the latest then."""
@@ -84,7 +99,7 @@ class CatalogFiles:
 
         # For who has not looked for so long that what it had seen is gone: else what it takes for the latest
         # may have nothing to change.
-        self.versions.confirmed()
+        self.read()
         return self._published(self.versions.update(apply, self._clock, self._rng))
 
     def _encoded(self, catalog: Catalog) -> bytes:
@@ -99,9 +114,9 @@ class CatalogFiles:
         return self._decode(version)
 
     def _decode(self, version: Version) -> Numbered:
-        if self._decoded is None or self._decoded.number != version.id:
-            self._decoded = Numbered(version.id, self.versions.decode(version, decode))
-        return self._decoded
+        if self._decoded is None or self._decoded[0] != version:
+            self._decoded = version, Numbered(version.id, self.versions.decode(version, decode))
+        return self._decoded[1]
 
 
 class FollowedCatalog:
@@ -112,11 +127,15 @@ class FollowedCatalog:
         self.now = files.read()
         self.problem: LithifyError | None = None
         """What is wrong with the latest one, if it is not the one that is followed."""
+        self.was_replaced = False
+        """Whether the last look has found another history."""
+        self._replacements = files.replacements
 
     def refresh(self, *, was_away: bool = False) -> bool:
-        """Look for a newer one; whether there was a good one. Who was away for long may have one that nobody
-        has any more. A store that cannot be reached is an error, a
-        catalog that cannot be used is none."""
+        """Look for a newer one; whether there was a good one. A member that was away for long may have one
+        that nobody has any more. A store that cannot be reached is an error, a catalog that cannot be used is
+        none."""
+        self.was_replaced = False
         try:
             newest = self._files.read(is_sure=was_away)
         except (CorruptObject, Unsupported, DatasetNotFound) as error:
@@ -125,4 +144,6 @@ class FollowedCatalog:
         self.problem = None
         is_news = newest.number != self.now.number
         self.now = newest
+        self.was_replaced = self._files.replacements != self._replacements
+        self._replacements = self._files.replacements
         return is_news

@@ -42,6 +42,7 @@ from lithify.fleet.catalog import Catalog
 from lithify.fleet.catalog_documents import decode
 from lithify.fleet.members import MemberFiles
 from lithify.ids import Ids
+from lithify.store.deleting import delete_listed
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
@@ -139,12 +140,12 @@ class CatalogHistory:
         by = after.by or (after.least.by if after.least is not None else "")
         if isinstance(below, Reason):
             return Ended(reason=below, by=by)
-        oldest = self._files.ids()[0]
-        if below <= oldest:
+        old = [meta for number, meta in self._files.listed() if number < below]
+        if not old:
             return Ended(reason=Reason.HELD, by=by)
         self._files.advance_boundary(below - 1)
-        for number in range(oldest, below):
-            self._store.delete(self._files.key(number))
+        for meta in old:
+            delete_listed(self._store, meta)
         now_ms = self._now_ms()
         self.holds.remove_over(self.holds.list(), published, now_ms)
         return Ended(cut_below=below, by=by)

@@ -45,6 +45,10 @@ def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
         yield problem("members", f"nobody watches its {datasets} datasets", f"lithify fleet run {status.url}")
     else:
         yield ok("members", f"{len(keepers)} keepers and {len(alive) - len(keepers)} workers are alive")
+    if status.members and not status.is_timed:
+        says = "how long members have been silent cannot be seen: the store tells its time by what is written"
+        do = f"let this user write below {status.url}; the last one to have written counts as alive meanwhile"
+        yield warning("members", says, do)
     for member in status.members:
         if not member.seen.is_alive:
             silent_s = member.seen.silent_ms // 1000
@@ -56,7 +60,12 @@ def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
         yield warning("members", f"members are of different versions: {found}", "upgrade the rest")
     number = status.catalog.number
     behind = [m.seen.name for m in alive if m.says is not None and m.says.catalog < number]
-    if behind:
+    ahead = [m.seen.name for m in alive if m.says is not None and m.says.catalog > number]
+    if ahead:
+        says = f"{', '.join(ahead[:5])} {'works' if len(ahead) == 1 else 'work'} with a newer catalog than"
+        do = f"wait {BEAT_EVERY_MS // 1000} s; if it stays so, restart the member"
+        yield warning("catalog", f"{says} {number}: the fleet was restored from a backup or made anew", do)
+    elif behind:
         says = f"{', '.join(behind[:5])} {'works' if len(behind) == 1 else 'work'} with an older catalog"
         do = f"wait {BEAT_EVERY_MS // 1000} s; if it stays so, see the member's log"
         yield warning("catalog", f"{says} than {number}", do)
@@ -123,11 +132,10 @@ def _check_datasets(status: FleetStatus) -> Iterator[Finding]:
 
 
 def _check_clock(status: FleetStatus) -> Iterator[Finding]:
-    newest_ms = max((m.seen.last_ms for m in status.members), default=None)
-    if newest_ms is not None and newest_ms - status.at_ms > MAX_CLOCK_OFF_MS:
-        off_s = (newest_ms - status.at_ms) // 1000
-        says = f"this machine's clock is {off_s} s behind the store's"
-        yield warning("clock", says, "set it; only times that are shown here depend on it")
+    if abs(status.off_ms) > MAX_CLOCK_OFF_MS:
+        where = "ahead of" if status.off_ms > 0 else "behind"
+        says = f"this machine's clock is {abs(status.off_ms) // 1000} s {where} the store's"
+        yield warning("clock", says, "set it; no age that is shown here depends on it")
     for member in status.members:
         if member.says is None or not member.says.at_ms:
             continue

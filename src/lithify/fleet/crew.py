@@ -272,6 +272,9 @@ class Crew:
             self._catalog.refresh(was_away=said is None or silent_ms > MISSED_BEATS * said.beats_ms)
             self._looked_s = now_s
             self._follow()
+            if self._catalog.was_replaced:
+                self._older.clear()
+                self._take_to_be_admitted_now()
         is_idle = self.idle_s * 1000 >= BEAT_EVERY_MS  # who has work again says so at once
         beats_ms = IDLE_BEAT_EVERY_MS if is_idle else BEAT_EVERY_MS
         number = self._catalog.now.number
@@ -286,8 +289,13 @@ class Crew:
         self._ports.says(member, self._catalog.now.catalog)
         self._pulse.say(member)
         if member.needs < number and not self._files.history.allows(member.needs):
-            self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
+            self._take_to_be_admitted_now()
         self._said, self._said_s = member, now_s
+
+    def _take_to_be_admitted_now(self) -> None:
+        """What runs here goes on as if it had been admitted under the newest catalog."""
+        number = self._catalog.now.number
+        self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
 
     def _member(self, beats_ms: int) -> Member:
         """What is to be said now."""
@@ -465,8 +473,10 @@ class Crew:
 
     def _can_treat(self, url: str, catalog: Catalog) -> bool:
         """Whether the dataset can be open here with the settings of this catalog; then it is with the next
-        claim. A rule that is gone says nothing."""
-        rule = catalog.rule_for(url) or Rule(url)
+        claim. What no rule names is nobody's to work on, whoever hints at it."""
+        rule = catalog.rule_for(url)
+        if rule is None:
+            return False
         if not self._pool.forget(url) and self._rules[url].settings != rule.settings:
             return False
         self._rules[url] = rule

@@ -9,6 +9,7 @@
 | `bells/<queue id>` | look at the boards | yes |
 | `memory/<member>.json.zst` | what a keeper knows of its datasets | yes |
 | `wakes/<hash>` | look at this dataset now | yes |
+| `now` | nothing: when it was written tells the store's time | yes |
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from lithify.fleet.members import MemberFiles
 from lithify.fleet.memory import MemoryFiles
 from lithify.fleet.wakes import WakeFiles
 from lithify.ids import Ids
+from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.times import StoreTime
 
 
 class FleetFiles:
@@ -49,3 +52,4 @@ class FleetFiles:
         self.bells = Bells(store, folder, ids)
         self.memory = MemoryFiles(store, folder)
         self.wakes = WakeFiles(store, folder)
+        self.store_time = StoreTime(store, join(folder, "now"), clock)

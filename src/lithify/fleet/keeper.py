@@ -219,6 +219,8 @@ class Keeper:
         if (now_s - self._times.beat_s) * 1000 < BEAT_EVERY_MS:
             return
         self._catalog.refresh(was_away=(now_s - self._times.beat_s) * 1000 > DEAD_AFTER_MS)
+        if self._catalog.was_replaced:
+            self._queues.catalogs_are_gone(self._catalog.now)
         member = self._member()
         self._ports.says(member, self._catalog.now.catalog)
         self._pulse.say(member)
@@ -230,6 +232,7 @@ class Keeper:
         says.pop(self.name, None)
         self._peers.alive = frozenset(name for name in alive if name.startswith(f"{Role.KEEPER.value}-"))
         self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
+        self._peers.newest_ms = max((seen.last_ms for seen in listed), default=0)
         self._peers.workers = frozenset(name for name in alive if name.startswith(f"{Role.WORKER.value}-"))
         self._others = Others.of(says.values())
         self._boards.heard(says)
@@ -306,7 +309,8 @@ class Keeper:
         self._times.wakes_s = now_s
 
     def _is_old(self, wake: Wake) -> bool:
-        return self._clock.now_ms() - wake.since_ms > MAX_AGE_MS
+        """By the store's clock, as far as members have written lately: this one has."""
+        return self._peers.newest_ms - wake.since_ms > MAX_AGE_MS
 
     def _look(self, due: Sequence[Watched]) -> None:
         if len(due) > 1 and self._ports.looks_at_once > 1:
@@ -320,6 +324,11 @@ class Keeper:
     def _offer(self, watched: Watched) -> None:
         """Tell the queues what a look has found."""
         now = self._catalog.now
+        if watched.take_replaced():
+            self._queues.forget(watched.url)
+            self._queues.forget_admitted(watched.url)
+            self._garbage_times.forget(watched.url)
+            self._peers.faults.forget(watched.url)
         for key in watched.take_given_up():
             self._queues.failed(key)
         for key, worker, has_succeeded in watched.take_tried():

@@ -11,8 +11,9 @@ Who looks again and again reads those anew that have changed, as the listing sho
 What is said adds up what datasets say of themselves, which may be anything. Of a number and of a sentence no
 more is written than is read, so nothing that a dataset says makes its member one that nobody can read.
 
-Where all are silent nobody is newer, so the last ones to have written count as alive: there is nobody who
-could take anything over from them. Who asks from outside is told the age as well.
+A member compares with the newest because its own object is, in the same round: so the newest is the store's
+time. Anybody else asks the store what time it is (`Asked`): where all are silent nobody is newer, and the
+last one to have written would live for ever.
 """
 
 from __future__ import annotations
@@ -168,6 +169,8 @@ class Member:
     """In how long it will say the next thing, or sooner."""
 
 
+Asked = Callable[[], int | None]
+"""Gives the time by the store's clock; `None` where the store does not tell."""
 Says = Callable[[Member, Catalog], None]
 """Told what a member says of itself, and the catalog that it works with."""
 
@@ -185,7 +188,8 @@ class Seen:
     last_ms: int
     """When it last wrote, by the store's clock."""
     silent_ms: int
-    """For how long it has written nothing when the newest member wrote."""
+    """For how long it has written nothing: until the store was asked its time, or else until the newest
+    member wrote."""
     says: Member | None
     """`None` when nobody can read it."""
 
@@ -233,8 +237,10 @@ class MemberFiles:
         """It ends, or was forgotten."""
         self._store.delete(self._key(name))
 
-    def listed(self) -> tuple[Seen, ...]:
-        """All there are, dead ones too, by name; one listing, and a request for each that has changed."""
+    def listed(self, now_ms: Asked = lambda: None) -> tuple[Seen, ...]:
+        """All there are, dead ones too, by name; one listing, and a request for each that has changed.
+        `now_ms`, which gives the store's time or `None`, is for a caller that is no member: it is asked where
+        there are members."""
         found: dict[ObjectMeta, tuple[str, Role]] = {}
         for meta in self._store.list(self._folder):
             name = meta.key.rpartition("/")[2].removesuffix(_SUFFIX)
@@ -245,6 +251,8 @@ class MemberFiles:
         says = together.all_of((partial(self._read, found[meta][0]) for meta in new), READS_AT_ONCE)
         self._known = {meta: self._known.get(meta) for meta in found} | dict(zip(new, says, strict=True))
         newest_ms = max((meta.last_modified_ms for meta in found), default=0)
+        if found:
+            newest_ms = max(newest_ms, now_ms() or 0)
         return tuple(
             Seen(
                 name=name,

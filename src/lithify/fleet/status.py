@@ -1,4 +1,6 @@
-"""What can be told of a fleet: its members, and what each queue has. Reads, and writes nothing.
+"""What can be told of a fleet: its members, and what each queue has. Reads, and writes nothing but the object
+by which the store tells its time: all ages are by that clock, so neither this machine's clock nor who wrote
+last plays a part in who is alive.
 
 Where it says how many wait, it goes by what the keepers have on their boards and say of themselves: seconds
 old, and without what a silent keeper would have said.
@@ -79,11 +81,17 @@ class FleetStatus:
 
     url: str
     at_ms: int
+    """By the store's clock (`is_timed`), or where that cannot be asked by this machine's."""
     catalog: Numbered
     members: tuple[MemberStatus, ...]
     queues: tuple[QueueStatus, ...]
     wakes: int
     """How many wait to be looked at now."""
+    is_timed: bool = True
+    """Whether the store has told what time it is. If not, a member is only known to be silent when another
+    has written since."""
+    off_ms: int = 0
+    """How far this machine's clock is ahead of the store's."""
 
     def queue(self, name: str) -> QueueStatus:
         """The queue of that name, which is there."""
@@ -137,13 +145,23 @@ def running_in(url: str, rule: Rule, ledger: AnyLedger | None) -> tuple[RunningS
 
 
 def fleet_status(files: FleetFiles, now_ms: int) -> FleetStatus:
-    """How the fleet is now."""
+    """How the fleet is now. `now_ms`: by this machine's clock."""
     catalog = files.catalog.read()
-    listed = files.members.listed()
+    listed = files.members.listed(files.store_time.now_ms)
+    store_ms = files.store_time.now_ms() if listed else now_ms
     alive = [seen.says for seen in listed if seen.is_alive and seen.says is not None]
     queues = tuple(_queue_status(files, queue, alive) for queue in catalog.catalog.queues)
     members = tuple(MemberStatus(seen, seen.says) for seen in listed)
-    return FleetStatus(files.url, now_ms, catalog, members, queues, len(files.wakes.listed()))
+    return FleetStatus(
+        files.url,
+        now_ms if store_ms is None else store_ms,
+        catalog,
+        members,
+        queues,
+        len(files.wakes.listed()),
+        is_timed=store_ms is not None,
+        off_ms=0 if store_ms is None else now_ms - store_ms,
+    )
 
 
 def _queue_status(files: FleetFiles, queue: Queue, alive: list[Member]) -> QueueStatus:

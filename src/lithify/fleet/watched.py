@@ -16,8 +16,12 @@ Each `look`:
 5. What may be claimed, whoever scheduled it, is told to the keeper, for its boards.
 
 What goes wrong with a dataset is told once and pauses its looks, ever longer
-(`lithify.planning.fleet.quarantine`); nothing of it leaves this object. What is not there (any more) is
-looked for once in `MISSING_PAUSE_S`.
+(`lithify.planning.fleet.quarantine`); nothing of it leaves this object. A dataset that is not there is looked
+for once in `MISSING_PAUSE_S`; one that was there is looked for after a tenth of the time that it is gone.
+
+A dataset that was made anew at its URL, or restored from a backup (`Replaced`), is another one: nothing that
+was known, wanted, admitted, led or held against the old one counts, and nothing more is written in its name.
+It is opened anew and looked at at once.
 """
 
 from __future__ import annotations
@@ -36,7 +40,14 @@ from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
 from lithify.defects import contained
-from lithify.errors import CoordinatorAlive, DatasetNotFound, Fenced, LithifyError, StoreUnavailable
+from lithify.errors import (
+    CoordinatorAlive,
+    DatasetNotFound,
+    Fenced,
+    LithifyError,
+    Replaced,
+    StoreUnavailable,
+)
 from lithify.events import Observer
 from lithify.fleet.catalog import Coordinates, Rule
 from lithify.fleet.demand import Demand
@@ -53,6 +64,8 @@ from lithify.store.together import both
 
 REST_S = 600.0
 MISSING_PAUSE_S = 3_600.0
+FIRST_MISSING_PAUSE_S = 5.0
+_GONE_TO_PAUSE = 10
 RESIGNS_WITHIN_S = 60.0
 """A member that is alive has heard by then that another has its dataset."""
 ELSEWHERE_PAUSE_S = 60.0
@@ -74,6 +87,8 @@ class Peers:
         self.dead: frozenset[str] = frozenset()
         self.workers: frozenset[str] = frozenset()
         """Those that are alive."""
+        self.newest_ms = 0
+        """When the newest of all last wrote, by the store's clock."""
         self.faults = Faults()
 
     def excuses(self, worker: str) -> bool:
@@ -153,6 +168,11 @@ class Watched:
         self._tried: list[tuple[WorkKey, str, bool]] = []
         self._failed_looks = 0
         """In a row."""
+        self._gone_since_s: float | None = None
+        """Since when it is gone, if it ever was there."""
+        self._replacements = 0
+        """In a row."""
+        self._is_another = False
         self.error: LithifyError | None = None
         """What the last look ended with."""
         self.known = known
@@ -208,6 +228,11 @@ class Watched:
         tried, self._tried = tuple(self._tried), []
         return tried
 
+    def take_replaced(self) -> bool:
+        """Whether it was found since the last call that another dataset is in its place."""
+        is_another, self._is_another = self._is_another, False
+        return is_another
+
     def look(self) -> None:
         """One round of the algorithm above."""
         try:
@@ -215,12 +240,14 @@ class Watched:
                 self._look()
         except DatasetNotFound as error:
             self._forget(error)
+        except Replaced as error:
+            self._made_anew(error)
         except LithifyError as error:
             self._failed(error)
         else:
             if self._quarantine.well(self.url):
                 self._ports.observe(events.Recovered(self.url, self._failed_looks))
-            self.error, self._failed_looks = None, 0
+            self.error, self._failed_looks, self._replacements, self._gone_since_s = None, 0, 0, None
 
     def leave(self) -> None:
         """Watch no more: somebody else does, or nobody is to."""
@@ -274,6 +301,8 @@ class Watched:
             if not is_known:
                 lead.seen_s = self._now_s()
             result = lead.coordinator.tick(is_known=is_known)
+        except Replaced:
+            raise
         except Fenced:
             self._lost()
             raise
@@ -427,12 +456,39 @@ class Watched:
 
     def _forget(self, error: LithifyError) -> None:
         """There is nothing there."""
+        if self._gone_since_s is None and self._seen is not None:
+            self._gone_since_s = self._now_s()
+        self._drop()
+        self.error = error
+        self.next_look_s = self._now_s() + self._missing_pause_s()
+
+    def _missing_pause_s(self) -> float:
+        if self._gone_since_s is None:
+            return MISSING_PAUSE_S
+        gone_s = self._now_s() - self._gone_since_s
+        return min(max(gone_s / _GONE_TO_PAUSE, FIRST_MISSING_PAUSE_S), MISSING_PAUSE_S)
+
+    def _made_anew(self, error: Replaced) -> None:
+        """Another is in its place, or nothing."""
+        self._gone_since_s = self._now_s()
+        self._drop()
+        self.known, self.error, self._is_another = Known(), None, True
+        self._elsewhere_until_s, self._left_alone_since_s = 0.0, None
+        self._given_up.clear()
+        self._tried.clear()
+        self._quarantine.well(self.url)
+        self._replacements += 1
+        pause_ms = AWAY_PAUSE.after_ms(self._replacements - 1)  # a store that forgets is not asked in a ring
+        self.next_look_s = self._now_s() + pause_ms / 1000
+        self._ports.observe(events.MadeAnew(self.url, str(error)))
+
+    def _drop(self) -> None:
+        """Nothing is known, led or wanted of it any more."""
         self._resign_quietly()
-        self._dataset = self._failures = self._seen = None
+        self._dataset = self._failures = self._seen = self._glanced_s = None
         self.demand.drop()
         self._admitted.clear()
-        self.error = error
-        self.next_look_s = self._now_s() + MISSING_PAUSE_S
+        self._plan = Plan()
 
     def _failed(self, error: LithifyError) -> None:
         self._failed_looks += 1

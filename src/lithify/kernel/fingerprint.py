@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from lithify.permissions import why_unsafe
 from lithify.usercache import cache_folder
 
 _PACKAGE = Path(__file__).parents[1]
@@ -52,7 +53,8 @@ def kernel_folder(environ: Mapping[str, str]) -> Path:
 def is_compiled(environ: Mapping[str, str], what: str) -> bool:
     """Whether of this kernel nothing is left to compile. When that cannot be found out, there is."""
     try:
-        return (kernel_folder(environ) / _mark(what)).exists()
+        mark = kernel_folder(environ) / _mark(what)
+        return mark.exists() and why_unsafe(mark) is None
     except (OSError, RuntimeError):
         return False
 

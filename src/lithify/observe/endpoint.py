@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from lithify.errors import Refused
 from lithify.observe.logs import FIELDS, LOGGER
+from lithify.printable import printable
 
 READY_LIMIT_S = 60.0
 """Many times what lies between two looks."""
@@ -73,7 +74,7 @@ def with_health(app: Any, metrics: Observed, ready_limit_s: float = READY_LIMIT_
             found: Iterable[bytes] = app(environ, start_response)
             return found
         late = metrics.not_looked_at(ready_limit_s) if path == "/readyz" else []
-        shown = [f"not looked at: {url}" for url in late[:_MAX_SHOWN]]
+        shown = [printable(f"not looked at: {url}") for url in late[:_MAX_SHOWN]]
         start_response(
             "503 Service Unavailable" if late else "200 OK", [("Content-Type", "text/plain; charset=utf-8")]
         )

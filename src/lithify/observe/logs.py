@@ -4,7 +4,9 @@
 2. Lifecycle events are logged with their values as fields, at the level each event has; what happens for
    every range only at DEBUG.
 3. Secrets are masked in all that is written (`secrets`).
-4. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
+4. A record is one line, whatever was in its texts (`lithify.printable`); the lines of a traceback that
+   follow it are set in. JSON escapes by itself.
+5. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
    how many bytes these read and wrote.
 """
 
@@ -23,6 +25,7 @@ from lithify import events
 from lithify.clock import Clock
 from lithify.events import Event
 from lithify.observe.secrets import concealed
+from lithify.printable import indented, printable
 
 LOGGER = "lithify"
 FIELDS = "fields"
@@ -53,8 +56,10 @@ class _TextFormatter(logging.Formatter):
         # The message says which event it is.
         values = {name: value for name, value in _fields(record).items() if name != "event"}
         pairs = "".join(f" {name}={_text(value)}" for name, value in values.items())
-        line = f"{_time(record)} {record.levelname} {record.getMessage()}{pairs}"
-        return concealed(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
+        line = printable(concealed(f"{_time(record)} {record.levelname} {record.getMessage()}{pairs}"))
+        if not record.exc_info:
+            return line
+        return f"{line}\n  {indented(concealed(self.formatException(record.exc_info)))}"
 
 
 class _JsonFormatter(logging.Formatter):

@@ -66,6 +66,11 @@ def no_others(url: str) -> Mapping[str, str]:
     return {}
 
 
+def _whole(label: str) -> str:
+    """The label with half characters escaped, as a path that is no text has them: Prometheus reads UTF-8."""
+    return label if label.isascii() else label.encode(errors="backslashreplace").decode()
+
+
 class _WithOtherNames(Collector):
     """What is in `registry`, and again what has another name."""
 
@@ -75,6 +80,10 @@ class _WithOtherNames(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
+            family.samples = [
+                sample._replace(labels={name: _whole(text) for name, text in sample.labels.items()})
+                for sample in family.samples
+            ]
             yield family
             yield from self._again(family)
 
@@ -108,6 +117,9 @@ class Metrics:
         self._waited_s: dict[tuple[str, str], float] = {}
         """By dataset and store, while it is away: what is counted already."""
         self._owners: dict[str, Mapping[str, str]] = {}
+        self._heard: dict[str, Mapping[str, tuple[int, float]]] = {}
+        """By dataset and worker, its last heartbeat by its own clock, and when that was first seen here, by
+        the monotonic one."""
         """By dataset: who runs what, as last seen."""
         self._served: dict[str, float] = {}
         """By dataset: when this process began to serve it, and then when it was looked at last."""
@@ -145,6 +157,7 @@ class Metrics:
             self._served.pop(url, None)
             self._looked.discard(url)
             self._owners.pop(url, None)
+            self._heard.pop(url, None)
             self._needers.pop(url, None)
 
     def serves(self, url: str) -> None:
@@ -229,7 +242,7 @@ class Metrics:
     def _make_own_metrics(self) -> None:
         self._states = self._gauge("lithify_compactions", "Compactions that are not over", "state")
         self._ages = self._gauge(
-            "lithify_heartbeat_age_seconds", "Since a worker's last heartbeat", "worker_id"
+            "lithify_heartbeat_age_seconds", "Since a worker's last heartbeat was seen here", "worker_id"
         )
         self._submitted = self._counter("lithify_submitted", "Compactions the planner added")
         self._committed = self._counter("lithify_committed", "Compactions committed")
@@ -477,16 +490,16 @@ class Metrics:
 
     def saw_ledger(self, url: str, ledger: AnyLedger, running_bytes: int | None = None) -> None:
         """A ledger was read or published, whose running compactions read so much, where that is known."""
-        now_ms = self._clock.now_ms()
+        now_s = self._clock.monotonic_s()
         with self._lock:
             for state in ACTIVE:
                 count = sum(c.state is state for c in ledger.compactions)
                 self._states.labels(url, state.value).set(count)
-            self._set_owners(url, ledger, now_ms)
+            self._set_owners(url, ledger, now_s)
             if running_bytes is not None:
                 self._being_compacted.labels(url).set(running_bytes)
 
-    def _set_owners(self, url: str, ledger: AnyLedger, now_ms: int) -> None:
+    def _set_owners(self, url: str, ledger: AnyLedger, now_s: float) -> None:
         owned = [(c.id, c.worker) for c in ledger.compactions if c.state is State.RUNNING]
         owners: dict[str, str] = {compaction: worker.id for compaction, worker in owned if worker is not None}
         before = self._owners.get(url)
@@ -497,9 +510,14 @@ class Metrics:
         for _, worker in owned:
             if worker is not None:
                 beats[worker.id] = max(beats.get(worker.id, 0), worker.last_heartbeat_ms)
-        for worker_id, at_ms in beats.items():
+        heard = self._heard.get(url, {})
+        self._heard[url] = {
+            worker_id: heard[worker_id] if heard.get(worker_id, (None,))[0] == at_ms else (at_ms, now_s)
+            for worker_id, at_ms in beats.items()
+        }
+        for worker_id, (at_ms, seen_s) in self._heard[url].items():
             self._heartbeat.labels(url, worker_id).set(at_ms)
-            self._ages.labels(url, worker_id).set(max(now_ms - at_ms, 0) / 1000)
+            self._ages.labels(url, worker_id).set(now_s - seen_s)
         for worker_id in set((before or {}).values()) - set(beats):
             self._heartbeat.remove(url, worker_id)
             self._ages.remove(url, worker_id)

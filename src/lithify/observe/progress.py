@@ -23,6 +23,7 @@ from rich.text import Text
 from lithify import events
 from lithify.clock import Clock, SystemClock
 from lithify.events import Event
+from lithify.printable import printable
 from lithify.views import text
 
 
@@ -59,7 +60,7 @@ class _Name(ProgressColumn):
         if since_s is None:
             return Text(task.description)
         waited_s, what = self._clock.monotonic_s() - since_s, task.fields["what"]
-        return Text(f"waiting for {what} since {waited_s:.0f} s: {task.description}")
+        return Text(printable(f"waiting for {what} since {waited_s:.0f} s: {task.description}"))
 
 
 class ProgressBars:

@@ -88,7 +88,7 @@ def _check_free(dataset: Dataset, compaction: AnyCompaction, ledger: AnyLedger) 
 
 def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> None:
     """Mark compactions Failed that are not Compacted yet, all or none. `Refused` says why it cannot be."""
-    coordinator = dataset.coordinator(clock.now_ms())
+    coordinator = dataset.coordinator()
     if coordinator.presence is Presence.FOREIGN:
         raise Refused(
             f"{dataset.url} is coordinated by {coordinator.system}, which has no way to cancel: its "

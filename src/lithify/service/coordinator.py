@@ -69,7 +69,7 @@ from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Term
 from lithify.datasets.kind import Dataset
-from lithify.errors import Fenced
+from lithify.errors import Replaced
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
 from lithify.service.failures import Failures
@@ -320,7 +320,7 @@ class Coordinator:
         if not self._has_taken_up:
             return transitions.recover(ledger if ledger is not None else self._empty, self.epoch)
         if ledger is None:
-            raise Fenced("the ledger this coordinator created is gone; another party rebuilt the dataset")
+            raise Replaced("the ledger this coordinator created is gone; another party rebuilt the dataset")
         transitions.check_epoch(ledger, self.epoch)
         return ledger
 

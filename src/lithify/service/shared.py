@@ -39,8 +39,11 @@ MAX_COMMITS = 50
 """As many as a page shows."""
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)
+KeyT = TypeVar("KeyT")
 _Stay = tuple[Ulid, State, str | None]
 """A compaction in a state, under a worker."""
+_Beat = tuple[_Stay, int]
+"""A stay, and the last sign of life of the worker."""
 
 
 class SharedReads:
@@ -67,10 +70,13 @@ class SharedReads:
         self._has_ledger = False
         self._snapshot: Any = None
         self._lease: FoundLease | None = None
+        self._lease_seen_s: float | None = None
+        """When this process wrote the lease; `None` where it only read it."""
         self._coordinator: CoordinatorStatus | None = None
         """As it was read last, where this process does not coordinate."""
         self._arrivals: dict[_Stay, Arrival | None] = {}
         self._first_progress: dict[_Stay, Arrival | None] = {}
+        self._heard: dict[_Beat, Arrival | None] = {}
         """`None` for what was there before this process looked."""
         self._movements: dict[Ulid, Mapping[str, Movement]] = {}
         self._finished: dict[Ulid, frozenset[str]] = {}
@@ -99,6 +105,8 @@ class SharedReads:
             moving = {stay: c for stay, c in stays.items() if c.progress is not None}
             self._arrivals = _followed(self._arrivals, stays, None if is_first else now_ms)
             self._first_progress = _followed(self._first_progress, moving, None if is_first else now_ms)
+            beats = {(_stay_of(c), c.worker.last_heartbeat_ms): c for c in active if c.worker is not None}
+            self._heard = _followed(self._heard, beats, now_ms)
             for known in (self._movements, self._finished, self._attempts):
                 for gone in known.keys() - {c.id for c in active}:
                     del known[gone]
@@ -110,10 +118,11 @@ class SharedReads:
                 self._has_changed = True
             self._snapshot = snapshot
 
-    def saw_lease(self, found: FoundLease | None) -> None:
+    def saw_lease(self, found: FoundLease | None, *, is_own: bool = False) -> None:
         """It was read, or written."""
         with self._lock:
             self._lease, self._coordinator = found, None
+            self._lease_seen_s = self._clock.monotonic_s() if is_own else None
 
     def saw_movements(self, compaction_id: Ulid, movements: Mapping[str, Movement]) -> None:
         """They were read."""
@@ -173,19 +182,17 @@ class SharedReads:
         if not self._coordinates and (self._glanced_s is None or now_s - self._glanced_s >= BESIDE_S):
             self._glanced_s = now_s
             dataset.glance()
-            self._coordinator = dataset.coordinator(self._clock.now_ms())
+            self._coordinator = dataset.coordinator()
         if not self.is_beside_due():
             return
         with self._lock:
             ledger, snapshot = self._ledger, self._snapshot
             self._has_changed, self._beside_read_s = False, now_s
         if self._asks_coordinator:
-            self._coordinator = dataset.coordinator(self._clock.now_ms())
+            self._coordinator = dataset.coordinator()
         self.saw_failures(dataset.journal.failures())
         commits = records.newest(self._most_commits)
-        retained = dataset.retained(
-            snapshot, ledger if ledger is not None else Ledger(), self._clock.now_ms()
-        )
+        retained = dataset.retained(snapshot, ledger if ledger is not None else Ledger())
         beside = dataset.beside()
         with self._lock:
             self._commits = merged((*commits, *self._commits))[-self._most_commits :]
@@ -225,22 +232,33 @@ class SharedReads:
                 raise StoreUnavailable(f"{self.url}: this process has not read it yet")
             return self._ledger, self._snapshot
 
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
-        """By the lease."""
+    def now_ms(self) -> int:
+        """What time it is by the clock that noted all this: this machine's."""
+        return self._clock.now_ms()
+
+    def coordinator(self) -> CoordinatorStatus:
+        """By the lease. How old the one is that this process wrote, its monotonic clock tells; of one that it
+        only read, nobody here knows whether its holder has written since."""
         with self._lock:
             if self._coordinator is not None:
                 return self._coordinator
-            found = self._lease
+            found, seen_s = self._lease, self._lease_seen_s
             epoch = 0 if self._ledger is None else self._ledger.epoch
         if found is None or found.lease is None:
             return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
         taken = found.lease.taken
-        return judge_lease(epoch if taken is None else taken, found.lease, found.written_ms, now_ms)
+        age_ms = None if seen_s is None else round((self._clock.monotonic_s() - seen_s) * 1000)
+        return judge_lease(
+            epoch if taken is None else taken,
+            found.lease,
+            found.written_ms,
+            lambda: None if age_ms is None else found.written_ms + age_ms,
+        )
 
     def history(self) -> History:
         """Since when what is under way is where it is, as far as that was seen here."""
         with self._lock:
-            return _SeenHistory(dict(self._arrivals), dict(self._first_progress))
+            return _SeenHistory(dict(self._arrivals), dict(self._first_progress), dict(self._heard))
 
     def journal(self) -> Journal:
         """What was read and written of it here."""
@@ -359,7 +377,7 @@ class _SharingLease:
 
     def write(self, lease: Lease, etag: str | None) -> str:
         written = self._lease.write(lease, etag)
-        self._shared.saw_lease(FoundLease(lease, written, self._clock.now_ms()))
+        self._shared.saw_lease(FoundLease(lease, written, self._clock.now_ms()), is_own=True)
         return written
 
 
@@ -440,13 +458,16 @@ class _Watching:
 
     known = glance
 
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
-        return self._shared.coordinator(now_ms)
+    def store_ms(self) -> int:
+        return self._shared.now_ms()
+
+    def coordinator(self) -> CoordinatorStatus:
+        return self._shared.coordinator()
 
     def history(self) -> History:
         return self._shared.history()
 
-    def retained(self, snapshot: Any, ledger: AnyLedger, now_ms: int) -> Retained | None:
+    def retained(self, snapshot: Any, ledger: AnyLedger) -> Retained | None:
         found, _ = self._shared.beside()
         past = self._dataset.past(snapshot)
         return found if found is not None or past is None else Retained(past)
@@ -490,16 +511,24 @@ class _SeenHistory:
     """A ledger's past as it was seen here."""
 
     def __init__(
-        self, arrivals: Mapping[_Stay, Arrival | None], progress: Mapping[_Stay, Arrival | None]
+        self,
+        arrivals: Mapping[_Stay, Arrival | None],
+        progress: Mapping[_Stay, Arrival | None],
+        heard: Mapping[_Beat, Arrival | None],
     ) -> None:
         self._arrivals = arrivals
         self._progress = progress
+        self._heard = heard
 
     def arrival(self, compaction: AnyCompaction) -> Arrival | None:
         return self._arrivals.get(_stay_of(compaction))
 
     def first_progress(self, compaction: AnyCompaction) -> Arrival | None:
         return self._progress.get(_stay_of(compaction))
+
+    def heard(self, compaction: AnyCompaction) -> Arrival | None:
+        worker = compaction.worker
+        return None if worker is None else self._heard.get((_stay_of(compaction), worker.last_heartbeat_ms))
 
     def last_entry(self, compaction_id: Ulid) -> AnyCompaction | None:
         return None
@@ -511,8 +540,8 @@ def _stay_of(compaction: AnyCompaction) -> _Stay:
 
 
 def _followed(
-    before: Mapping[_Stay, Arrival | None], stays: Mapping[_Stay, AnyCompaction], now_ms: int | None
-) -> dict[_Stay, Arrival | None]:
+    before: Mapping[KeyT, Arrival | None], stays: Mapping[KeyT, AnyCompaction], now_ms: int | None
+) -> dict[KeyT, Arrival | None]:
     """What was known of these, and of new ones that they are new now."""
     return {
         stay: before[stay] if stay in before else None if now_ms is None else Arrival(now_ms, c)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lithify.clock import Clock
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.history import Arrival, History
 from lithify.compaction.model import Ledger, State
@@ -24,12 +25,15 @@ from lithify.ids import Ulid
 from lithify.service.failures import given_up
 
 
-def status(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> Status:
+def status(dataset: Dataset, clock: Clock, heartbeat_timeout_ms: int) -> Status:
     """How `dataset` stands. `Refused` when there is none."""
     ledger: AnyLedger = dataset.ledger() or Ledger()
     snapshot = dataset.snapshot()
-    coordinator = dataset.coordinator(now_ms)
-    compactions = _describe(dataset, ledger, snapshot, coordinator, now_ms, heartbeat_timeout_ms)
+    coordinator = dataset.coordinator()
+    has_times = bool(ledger.active()) or coordinator.lease_ends_ms is not None
+    store_ms = dataset.store_ms() if has_times else None
+    compactions = _describe(dataset, ledger, snapshot, coordinator, store_ms, heartbeat_timeout_ms)
+    now_ms = clock.now_ms() if store_ms is None else store_ms
     return Status(
         url=dataset.url,
         at_ms=now_ms,
@@ -39,16 +43,18 @@ def status(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> Status:
         plan=dataset.propose(snapshot, ledger),
         backlog=dataset.backlog(snapshot, now_ms),
         failures=given_up(dataset.journal.failures(), ledger),
-        retained=dataset.retained(snapshot, ledger, now_ms),
+        retained=dataset.retained(snapshot, ledger),
+        store_ms=store_ms,
     )
 
 
-def under_way(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> tuple[CompactionStatus, ...]:
+def under_way(dataset: Dataset, heartbeat_timeout_ms: int) -> tuple[CompactionStatus, ...]:
     """How the compactions stand that are not over, oldest first: all of `status` that takes no planning."""
     ledger: AnyLedger = dataset.ledger() or Ledger()
     snapshot = dataset.snapshot()
-    coordinator = dataset.coordinator(now_ms)
-    return _describe(dataset, ledger, snapshot, coordinator, now_ms, heartbeat_timeout_ms)
+    coordinator = dataset.coordinator()
+    store_ms = dataset.store_ms() if ledger.active() else None
+    return _describe(dataset, ledger, snapshot, coordinator, store_ms, heartbeat_timeout_ms)
 
 
 def _describe(
@@ -56,7 +62,7 @@ def _describe(
     ledger: AnyLedger,
     snapshot: Any,
     coordinator: CoordinatorStatus,
-    now_ms: int,
+    store_ms: int | None,
     heartbeat_timeout_ms: int,
 ) -> tuple[CompactionStatus, ...]:
     active = ledger.active()
@@ -69,7 +75,7 @@ def _describe(
             compaction,
             dataset.unit(compaction.spec),
             _known(dataset, compaction, snapshot, history, attempts, compaction.id in noted),
-            now_ms,
+            store_ms,
             heartbeat_timeout_ms,
             coordinator.is_alive,
         )
@@ -93,11 +99,14 @@ def _known(
     arrival = history.arrival(compaction) if history is not None else None
     is_recorded = compaction.state is State.RUNNING and compaction.progress is not None
     first = history.first_progress(compaction) if history is not None and is_recorded else None
+    is_owned = compaction.state is State.RUNNING and owner is not None
+    heard = history.heard(compaction) if history is not None and is_owned else None
     return Known(
         cost_bytes=dataset.cost_bytes(compaction.spec, snapshot),
         ranges=_ranges(dataset, compaction, finished),
         stay=_stay(dataset, arrival, finished),
         first_progress=_stay(dataset, first, finished),
+        heard_ms=None if heard is None else heard.at_ms,
         movements={name: m for name, m in movements.items() if m.worker == owner},
         attempts=attempts.get(compaction.id, ()),
     )

@@ -299,6 +299,11 @@ class Worker:
             left = len(claim.works) - len(claim.outcomes) if claim is not None and is_cut else None
             self._observe(events.GivenBack(self.url, compaction_id, self._id, left))
 
+    def abandon(self) -> None:
+        """Drop whatever runs here: there is nobody to give it back to."""
+        for compaction_id in list(self._running):
+            self._drop(compaction_id)
+
     def _take_in(self, running: Claim) -> None:
         self._begin(running)
         self._take_in_results(running)

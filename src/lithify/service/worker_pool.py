@@ -13,7 +13,9 @@ A *work source* tells which datasets may have work: a list of URLs, or what a qu
    compactions of it run here the pause is never longer than a heartbeat interval, so that none is lost to a
    store that was away for a moment.
 
-5. A dataset whose store is *away* is neither: nothing is known against it, nobody has to do anything, and the
+5. A dataset that was made anew at its URL, or restored from a backup (`Replaced`), is another one: what runs
+   of the old one is dropped, and it is opened anew in the next round.
+6. A dataset whose store is *away* is neither: nothing is known against it, nobody has to do anything, and the
    store's own events tell of it. It is left alone for seconds, and looked at again for as long as it takes.
    Looking costs the others little: once a store is away, what is asked of it fails at once
    (`lithify.store.waiting`), and only the first time a request is waited for, a few seconds.
@@ -42,7 +44,7 @@ from lithify.backoff import GrowingPause
 from lithify.clock import Clock, monotonic_ms
 from lithify.compaction.finding import Finding, problem
 from lithify.defects import contained
-from lithify.errors import DatasetNotFound, LithifyError, Refused, StoreUnavailable
+from lithify.errors import DatasetNotFound, LithifyError, Refused, Replaced, StoreUnavailable
 from lithify.events import Observer
 from lithify.ids import Ulid
 from lithify.planning.turns import Turns
@@ -356,7 +358,18 @@ class WorkerPool:
 
     # Quarantine
 
+    def _replace(self, member: _Member, error: Replaced) -> None:
+        """Open the dataset anew in the next round."""
+        member.is_well = False
+        worker, member.worker = member.worker, None
+        if worker is not None:
+            worker.abandon()
+            self._observe(events.MadeAnew(worker.url, str(error)))
+
     def _quarantine(self, member: _Member, error: LithifyError) -> None:
+        if isinstance(error, Replaced) and member.worker is not None:
+            self._replace(member, error)
+            return
         was_away, says_else = member.is_away, str(error) != str(member.error)
         member.is_well, member.error = False, error
         if member.is_away != was_away:
@@ -387,5 +400,7 @@ def release(worker: Worker) -> None:
     try:
         with contained(f"giving back what is unfinished of {worker.url}"):
             worker.release()
+    except Replaced:
+        _log.info("%s was made anew, so nothing of it is given back", worker.url)
     except LithifyError as error:
         _log.error("worker %s could not give back what it holds: %s", worker.id, error)

@@ -3,6 +3,10 @@
 An object may be held back for good: by a retention rule, a legal hold, a policy. Who stopped there would
 begin with it again the next time, and never come to what lies behind it. So all are tried, and the first
 failure is raised at the end. A store that is away ends it at once, and so does what is no failure of a store.
+
+Between a listing and a deletion by it a folder may be made anew, or restored from a backup: then another
+object has the name of one that was listed, and may be needed. So each is looked at once more right before it
+is deleted (`delete_listed`); stores have no condition for deletions.
 """
 
 from __future__ import annotations
@@ -11,10 +15,31 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 
-from lithify.errors import StoreError, StoreUnavailable
+from lithify.errors import ObjectNotFound, Replaced, StoreError, StoreUnavailable
+from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import all_of
 
 MAX_IN_FLIGHT = 8
+_WHOLE_SECOND_MS = 1_000
+"""Some stores tell milliseconds in a listing, and whole seconds of one object."""
+
+
+def delete_listed(store: ObjectStore, listed: ObjectMeta, *, may_change: bool = False) -> None:
+    """Delete an object, if it is still the one that was listed. `Replaced` when another has its name, unless
+    objects like this one `may_change`: then that one stays."""
+    try:
+        now = store.head(listed.key)
+    except ObjectNotFound:
+        return
+    is_same_etag = listed.etag is None or now.etag is None or listed.etag == now.etag
+    is_as_old = abs(listed.last_modified_ms - now.last_modified_ms) < _WHOLE_SECOND_MS
+    if is_same_etag and is_as_old and listed.size == now.size:
+        store.delete(listed.key)
+    elif not may_change:
+        raise Replaced(
+            f"{listed.key} was written again after it was listed as garbage, so it is of another dataset in "
+            "the same place, made anew or restored from a backup; nothing more is deleted"
+        )
 
 
 class Deleting:

@@ -7,10 +7,15 @@ being written for old.
 
 from __future__ import annotations
 
+from lithify.clock import Clock
+from lithify.errors import StoreError
 from lithify.store.objects import ObjectStore
 
 MAX_BEHIND_MS = 999
 """So much later than `store_now_ms` says it may be: some stores count in whole seconds."""
+ASK_EVERY_S = 60.0
+MAX_DRIFT_MS = 1_000
+"""Between the two clocks of a machine, wall and monotonic: beyond it one of them was set, or stood still."""
 
 
 def store_now_ms(store: ObjectStore, key: str) -> int:
@@ -18,3 +23,38 @@ def store_now_ms(store: ObjectStore, key: str) -> int:
     Never later than it is, and up to a second earlier where the store counts in seconds."""
     store.put(key, b"")
     return store.head(key).last_modified_ms
+
+
+class StoreTime:
+    """The time by the clock of a store, for a caller that needs it again and again: the store is asked once
+    in `ASK_EVERY_S`, and this process's monotonic clock counts on from the answer."""
+
+    def __init__(self, store: ObjectStore, key: str, clock: Clock) -> None:
+        self._store = store
+        self._key = key
+        self._clock = clock
+        self._asked: tuple[int, float, int] | None = None
+        """The store's answer, and what this machine's monotonic and wall clocks showed then."""
+
+    def now_ms(self) -> int | None:
+        """Return wall-clock milliseconds by the store's clock; `None` where the store cannot be asked, for
+        example because this process may only read."""
+        found = self._counted_on()
+        if found is None:
+            try:
+                found = store_now_ms(self._store, self._key)
+            except StoreError:
+                return None
+            self._asked = found, self._clock.monotonic_s(), self._clock.now_ms()
+        return found
+
+    def _counted_on(self) -> int | None:
+        if self._asked is None:
+            return None
+        answer_ms, monotonic_s, wall_ms = self._asked
+        passed_s = self._clock.monotonic_s() - monotonic_s
+        passed_ms = round(passed_s * 1000)
+        drift_ms = self._clock.now_ms() - wall_ms - passed_ms
+        if passed_s >= ASK_EVERY_S or abs(drift_ms) > MAX_DRIFT_MS:
+            return None
+        return answer_ms + passed_ms

@@ -30,9 +30,10 @@ Finding the latest version:
 1. Cold: list the folder and read the highest. If that has been deleted since, list again. What was found
    must lie above the boundary, else begin again.
 2. Warm: the last one seen is remembered; read its successors until one is missing. After
-   `MAX_PROBES` hits the list is quicker. If there were any, read the boundary: the last of them must lie
-   above it, else forget it and begin again. For who slept while the one it had seen, and the ones after it,
-   were collected, a "successor" can be what another sleeper has just created behind the boundary.
+   `MAX_PROBES` hits, and each `LISTING_EVERY_S`, the folder is listed instead. If there were any, read the
+   boundary: the last of them must lie above it, else forget it and begin again. For who slept while the one
+   it had seen, and the ones after it, were collected, a "successor" can be what another sleeper has just
+   created behind the boundary.
 3. If there is no successor, the one seen is the latest, or it has been collected with all that came up to
    the latest (never the latest itself). Then it is as if it had been read before a long sleep: everything
    that is published on top of it is refused, by step 3 of publishing. So for who publishes what it makes of
@@ -49,6 +50,23 @@ because a search that began before it was slow.
 A version never changes, so what was read is not read again, unless it cannot be decoded (`decode`): then
 the next search is cold. So a process notices that a damaged version was restored, or taken away.
 
+*A folder that was deleted, made anew or restored from a backup* has nothing to do with what is remembered,
+and a successor of that would stand on top of it for everybody. What shows it is that the version seen last is
+gone although the boundary does not say so, or is another. That is checked
+
+1. wherever the boundary is read by a search: by who finds successors, by `confirmed`, and by each
+   `MAX_TRUSTED_LOOKS`th search that finds nothing;
+2. before a version is created on top of one that was last known to be there more than `FRESH_S` ago;
+3. beside step 3 of publishing. Where it is too late then, because all of this happened meanwhile, the version
+   that was just created is deleted again, if what else there is shows that it is of another history: versions
+   below it that came after the one it was built on. (Nothing else shows that: an old collector without a
+   boundary may just have deleted that one.)
+
+Then `Replaced` is raised, and the next search is cold. Folders that stand or fall together share a `Bond`:
+once one of them was replaced, every further call through any of them raises `Replaced`, and a caller that
+goes on opens the dataset anew. What is written between 2 and 3, within a round trip or `FRESH_S`, may be seen
+by others until it is deleted; only a store with conditions over several objects could prevent that.
+
 Gaps in a listing are no error: collection keeps single versions that checkpoints need, and an old or
 differently configured collector keeps no boundary. The highest version counts, as for every client;
 and nothing here creates one, because a version is only published on top of the latest.
@@ -64,18 +82,20 @@ import random
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from lithify.backoff import RandomPause
-from lithify.clock import Clock
+from lithify.clock import Clock, SystemClock
 from lithify.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
     PreconditionFailed,
     Refused,
+    Replaced,
     StoreError,
     StoreUnavailable,
     VersionConflict,
@@ -95,6 +115,12 @@ MAX_TRUSTED_LOOKS = 8
 """One in so many searches without news reads the boundary."""
 MAX_LOOKUPS = 20
 """Times the search for the latest version begins again."""
+FRESH_S = 2.0
+"""So long a version that was read or written counts as there. Shorter than it takes a person to replace a
+folder, and longer than a tick."""
+LISTING_EVERY_S = 3_600.0
+"""The folder is listed so often at least. Where a collector that keeps no boundary has left the version that
+was seen, and taken its successors, nothing else shows that there are newer ones."""
 MAX_BOUNDARY_TRIES = 20
 """Times an advance of the boundary is repeated after a conflict."""
 MAX_UPDATE_TRIES = 20
@@ -107,6 +133,8 @@ _ID_DIGITS = 20
 _CANONICAL_ID = re.compile(rf"[0-9]{{{_ID_DIGITS}}}")
 _BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
 _MAX_SHOWN_BYTES = 40
+_WHOLE_SECOND_MS = 1_000
+"""Some stores count in seconds only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +143,10 @@ class Version:
 
     id: int
     data: bytes
+    etag: str | None = field(default=None, compare=False, repr=False)
+    """Of its object, where that is known."""
+    there_s: float = field(default=float("-inf"), compare=False, repr=False)
+    """When it was last known to be there, by the monotonic clock of the files it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +161,23 @@ class _Seen:
 
 
 _NONE = Version(0, b"")
+
+
+class Bond:
+    """What the files of one dataset have in common: once the history of one was replaced, none of them is
+    read or written through here any more."""
+
+    def __init__(self) -> None:
+        self._broken: Replaced | None = None
+
+    def check(self) -> None:
+        """`Replaced` once it is broken."""
+        if self._broken is not None:
+            raise Replaced(str(self._broken))
+
+    def break_off(self, error: Replaced) -> None:
+        """From now on nothing of this holds."""
+        self._broken = error
 
 
 def format_id(version_id: int) -> str:
@@ -188,9 +237,22 @@ class VersionedFiles:
     """The numbered files of one folder. Safe to share between threads."""
 
     def __init__(
-        self, store: ObjectStore, folder: str, suffix: str, boundary_key: str, ids: Ids | None = None
+        self,
+        store: ObjectStore,
+        folder: str,
+        suffix: str,
+        boundary_key: str,
+        ids: Ids | None = None,
+        *,
+        clock: Clock | None = None,
+        bond: Bond | None = None,
     ) -> None:
+        """`bond`: these files stand or fall with others."""
         self.folder = folder
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._bond = bond
+        self._listed_s = float("-inf")
+        """When the folder was last listed."""
         self._store = store
         self._suffix = suffix
         self._boundary_key = boundary_key
@@ -209,6 +271,7 @@ class VersionedFiles:
 
     def ids(self) -> list[int]:
         """The numbers of all versions that are listed, ascending, whatever the boundary says."""
+        self._listed_s = self._now_s()
         return [version_id for version_id, _ in self.listed()]
 
     def read(self, version_id: int) -> bytes:
@@ -250,6 +313,7 @@ class VersionedFiles:
         return _none_as_none(seen.version)
 
     def _search(self, *, is_trusting: bool) -> Version | None:
+        self._check_bond()
         for _ in range(MAX_LOOKUPS):
             seen = self._seen
             try:
@@ -260,8 +324,13 @@ class VersionedFiles:
                     if found is seen.version and is_trusting and seen.trusted_looks:
                         self._replace(seen, _Seen(found, seen.trusted_looks - 1))
                         return _none_as_none(found)
+                    if found is seen.version and self._now_s() - self._listed_s >= LISTING_EVERY_S:
+                        found = self._highest_of(self.ids())
                     # Behind the successors: it may be raised while they are read.
-                    boundary = self.boundary()
+                    boundary, there = both(self.boundary, partial(self._still_there, seen.version))
+                    if found is seen.version and there is not None:
+                        found = there
+                    self._check_history(seen.version, there)
             except ObjectNotFound:  # deleted since it was listed
                 self._forget(seen)
                 continue
@@ -302,13 +371,14 @@ class VersionedFiles:
         `VersionConflict` when another party was faster. Any other `StoreError` leaves the outcome
         unknown: what was written may still become the next version.
         """
+        base = self._founded(base)
         version = self._create(base, data)
-        self._prove(version)
+        self._prove(version, base)
         return version
 
     def _create(self, base: Version | None, data: bytes) -> Version:
         """Steps 1 and 2."""
-        version = Version(base.id + 1 if base is not None else 1, data)
+        version = Version(base.id + 1 if base is not None else 1, data, there_s=self._now_s())
         if version.id > MAX_VERSION_ID:
             raise StoreError(
                 f"{self.key(version.id - 1)}: no number is left for the next version; nobody counted "
@@ -316,27 +386,94 @@ class VersionedFiles:
             )
         put_id = self._ids.uuid().hex
         try:
-            self._store.create(self.key(version.id), data, put_id)
+            etag = self._store.create(self.key(version.id), data, put_id)
         except StoreError as error:
-            self._settle(version, put_id, error)
+            etag = self._settle(version, put_id, error)
+        version = replace(version, etag=etag)
         self._seen = _Seen(version, MAX_TRUSTED_LOOKS - 1)
         return version
 
-    def _prove(self, version: Version) -> None:
+    def _prove(self, version: Version, base: Version | None) -> None:
         """Step 3. What cannot be proved is not remembered."""
         try:
-            self._check_counts(version)
+            self._check_counts(version, base)
         except Exception:
             with self._remembering:
                 if self._seen is not None and self._seen.version is version:
                     self._seen = None
             raise
 
-    def _check_counts(self, version: Version) -> None:
-        if version.id <= self.boundary():
+    def _check_counts(self, version: Version, base: Version | None) -> None:
+        boundary, there = both(self.boundary, partial(self._still_there, base or _NONE))
+        if version.id <= boundary:
             raise VersionConflict(
                 f"{self.key(version.id)}: later versions exist and this one had been collected already"
             )
+        if there is None and base is not None and base.id > self.boundary():
+            self._take_back(version, base)
+            raise self._replaced(base)
+
+    # A history that was replaced
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def _check_bond(self) -> None:
+        if self._bond is not None:
+            self._bond.check()
+
+    def _founded(self, base: Version | None) -> Version | None:
+        """The version to build on, once it is known to be there; `Replaced` when it is not."""
+        self._check_bond()
+        if base is None or self._now_s() - base.there_s < FRESH_S:
+            return base
+        there = self._still_there(base)
+        self._check_history(base, there)
+        return base if there is None else there
+
+    def _still_there(self, version: Version) -> Version | None:
+        """The version as known to be there now; `None` when it is gone, or another is in its place."""
+        if version is _NONE:
+            return version
+        now_s = self._now_s()
+        try:
+            meta = self._store.head(self.key(version.id))
+            if meta.etag is None or meta.etag != version.etag:
+                data, meta = self._store.get_with_meta(self.key(version.id))
+                if data != version.data:
+                    return None
+        except ObjectNotFound:
+            return None
+        return replace(version, etag=meta.etag, there_s=now_s)
+
+    def _check_history(self, version: Version, there: Version | None) -> None:
+        """`Replaced` when a version is not there and nothing says that it was collected."""
+        if there is None and version.id > self.boundary():
+            raise self._replaced(version)
+
+    def _replaced(self, version: Version) -> Replaced:
+        """The error, after what was remembered is forgotten."""
+        error = Replaced(
+            f"{self.key(version.id)} is gone or another, and was not collected: what lay in {self.folder} "
+            "was deleted, made anew or restored from a backup, so nothing known of it holds any more"
+        )
+        with self._remembering:
+            self._seen = None
+        if self._bond is not None:
+            self._bond.break_off(error)
+        return error
+
+    def _take_back(self, version: Version, base: Version) -> None:
+        """Delete what was just created, if it is sure that it is on top of another history: versions below it
+        came after its base was there. Another program that follows it already keeps it."""
+        passed_ms = (self._now_s() - base.there_s) * 1000
+        metas = dict(self.listed())
+        mine = metas.pop(version.id, None)
+        if mine is None or any(version_id > version.id for version_id in metas):
+            return
+        since_ms = mine.last_modified_ms - passed_ms - _WHOLE_SECOND_MS
+        if any(meta.last_modified_ms >= since_ms for version_id, meta in metas.items()):
+            self._store.delete(self.key(version.id))
 
     def update(self, change: Change, clock: Clock, rng: random.Random) -> Version | None:
         """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
@@ -348,14 +485,15 @@ class VersionedFiles:
     def write(self, change: Change, clock: Clock, rng: random.Random) -> tuple[Version | None, Counts]:
         """As `update`, but does not wait for the proof that what was written counts. That is under way when
         this returns; `Counts` waits for it."""
-        written: list[Version] = []
+        written: list[tuple[Version, Version | None]] = []
 
         def create(base: Version | None, data: bytes) -> Version:
-            written.append(self._create(base, data))
-            return written[-1]
+            base = self._founded(base)
+            written.append((self._create(base, data), base))
+            return written[-1][0]
 
         version = self._update(change, clock, rng, create)
-        return version, Counts(partial(self._prove, written[-1])) if written else Counts()
+        return version, Counts(partial(self._prove, *written[-1])) if written else Counts()
 
     def _update(
         self,
@@ -364,6 +502,7 @@ class VersionedFiles:
         rng: random.Random,
         publish: Callable[[Version | None, bytes], Version],
     ) -> Version | None:
+        self._check_bond()
         base, is_latest, tries = self.known(), False, 0
         while True:
             data, failure = _tried(change, base)
@@ -407,15 +546,33 @@ class VersionedFiles:
                 return current
             try:
                 if meta is None:
-                    self._store.create(self._boundary_key, b"%d" % to)
+                    etag = self._store.create(self._boundary_key, b"%d" % to)
                 elif meta.etag is not None:
-                    self._store.replace(self._boundary_key, b"%d" % to, meta.etag)
+                    etag = self._store.replace(self._boundary_key, b"%d" % to, meta.etag)
                 else:
                     raise StoreError(f"{self._boundary_key}: the store gives no etag to overwrite it by")
             except (ObjectExists, PreconditionFailed):
                 continue
+            if latest is not None and self._still_there(latest) is None:
+                self._lower_again(None if meta is None else data, etag, latest)
             return to
         raise StoreError(f"{self._boundary_key}: changed by others {MAX_BOUNDARY_TRIES} times in a row")
+
+    def _lower_again(self, before: bytes | None, etag: str | None, latest: Version) -> None:
+        """The boundary was just raised where the version that it was to stay below is gone: in a folder that
+        was made anew, or by another collector's doing. It is as it was before, unless that one raised it."""
+        with suppress(ObjectExists, ObjectNotFound, PreconditionFailed):
+            found = self._highest_of(self.ids())
+            if found.id > latest.id:
+                return  # it has a successor, and was collected
+            now = self._store.head(self._boundary_key)
+            if etag is not None and now.etag != etag:
+                return
+            if before is None:
+                self._store.delete(self._boundary_key)
+            else:
+                self._store.replace(self._boundary_key, before, now.etag or "")
+        raise self._replaced(latest)
 
     def _find(self) -> tuple[Version, int]:
         """The highest version there is, whatever was seen before, and the boundary. The highest of a listing
@@ -427,31 +584,36 @@ class VersionedFiles:
         """The last of the successors of `seen` that follow each other."""
         for version_id in range(seen.id + 1, seen.id + 1 + MAX_PROBES):
             try:
-                seen = Version(version_id, self.read(version_id))
+                seen = self._read_version(version_id)
             except ObjectNotFound:
                 return seen
         return self._highest_of(self.ids())
 
     def _highest_of(self, ids: Sequence[int]) -> Version:
-        return Version(ids[-1], self.read(ids[-1])) if ids else _NONE
+        return self._read_version(ids[-1]) if ids else _NONE
 
-    def _settle(self, version: Version, put_id: str, failure: StoreError) -> None:
-        """Return if `version` is there and was written by the attempt `put_id`, else raise."""
+    def _read_version(self, version_id: int) -> Version:
+        now_s = self._now_s()
+        data, meta = self._store.get_with_meta(self.key(version_id))
+        return Version(version_id, data, meta.etag, now_s)
+
+    def _settle(self, version: Version, put_id: str, failure: StoreError) -> str | None:
+        """The etag of `version`, if it is there and was written by the attempt `put_id`; else raise."""
         key = self.key(version.id)
         try:
             data, meta = self._store.get_with_meta(key)
         except StoreError as error:
             gone = isinstance(error, ObjectNotFound) and isinstance(failure, ObjectExists)
             if gone:  # it existed, and was collected since
-                _conflict(key, failure)
+                raise _conflict_of(key) from failure
             text = f"publish {key}: whether it was published is unknown: {failure}"
             if isinstance(failure, StoreUnavailable):
                 raise StoreUnavailable(text, failure.cause, is_doubtful=failure.is_doubtful) from failure
             raise StoreError(text) from failure
         if meta.put_id == put_id and data == version.data:
-            return
-        self._seen = _Seen(Version(version.id, data), trusted_looks=0)
-        _conflict(key, failure)
+            return meta.etag
+        self._seen = _Seen(replace(version, data=data, etag=meta.etag), trusted_looks=0)
+        raise _conflict_of(key) from failure
 
 
 def _tried(change: Change, base: Version | None) -> tuple[bytes | None, Exception | None]:
@@ -465,5 +627,5 @@ def _none_as_none(version: Version) -> Version | None:
     return version if version.id else None
 
 
-def _conflict(key: str, cause: StoreError) -> NoReturn:
-    raise VersionConflict(f"{key}: another party published this version first") from cause
+def _conflict_of(key: str) -> VersionConflict:
+    return VersionConflict(f"{key}: another party published this version first")

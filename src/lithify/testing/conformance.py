@@ -81,7 +81,7 @@ def check_nothing_is_there_at_first(world: World) -> None:
     dataset = world.dataset()
     assert dataset.ledger() is None
     assert dataset.epoch() == 0
-    assert dataset.coordinator(world.clock.now_ms()).presence is Presence.NEVER
+    assert dataset.coordinator().presence is Presence.NEVER
     assert not dataset.journal.failures()
 
 
@@ -165,7 +165,7 @@ def check_a_compaction_loses_nothing(world: World) -> None:
         assert ledger is not None
         assert not ledger.active()
         assert not world.dataset().propose(snapshot, ledger).proposals, "it comes to an end"
-        assert world.dataset().coordinator(world.clock.now_ms()).presence is Presence.STOPPED
+        assert world.dataset().coordinator().presence is Presence.STOPPED
         world.write()
 
 

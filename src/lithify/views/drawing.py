@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from rich import table as rich_table
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from lithify.printable import printable
 from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
-from lithify.views.tables import print_table
+from lithify.views.tables import cell, print_table
 from lithify.views.text import MAX_SHOWN, print_rest
 from lithify.views.timeline import print_timeline
 
@@ -34,7 +35,8 @@ def draw(console: Console, blocks: Iterable[Block]) -> None:
 
 def _draw_table(console: Console, table: Table) -> None:
     has_headings = any(column.heading for column in table.columns)
-    drawn = rich_table.Table(title=escape(table.title), title_justify="left", show_header=has_headings)
+    title = Text(printable(table.title)) if table.title else None
+    drawn = rich_table.Table(title=title, title_justify="left", show_header=has_headings)
     for column in table.columns:
         drawn.add_column(
             column.heading,
@@ -46,18 +48,16 @@ def _draw_table(console: Console, table: Table) -> None:
         drawn.add_row(*map(_cell, row))
     if table.sums:
         drawn.add_section()
-        drawn.add_row(*map(escape, table.sums))
+        drawn.add_row(*map(cell, table.sums))
     print_table(console, drawn)
     print_rest(console, len(table.rows), table.of)
 
 
-def _cell(text: str) -> str:
-    return f"[red]{escape(text)}[/]" if isinstance(text, Alarm) else escape(text)
+def _cell(text: str) -> Text:
+    return cell(text, "red" if isinstance(text, Alarm) else "")
 
 
 def _draw_line(console: Console, line: Line) -> None:
-    if not line.lead:
-        console.print(line.text, highlight=False, markup=False)
-        return
     colour = "red" if line.is_bad else "yellow"
-    console.print(f"[{colour}]{escape(line.lead)}[/] {escape(line.text)}", highlight=False)
+    lead = (f"{printable(line.lead)} ", colour) if line.lead else ""
+    console.print(Text.assemble(lead, printable(line.text)), highlight=False)

@@ -17,14 +17,24 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from lithify.printable import printable
+
 LIST_BELOW = 100
 """Columns of a terminal."""
 _UNBOUNDED = 1_000_000
 _NOTHING = ("", "–")
 
+Cell = str | Text
+"""In a table: markup, or text that may be foreign."""
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Foreign text in a table: no markup, in one line."""
+    return Text(printable(text), style)
+
 
 def print_table(console: Console, table: Table) -> None:
-    """Draw a table, whose cells are markup, in whatever way there is room for."""
+    """Draw a table in whatever way there is room for. What of it is foreign is `Text`; strings are markup."""
     if console.width >= LIST_BELOW or fits(console, table):
         console.print(table)
     else:
@@ -54,7 +64,11 @@ def _print_list(console: Console, table: Table) -> None:
 
 
 def _text(cell: object, style: str = "") -> Text:
-    return Text.from_markup(str(cell), style=style, emoji=False)
+    if not isinstance(cell, Text):
+        return Text.from_markup(printable(str(cell)), style=style, emoji=False)
+    text = cell.copy()
+    text.style = cell.style or style
+    return text
 
 
 def _print_line(console: Console, text: Text, indent: int, lead: str = "") -> None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from lithify.planning.timeline.calendar import Calendar
@@ -33,7 +32,7 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
 )
 from lithify.views import text
-from lithify.views.tables import fits, print_table
+from lithify.views.tables import Cell, cell, fits, print_table
 
 MAX_QUIET_ROWS = 3
 """More chunks in a row with nothing to do become one line."""
@@ -143,7 +142,7 @@ def _chunk_table(
         rows += 1
         cells = _row(run[0], calendar, numbers, largest) if len(run) == 1 else _summary(run, calendar)
         shown = cells if with_reasons else cells[:-1]
-        table.add_row(*([escape(run[0].chunk.key.group)] if grouped else []), *shown)
+        table.add_row(*([cell(run[0].chunk.key.group)] if grouped else []), *shown)
     if rows >= MAX_ROWS:
         table.caption = f"The first {MAX_ROWS} lines; --json has all {len(plan.chunks):,} chunks."
     return table
@@ -175,7 +174,9 @@ def _folded(quiet: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
         yield from ((planned,) for planned in quiet)
 
 
-def _row(planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int) -> tuple[str, ...]:
+def _row(
+    planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int
+) -> tuple[Cell, ...]:
     chunk, verdict = planned.chunk, planned.verdict
     style = _STYLES[planned.status]
     number = "" if planned.task is None else str(numbers.get(planned.task, "active"))
@@ -188,11 +189,11 @@ def _row(planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], lar
         f"[{style}]{_label(planned)}[/]",
         f"{verdict.priority:.2f}" if verdict.priority else "",
         number,
-        escape(reason),
+        cell(reason),
     )
 
 
-def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[str, ...]:
+def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[Cell, ...]:
     style = _STYLES[run[0].status]
     first, last = chunk_name(run[0].chunk.key, calendar), chunk_name(run[-1].chunk.key, calendar)
     ids = {file.id for planned in run for file in planned.chunk.files}
@@ -206,7 +207,7 @@ def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[str, ...]
         f"[{style}]{len(run)} × {run[0].status.value}[/]",
         "",
         "",
-        escape(reason),
+        cell(reason),
     )
 
 
@@ -256,7 +257,7 @@ def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words) -> Ta
             text.size(task.cost_bytes),
             f"{task.priority:.2f}",
             f"[{style}]" + (f"after {after}" if after else "at once") + "[/]",
-            escape(task.reason) + oversize,
+            cell(f"{task.reason}{oversize}"),
         )
     if len(plan.tasks) > MAX_ROWS:
         table.caption = f"The first {MAX_ROWS}; --json has all {len(plan.tasks):,}."

@@ -1,7 +1,8 @@
 """Pages from templates, and neutral blocks as HTML.
 
-Whatever a template is given is first cleared of secrets and then escaped, in one place: the environment's
-`finalize`, and autoescape. Only what was rendered here is `Markup`, and passes as it is.
+Whatever a template is given is first cleared of secrets and of what does more than be seen
+(`lithify.printable`), and then escaped, in one place: the environment's `finalize`, and autoescape. Only what
+was rendered here is `Markup`, and passes as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lithify.observe.secrets import concealed
+from lithify.printable import printable
 from lithify.redaction import MASK, is_secret
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
@@ -46,9 +48,12 @@ def _told(value: Any) -> Any:
     """What a template writes."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    if len(value) > MAX_TEXT_CHARS:
-        value = value[: MAX_TEXT_CHARS - 1] + "…"
-    return concealed(value)
+    return told(value)
+
+
+def told(value: str) -> str:
+    """A text of anybody's as a page shows it."""
+    return printable(concealed(value[: 2 * MAX_TEXT_CHARS]), MAX_TEXT_CHARS)
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
@@ -75,7 +80,7 @@ def is_alarm(value: object) -> bool:
 
 def draw(picture: Picture) -> Markup:
     """A picture in a page."""
-    return Markup(svg(picture, concealed))
+    return Markup(svg(picture, told))
 
 
 def _environment() -> Environment:

@@ -45,15 +45,15 @@ def table(catalog: SqlCatalog) -> Table:
 
 
 def retained(table: Table) -> Retained:
-    dataset, now_ms = dataset_of(table), a_clock().now_ms()
-    found = dataset.retained(dataset.snapshot(), dataset.ledger() or Ledger(), now_ms)
+    dataset = dataset_of(table)
+    found = dataset.retained(dataset.snapshot(), dataset.ledger() or Ledger())
     assert found is not None
     return found
 
 
 def examine(table: Table, later_ms: int = 0) -> dict[str, Finding]:
     now_ms = a_clock().now_ms() + later_ms
-    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=30_000)
+    find = partial(status, clock=ManualClock(now_ms), heartbeat_timeout_ms=30_000)
     return {finding.check: finding for finding in check_table(lambda: dataset_of(table), find, now_ms)}
 
 
@@ -118,7 +118,7 @@ def test_what_waits_and_how_runs_ended(table: Table) -> None:
     run(table, ExpireOptions(ALL.older_than_ms, dry_run=True))
     runs = retained(table).runs
     assert {outcome: ended.count for outcome, ended in runs.items()} == {"expired": 1, "nothing_to_do": 1}
-    shown = show_status(status(dataset_of(table), a_clock().now_ms(), 30_000))
+    shown = show_status(status(dataset_of(table), a_clock(), 30_000))
     assert shown.document["history"]["runs"]["expired"]["count"] == 1
 
 

@@ -23,6 +23,7 @@ from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator
 from lithify.service.status import status
 from lithify.service.worker import Worker
+from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import append, files_of, fresh, make_rows, new_table
@@ -144,7 +145,9 @@ def test_a_single_run_is_refused(catalog: Catalog, spoil: Change, mend: Change, 
         serve(table, Rounds([]))
     now_ms = a_clock().now_ms()
     findings = list(
-        check_table(lambda: dataset, partial(status, heartbeat_timeout_ms=30_000, now_ms=now_ms), now_ms)
+        check_table(
+            lambda: dataset, partial(status, heartbeat_timeout_ms=30_000, clock=ManualClock(now_ms)), now_ms
+        )
     )
     assert findings[0].severity is Severity.PROBLEM
     assert reason in findings[0].says

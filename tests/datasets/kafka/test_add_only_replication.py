@@ -18,6 +18,7 @@ from lithify.errors import LithifyError
 from lithify.service.status import status
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
+from lithify.testing import ManualClock
 from lithify.testing.faulty import Fault
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import NOW_MS, Bucket, a_bucket
@@ -51,7 +52,7 @@ def replicate(bucket: Bucket, replica: Bucket, folder: str = "topics") -> None:
 def deletions(bucket: Bucket) -> list[Finding]:
     """What the doctor finds of them."""
     dataset = bucket.opened(soon())
-    found = check_log(lambda: dataset, lambda one: status(one, NOW_MS, 60_000), NOW_MS, SETTINGS)
+    found = check_log(lambda: dataset, lambda one: status(one, ManualClock(NOW_MS), 60_000), NOW_MS, SETTINGS)
     return [one for one in found if one.check == "deletions"]
 
 

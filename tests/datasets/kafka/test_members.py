@@ -147,11 +147,16 @@ class Copies:
         now_ms = self.clock.now_ms()
         found = check_log(
             lambda: self.opened(name),
-            lambda dataset: status(dataset, now_ms, 60_000),
+            lambda dataset: status(dataset, self.clock, 60_000),
             now_ms,
             KafkaSettings(),
         )
         return [finding for finding in found if finding.check == "group"]
+
+
+def doctor(dataset: LogDataset) -> list[Finding]:
+    find = partial(status, clock=ManualClock(NOW_MS), heartbeat_timeout_ms=60_000)
+    return list(check_log(lambda: dataset, find, NOW_MS, KafkaSettings()))
 
 
 @pytest.fixture
@@ -312,9 +317,7 @@ def test_two_logs_with_one_name_are_told_apart(copies: Copies, caplog: pytest.Lo
     LogMember(copies.files, "a").tell(second.source_url, second.state, lambda change: False)
     assert "needs another one" in caplog.text
     assert copies.group == before
-    found = check_log(
-        lambda: second, lambda dataset: status(dataset, NOW_MS, 60_000), NOW_MS, KafkaSettings()
-    )
+    found = doctor(second)
     (finding,) = [one for one in found if one.check == "group"]
     assert finding.severity is Severity.PROBLEM
     assert "needs another one (kafka.member)" in finding.says
@@ -336,14 +339,14 @@ def test_the_doctor_names_the_partition_that_fails() -> None:
     topic.store.put(key, topic.store.get(key)[:-1])
     dataset = copies.opened("a")
     topic.compact(dataset)
-    found = check_log(lambda: dataset, lambda one: status(one, NOW_MS, 60_000), NOW_MS, KafkaSettings())
+    found = doctor(dataset)
     (finding,) = [one for one in found if one.severity is Severity.WARNING and one.check == "partition"]
     assert finding.says.startswith(f"{NAME}: its last compaction failed: ")
     assert "longer than what is left" in finding.says
     copies.restore("a", SEGMENTS)
     copies.clock.advance_s(1)
     topic.compact(dataset)
-    found = check_log(lambda: dataset, lambda one: status(one, NOW_MS, 60_000), NOW_MS, KafkaSettings())
+    found = doctor(dataset)
     assert not [one for one in found if one.check == "partition"]
 
 

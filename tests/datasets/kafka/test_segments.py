@@ -13,7 +13,7 @@ from lithify.datasets.kafka.codecs import Codec
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import (
     SegmentWriter,
-    partition_folders,
+    find_partitions,
     pieces,
     read_folder,
 )
@@ -244,8 +244,8 @@ def test_partitions_of_a_topic_are_found() -> None:
         store.put(name(0, folder=f"logs/my-topic-{number}"), ONE)
     store.put("logs/.lock", b"")
     store.put("logs/.kafka_cleanshutdown", b"{}")
-    assert list(partition_folders(store, "logs")) == ["my-topic-0", "my-topic-9", "my-topic-10"]
-    assert partition_folders(store, "logs/my-topic-9") == {"my-topic-9": "logs/my-topic-9"}
+    assert list(find_partitions(store, "logs").partitions) == ["my-topic-0", "my-topic-9", "my-topic-10"]
+    assert find_partitions(store, "logs/my-topic-9").partitions == {"my-topic-9": "logs/my-topic-9"}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_what_is_no_topic_is_refused(
     objects: dict[str, bytes], root: str, error: type[LithifyError], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        partition_folders(a_store(**objects), root)
+        find_partitions(a_store(**objects), root)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def check_table(
     for note in state.notes:
         yield warning("limits", note, "see whether you can live with that; docs/iceberg.md says why it is so")
     yield from check_compactions(found)
-    yield check_clocks([*heartbeats(ledger), (state.timestamp_ms, "who committed last")], now_ms)
+    written = [*heartbeats(ledger), (state.timestamp_ms, "who committed last")]
+    yield check_clocks(written, found.store_ms, now_ms)
     versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
     yield check_versions(versions, "Lithify's coordinator")
     if found.retained is not None:

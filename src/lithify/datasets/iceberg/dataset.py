@@ -82,7 +82,7 @@ from lithify.datasets.iceberg.table_properties import locations_of, properties_o
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, Refused, Replaced
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
@@ -138,10 +138,14 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._options = dict(options or {})
         self._apart = tuple(unrelated)
         self._location, self._uuid = table.location(), table.metadata.table_uuid
-        self.time_key = join(folder, "now")
-        """An object for asking the store what time it is."""
         self._chunks = VersionedFiles(
-            self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
+            self.store,
+            join(folder, "chunks"),
+            _SUFFIX,
+            join(folder, "chunks.boundary"),
+            ids,
+            clock=clock,
+            bond=self._bond,
         )
         self.state = StateFolder(self.store, folder, ids)
         self.record = Record(self.url, self.load, clock, self._rng)
@@ -170,12 +174,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     # Reading
 
     def load(self) -> Table:
-        """The table as it is now. `Refused` when it is not the one this dataset was opened on."""
+        """The table as it is now. `Replaced` when it is not the one this dataset was opened on."""
         table = load_table(self._catalog, self._identifier)
         if table.location() != self._location:
-            raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+            raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
-            raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
+            raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
         lend(self.store, table.io.properties)  # which may have other credentials by now
         return table
 
@@ -354,9 +358,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def past(self, snapshot: TableState) -> Past:
         return past_of(_metadata_of(snapshot))
 
-    def retained(self, snapshot: TableState, ledger: IcebergLedger, now_ms: int) -> Retained:
+    def retained(self, snapshot: TableState, ledger: IcebergLedger) -> Retained:
         metadata = _metadata_of(snapshot)
-        return retained_of(metadata, ledger, self.store, self.own_folder, self._clock, self._ids, now_ms)
+        return retained_of(
+            metadata, ledger, self.store, self.own_folder, self._clock, self._ids, self.store_ms
+        )
 
     def beside(self) -> Beside:
         from lithify.datasets.iceberg.beside import read_beside  # with those who are given a dataset

@@ -90,8 +90,11 @@ class TableMaintenance:
         self._holds.release(placed)
 
     def holds(self) -> tuple[Placed, ...]:
-        now_ms = self._clock.now_ms()
-        return tuple(placed for placed in self._holds.list() if not placed.hold.has_lapsed(now_ms))
+        placed = self._holds.list()
+        store_ms = self._dataset.store_ms() if any(one.hold.until_ms is not None for one in placed) else None
+        if store_ms is None:
+            return placed  # none can be told to have lapsed
+        return tuple(one for one in placed if not one.hold.has_lapsed(store_ms))
 
     def show_hold(self, placed: Placed) -> Shown:
         return view.show_hold(self._dataset.url, placed)

@@ -75,7 +75,7 @@ class Pending:
         self._store = store
         self._lists = join(folder, "pending-files")
         self.files = VersionedFiles(
-            store, join(folder, "pending"), _SUFFIX, join(folder, "pending.boundary"), ids
+            store, join(folder, "pending"), _SUFFIX, join(folder, "pending.boundary"), ids, clock=clock
         )
         self._clock = clock
         self._ids = ids

@@ -36,9 +36,10 @@ def retained_of(
     folder: str,
     clock: Clock,
     ids: Ids,
-    now_ms: int,
+    store_ms: Callable[[], int | None],
 ) -> Retained:
-    """What is kept of the table whose own folder is `folder` of `store`."""
+    """What is kept of the table whose own folder is `folder` of `store`. `store_ms` gives the time by the
+    store's clock, and is asked where there are holds; without it none is known to have lapsed."""
     damaged: list[str] = []
 
     def read(what: Callable[[], FoundT]) -> FoundT | None:
@@ -56,10 +57,10 @@ def retained_of(
     runs = read(ExpiryRuns(store, folder).read) or {}
     lost = ""
     if metadata is not None and (recorded := recorded_in(metadata)).keys:
-        lost = missing(recorded, read(StateFolder(store, folder, ids).read), readers, now_ms)
+        lost = missing(recorded, read(StateFolder(store, folder, ids).read), readers, store_ms() or 0)
     needed: list[Needed] = []
     if metadata is not None:
-        needed += collect_needs(metadata, holds, (), ledger, now_ms).by
+        needed += collect_needs(metadata, holds, (), ledger, (store_ms() if holds else None) or 0).by
         needed += needed_by_refs(metadata)
     least = None if threshold is None else threshold.least
     if least is not None and any(is_of_reader(least.by, name) for name in readers):

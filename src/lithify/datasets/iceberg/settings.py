@@ -38,6 +38,8 @@ class IcebergSettings(OwnSection):
         "garbage_collector_options.lithify_options": "garbage.lithify",
     }
 
+    OF_DATASETS: ClassVar = ("properties", "garbage")
+
     properties: Texts = Field(
         default_factory=dict,
         description="How tables are compacted, such as granularity; wins over their properties lithify.…",

@@ -55,6 +55,7 @@ def check_log(
     if any(folder.topic for folder in partitions):
         yield from _check_build(settings.broker_build)
         yield from _check_deletions(dataset, found.snapshot)
+    yield from _check_committed(found.snapshot)
     yield from check_compactions(found)
     yield from _check_partitions(found)
     yield from _check_group(dataset, found.snapshot, now_ms)
@@ -104,6 +105,14 @@ def _check_deletions(dataset: LogDataset, snapshot: LogSnapshot) -> Iterator[Fin
                 "let the replication carry deletions, and copy the topic anew; compacting it removes what is "
                 "covered, and no other object that was deleted elsewhere",
             )
+
+
+def _check_committed(snapshot: LogSnapshot) -> Iterator[Finding]:
+    """Partitions of which the broker has left no high watermark."""
+    for name, folder in snapshot.partitions.items():
+        if not folder.committed.is_known:
+            says = f"{name}: {folder.committed.limit}"
+            yield warning("high watermark", says, "start the broker, and stop it cleanly")
 
 
 def _check_partitions(found: Status) -> Iterator[Finding]:

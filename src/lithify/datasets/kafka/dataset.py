@@ -283,7 +283,7 @@ class LogDataset(LogSteps):
             for segment, end in zip(segments, ends, strict=True)
         ]
         clean_below = 0 if before is None or full else before.bound
-        known = [Partition(number_of(name), objects, clean_below, folder.bound)]
+        known = [Partition(number_of(name), objects, clean_below, folder.bound, folder.committed)]
         found = plan(known, self.policy(folder.topic, full=full), self._now_ms())
         spec = LogSpec(name, folder.fingerprint, (), self.terms(folder.topic))
         cost_bytes = self.cost_bytes(spec, snapshot)
@@ -437,8 +437,9 @@ class LogDataset(LogSteps):
         parts = len(folder.parts)
         firsts = [first_element(self.store, f"{key}.dead", OFFSETS, parts) for key in keys]
         dead = min((int(first) for first in firsts if first is not None), default=None)
-        marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, indexed.end_offset))
-        standing = Standing(marks, indexed.end_offset)
+        end = indexed.committed_end
+        marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, end))
+        standing = Standing(marks, end)
         return replace(state, standings={**state.standings, number_of(spec.partition): standing})
 
     def was_committed(self, compaction: LogCompaction) -> bool:
@@ -454,5 +455,8 @@ def _why_not_published(spec: LogSpec) -> str:
 
 def _why_done(found: Round) -> str:
     if not found.settled:
-        return f"nothing is settled below offset {found.bound:,}: a transaction is open, or records are young"
+        return (
+            f"nothing is settled below offset {found.bound:,}: a transaction is open there, or records are "
+            "young or not committed"
+        )
     return "is compacted, and has not changed since"

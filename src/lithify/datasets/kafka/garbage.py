@@ -62,7 +62,7 @@ def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> Report:
         for folder in store.folder(works).folders
         if (found := _id(folder)) is not None
     }
-    before_ms = store_now_ms(store, join(dataset.own_folder, "clock")) - min_age_ms
+    before_ms = store_now_ms(store, dataset.time_key) - min_age_ms
     needed = _needed(dataset)
     with Deleting() as deleting:
         garbage = _Garbage(store, report, deleting)

@@ -1,15 +1,21 @@
-"""What a topic in a broker's bucket says of its own compaction: it goes before Lithify's settings."""
+"""What a topic in a broker's bucket says of its own compaction: it goes before Lithify's settings.
+
+A broker of Kafka takes for milliseconds any whole number up to 2⁶³ − 1, and for a ratio any from 0 to 1.
+Other brokers check less. A number above the range means its end; anything else is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from lithify.datasets.kafka.layouts.contract import BrokerTopic
 from lithify.errors import Refused
 
-NumberT = TypeVar("NumberT", int, float)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
+_RATIO = re.compile(r"[+-]?([0-9]{1,1000}\.?[0-9]{0,1000}|\.[0-9]{1,1000})([eE][+-]?[0-9]{1,9})?")
+_MOST_MS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +38,30 @@ class OwnSettings:
             return cls()
         configs = topic.configs
         return cls(
-            _number(configs, "min.cleanable.dirty.ratio", float),
-            _number(configs, "min.compaction.lag.ms", int),
-            _number(configs, "max.compaction.lag.ms", int),
-            _number(configs, "delete.retention.ms", int),
+            _ratio(configs, "min.cleanable.dirty.ratio"),
+            _milliseconds(configs, "min.compaction.lag.ms"),
+            _milliseconds(configs, "max.compaction.lag.ms"),
+            _milliseconds(configs, "delete.retention.ms"),
         )
 
 
-def _number(configs: Mapping[str, str], name: str, read: Callable[[str], NumberT]) -> NumberT | None:
+def _milliseconds(configs: Mapping[str, str], name: str) -> int | None:
+    found = _number(configs, name, _WHOLE)
+    return None if found is None else min(int(found), _MOST_MS)
+
+
+def _ratio(configs: Mapping[str, str], name: str) -> float | None:
+    found = _number(configs, name, _RATIO)
+    return None if found is None else min(float(found), 1.0)
+
+
+def _number(configs: Mapping[str, str], name: str, form: re.Pattern[str]) -> str | None:
+    """The text of a setting, which is a number that is not negative; `None` without the setting."""
     if name not in configs:
         return None
-    try:
-        found = read(configs[name])
-    except ValueError as error:
-        raise Refused(f"{name} of the topic is {configs[name]!r}, which is no number") from error
-    if not found >= 0:
-        raise Refused(f"{name} of the topic is {configs[name]!r}, which is negative")
-    return found
+    text = configs[name].strip()
+    if not form.fullmatch(text):
+        raise Refused(f"{name} of the topic is {configs[name][:40]!r}, which is no number")
+    if text.startswith("-") and text.strip("-0.") != "":
+        raise Refused(f"{name} of the topic is {configs[name][:40]!r}, which is negative")
+    return text

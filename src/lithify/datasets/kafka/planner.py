@@ -3,9 +3,10 @@
 For each partition:
 
 1. *Bound*: the first offset that has to stay as it is. The least of the last stable offset (an open
-   transaction is not decided), the base of the newest object (a writer is behind it, and readers find the
-   end of the log by it), and the base of the first object with a record younger than
-   `min.compaction.lag.ms`. Only objects that end before the bound are *settled*.
+   transaction is not decided), the high watermark (records from there on may be truncated), the base of the
+   newest object (a writer is behind it, and readers find the end of the log by it), and the base of the first
+   object with a record younger than `min.compaction.lag.ms`. Only objects that end before the bound are
+   *settled*.
 2. *Dirty* are the settled objects that no earlier round has compared with all before them. Their share of all
    settled bytes is the dirty ratio.
 3. The partition is worth compacting if the dirty ratio is `min.cleanable.dirty.ratio` or more, or the oldest
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from rich.filesize import decimal
 
 from lithify.datasets.kafka.kernel.layout import MAX_OFFSET_DELTA
+from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, Committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Partition:
     clean_below: int
     """Records below this offset have been compared with all before them."""
     stable_offset: int
+    committed: Committed = ALL_COMMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,8 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> Settled:
     if partition.stable_offset < bound:
         bound = partition.stable_offset
         limit = f"from {bound:,} on a transaction is open"
+    if partition.committed.end < bound:
+        bound, limit = partition.committed.end, partition.committed.limit
     youngest_ms = now_ms - policy.min_compaction_lag_ms
     young = next(
         (item.base_offset for item in partition.objects if item.max_timestamp_ms > youngest_ms), None

@@ -48,6 +48,7 @@ from lithify.datasets.kafka.kernel.rewrite import Flags
 from lithify.datasets.kafka.record_batches import RecordBatches, Retention
 from lithify.datasets.kafka.transactions import Fates
 
+_LAST_MS = (1 << 63) - 1
 _REASONS = {
     Reason.ABORTED: "aborted",
     Reason.SUPERSEDED: "superseded",
@@ -75,8 +76,8 @@ class Rules:
 
     @property
     def new_horizon_ms(self) -> int:
-        """What a delete horizon is set to, in milliseconds since 1970."""
-        return self.now_ms + self.delete_retention_ms
+        """What a delete horizon is set to, in milliseconds since 1970; at most the last one there is."""
+        return min(self.now_ms + self.delete_retention_ms, _LAST_MS)
 
     def way(self, batches: Records, dead: Offsets, pinned: Offsets) -> Records:
         """The rules for compiled code, at the first of these batches (`PASS`)."""

@@ -91,12 +91,18 @@ class Indexed:
     def settled(self, policy: LogPolicy, now_ms: int) -> Settled:
         """What may be compacted."""
         stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
-        return settle(Partition(0, self._objects(), 0, stable_offset), policy, now_ms)
+        known = Partition(0, self._objects(), 0, stable_offset, self.partition.committed)
+        return settle(known, policy, now_ms)
 
     @property
     def end_offset(self) -> int:
         """Behind the last batch."""
         return max(facts.end_offset for facts in self.facts)
+
+    @property
+    def committed_end(self) -> int:
+        """Behind the last batch that is committed."""
+        return min(self.end_offset, self.partition.committed.end)
 
     def groups(self, settled: int, target_bytes: int) -> list[Group]:
         """How segments are put together: those that are settled, then each of the others alone."""
@@ -110,12 +116,12 @@ class Indexed:
         """What a group has to know of the rest."""
         start = self.facts[group.first].base_offset
         end = self.fences[group.first + group.count - 1]
-        aborted = tuple(
-            one for one in self.transactions.aborted if one.last_offset >= start and one.first_offset < end
-        )
+        known = self.transactions if group.is_settled else self._all_transactions
+        aborted = tuple(one for one in known.aborted if one.last_offset >= start and one.first_offset < end)
+        committed = (facts for facts in self.facts if facts.end_offset <= self.partition.committed.end)
         producers = {
             who: last
-            for who, last in active(last_of(self.facts), now_ms, expiration_ms).items()
+            for who, last in active(last_of(committed), now_ms, expiration_ms).items()
             if last.data_offset is None or start <= last.data_offset < end
         }
         return GroupPlan(aborted, self._passed[group.first], producers)
@@ -132,10 +138,12 @@ class Indexed:
         return [*(facts.base_offset for facts in self.facts[1:]), self.facts[-1].end_offset]
 
     def _walk(self, found: Sequence[Records]) -> None:
-        """Go through the transactions twice: what they came to, then which batches that concerns."""
-        self.transactions = Transactions()
-        for headers in found:
-            self.transactions = follow(headers, self.transactions)
+        """Go through the transactions twice: what they came to, then which batches that concerns. A marker
+        that is not committed decides nothing, but the index of a segment that stays as it is has it."""
+        self._all_transactions = _followed(found)
+        end = self.partition.committed.end
+        found = [headers[headers["last_offset"] < end] for headers in found]
+        self.transactions = _followed(found)
         passed = Passed()
         self.first_in_transaction: int | None = None
         """The first offset of a batch with records that belong to a transaction."""
@@ -149,6 +157,13 @@ class Indexed:
             what, passed = fates(headers, self.transactions.aborted, passed)
             goes = headers[what.aborted & (headers["attributes"] & CONTROL == 0)]
             self._spans.append(np.stack([goes["base_offset"], goes["last_offset"]], axis=1))
+
+
+def _followed(found: Sequence[Records]) -> Transactions:
+    transactions = Transactions()
+    for headers in found:
+        transactions = follow(headers, transactions)
+    return transactions
 
 
 def _deciding(found: Sequence[Records], base_offset: int) -> int | None:

@@ -17,6 +17,22 @@ class KafkaSettings(OwnSection):
 
     NAME: ClassVar = "kafka"
 
+    OF_DATASETS: ClassVar = (
+        "min_cleanable_dirty_ratio",
+        "min_compaction_lag",
+        "max_compaction_lag",
+        "delete_retention",
+        "keep_unkeyed",
+        "segment_bytes",
+        "producer_id_expiration",
+        "quiet_period",
+        "copy_to",
+        "live",
+        "broker_build",
+        "member",
+        "garbage",
+    )
+
     output: str | None = Field(
         default=None,
         description="URL of the folder for what is written; unset: beside the source, .compacted",

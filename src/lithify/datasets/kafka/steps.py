@@ -80,7 +80,9 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self._settings = settings
         self.member = member
         folder = join(self.own_folder, "state")
-        self.states = VersionedFiles(self.store, folder, ".json", f"{folder}.boundary", ids)
+        self.states = VersionedFiles(
+            self.store, folder, ".json", f"{folder}.boundary", ids, clock=clock, bond=self._bond
+        )
         self._now_ms = clock.now_ms
 
     @cached_property

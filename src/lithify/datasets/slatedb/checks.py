@@ -17,6 +17,7 @@ from lithify.compaction.backlog import Backlog
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.status import Status
+from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import parse_sst_key
@@ -58,12 +59,22 @@ def check_database(
         )
         return
     yield ok("state files", f"the manifest (epoch {manifest.compactor_epoch}) and the ledger are sound")
+    yield from _check_clients(manifest)
     yield from _check_objects(dataset, manifest)
     yield from check_compactions(found)
     yield from (check_backlog(p) for p in found.backlog)
     flushes = [(ulid_ms(view.id), "the writer") for tree in manifest.trees() for view in tree.l0[:1]]
-    yield check_clocks([*heartbeats(ledger), *flushes], now_ms)
+    yield check_clocks([*heartbeats(ledger), *flushes], found.store_ms, now_ms)
     yield _check_versions(dataset)
+
+
+# Clients
+
+
+def _check_clients(manifest: Manifest) -> Iterator[Finding]:
+    if too_old := why_too_old(manifest):
+        says, _, do = too_old.rpartition("; ")
+        yield problem("clients", says, do)
 
 
 # Objects

@@ -29,6 +29,7 @@ from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting
 from lithify.datasets.kind import Dataset
 from lithify.datasets.slatedb.backlog import backlog
+from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.commit import Commit, is_committed
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
@@ -55,6 +56,7 @@ from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
+from lithify.store.times import StoreTime
 from lithify.store.together import both
 from lithify.store.versions import Counts
 
@@ -97,6 +99,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         )
         self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
         self._lease = ObjectLease(store, self.paths.own_folder)
+        self._store_time = StoreTime(store, self.paths.time_key, clock)
         self._glanced_s = -inf
         self._tries = Tries()
 
@@ -195,6 +198,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
                 f"{self.url} is a clone that is not initialized yet; "
                 "open it with SlateDB once, then try again"
             )
+        if too_old := why_too_old(manifest):
+            raise Refused(f"{self.url}: {too_old}")
         epoch = manifest.compactor_epoch
         if ledger is not None and ledger.epoch > epoch:
             raise CorruptObject(
@@ -214,7 +219,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
            coordinator does with the next is to make that file; the oldest manifest shows that none has
            been stopped just between.
         """
-        if epoch == 0 or (lease is not None and lease.proves(epoch, self.has_taken)):
+        if epoch == 0 or (lease is not None and self._proves(lease, epoch)):
             return None
         if self._has_its_parents(epoch):
             return None
@@ -253,19 +258,33 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         """Whether the manifest that was announced is there with its mark."""
         return self._files.has_mark(taking.version, bytes.fromhex(taking.mark))
 
+    def may_have_taken(self, taking: Taking) -> bool:
+        """Whether the manifests have come as far as the one that was announced."""
+        return taking.version <= self._files.known_manifest_id()
+
+    def confirm(self) -> None:
+        self._files.latest_manifest()
+
+    def _proves(self, lease: Lease, epoch: int) -> bool:
+        return lease.proves(epoch, self.has_taken, self.may_have_taken)
+
     # Looking
 
     def history(self) -> LedgerHistory:
         return LedgerHistory(self.store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, decode_ledger)
 
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+    def store_ms(self) -> int | None:
+        return self._store_time.now_ms()
+
+    def coordinator(self) -> CoordinatorStatus:
         found = self.lease.read()
         epoch = self.snapshot().compactor_epoch
-        if found is None or found.lease is None or not found.lease.proves(epoch, self.has_taken):
+        lease = None if found is None else found.lease
+        if found is None or lease is None or not self._proves(lease, epoch):
             if epoch == 0:
                 return CoordinatorStatus(Presence.NEVER, epoch)
             return CoordinatorStatus(Presence.FOREIGN, epoch, system="SlateDB")
-        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
+        return judge_lease(epoch, lease, found.written_ms, self.store_ms)
 
     def backlog(self, snapshot: Manifest, now_ms: int) -> tuple[Backlog, ...]:
         return backlog(snapshot, now_ms, self.options.l0_max_ssts)
@@ -337,8 +356,11 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def propose(self, snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD) -> Plan:
         policy, times = self.options.policy, self.options.segment_times
         if times is None:
-            return propose(snapshot, ledger, policy, held=held)
-        return propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms(), held)
+            plan = propose(snapshot, ledger, policy, held=held)
+        else:
+            plan = propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms(), held)
+        too_old = why_too_old(snapshot)
+        return plan if too_old is None else replace(plan, notes=(*plan.notes, f"{self.url}: {too_old}"))
 
     def segments(self, snapshot: Manifest, ledger: SlateLedger) -> SegmentTimeline | None:
         """The segments as a timeline; `None` where nothing tells their times (pure)."""
@@ -393,6 +415,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
         """Cut the compaction into ranges of about one output SST each, or less where slots are free."""
         owner = compaction.worker
+        if too_old := why_too_old(snapshot):
+            raise Refused(f"compaction {compaction.id}: {too_old}")
 
         def reporting(index: int) -> Reporting | None:
             if owner is None:

@@ -104,7 +104,12 @@ class Detacher:
         for depth in range(len(parts)):
             paths = DatabasePaths("/".join([*parts[:depth], tie.path.strip("/")]))
             yield VersionedFiles(
-                self._store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, self._ids
+                self._store,
+                paths.manifest_folder,
+                MANIFEST_SUFFIX,
+                paths.manifest_boundary,
+                self._ids,
+                clock=self._clock,
             )
 
 

@@ -15,14 +15,14 @@ from typing import Any, TypeVar, cast
 from lithify.clock import Clock
 from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest, may_follow
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths, check_whole
-from lithify.errors import Refused
+from lithify.errors import Refused, Replaced
 from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
 from lithify.store.together import both
-from lithify.store.versions import Change, Counts, Version, VersionedFiles
+from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles
 
 ResultT = TypeVar("ResultT")
 
@@ -37,11 +37,24 @@ class DatabaseFiles:
         self._root = paths.root
         self._clock = clock
         self._rng = rng
+        self._bond = Bond()
         self._manifests = VersionedFiles(
-            store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, ids
+            store,
+            paths.manifest_folder,
+            MANIFEST_SUFFIX,
+            paths.manifest_boundary,
+            ids,
+            clock=clock,
+            bond=self._bond,
         )
         self._ledgers = VersionedFiles(
-            store, paths.compactions_folder, COMPACTIONS_SUFFIX, paths.compactions_boundary, ids
+            store,
+            paths.compactions_folder,
+            COMPACTIONS_SUFFIX,
+            paths.compactions_boundary,
+            ids,
+            clock=clock,
+            bond=self._bond,
         )
         self._decoded: dict[str, tuple[int, Any]] = {}
 
@@ -64,6 +77,10 @@ class DatabaseFiles:
     def manifest(self, manifest_id: int) -> Manifest:
         """One version of the manifest, as a checkpoint pins it."""
         return decode_manifest(self._manifests.read(manifest_id), self._manifests.key(manifest_id))
+
+    def known_manifest_id(self) -> int:
+        """The id of the manifest last read or published here; `Refused` when there is no database."""
+        return self._manifest_of(self._manifests.known())[0]
 
     def has_mark(self, manifest_id: int, mark: bytes) -> bool:
         """Whether a version of the manifest is there, counts, and was written with `mark`."""
@@ -131,7 +148,16 @@ class DatabaseFiles:
     def _manifest_of(self, version: Version | None) -> tuple[int, Manifest]:
         check_whole(self.url, self._root, has_manifest=version is not None)
         assert version is not None
-        return version.id, cast(Manifest, self._decode(self._manifests, version, decode_manifest))
+        before = self._decoded.get(self._manifests.folder)
+        manifest = cast(Manifest, self._decode(self._manifests, version, decode_manifest))
+        if before is not None and before[0] < version.id and not may_follow(before[1], manifest):
+            error = Replaced(
+                f"{self._manifests.key(version.id)} is behind manifest {before[0]} in what only ever grows: "
+                f"{self.url} was made anew or restored from a backup"
+            )
+            self._bond.break_off(error)
+            raise error
+        return version.id, manifest
 
     def _ledger_of(self, version: Version) -> SlateLedger:
         return cast(SlateLedger, self._decode(self._ledgers, version, decode_ledger))

@@ -12,9 +12,10 @@
 6. Delete what killed writers left half written, if nothing was added to it for the minimum age.
 
 Invariants: an object is deleted only if it was listed under exactly the name that this database gives
-to it; numbered files from the latest that was read on stay; the run may die anywhere, and the next
-one goes on. The kinds do not depend on each other: when one fails the others are still collected, and
-then the first failure is raised. A dry run decides the same and writes nothing; only the version that
+to it, and is still the object that was listed: where the database was made anew, or restored from a backup,
+the run ends (`Replaced`); numbered files from the latest that was read on stay; the run may die anywhere, and
+the next one goes on. The kinds do not depend on each other: when one fails the others are still collected,
+and then the first failure is raised. A dry run decides the same and writes nothing; only the version that
 step 3 would have published is not there to be counted.
 
 It is as late as both this machine's clock and the store's say, whichever is behind: with a clock that is an
@@ -37,6 +38,7 @@ from functools import partial
 from lithify.clock import Clock
 from lithify.datasets.collecting import Due, carried_out
 from lithify.datasets.slatedb import retention
+from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.detach import Detacher
 from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
@@ -51,9 +53,9 @@ from lithify.datasets.slatedb.paths import (
     parse_wal_key,
 )
 from lithify.datasets.slatedb.retention import Cutoff
-from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused
+from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused, Replaced
 from lithify.ids import Ids, RandomIds
-from lithify.store.deleting import Deleting
+from lithify.store.deleting import Deleting, delete_listed
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
 from lithify.store.versions import Version, VersionedFiles
@@ -199,10 +201,15 @@ class _Collection:
         self._rng = rng if rng is not None else random.Random()
         self._now_ms = clock.now_ms()
         self._manifests = VersionedFiles(
-            store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, ids
+            store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, ids, clock=clock
         )
         self._ledgers = VersionedFiles(
-            store, paths.compactions_folder, COMPACTIONS_SUFFIX, paths.compactions_boundary, ids
+            store,
+            paths.compactions_folder,
+            COMPACTIONS_SUFFIX,
+            paths.compactions_boundary,
+            ids,
+            clock=clock,
         )
         self._counts: dict[Kind, Count] = {}
 
@@ -235,6 +242,8 @@ class _Collection:
                 continue
             try:
                 self._counts[kind] = step()
+            except Replaced:
+                raise
             except LithifyError as error:
                 failures.append(error)
         if failures:
@@ -294,6 +303,8 @@ class _Collection:
         manifest = decode_manifest(version.data, self._manifests.key(version.id))
         if not manifest.initialized:
             raise Refused(f"{where} is a clone that is still being made; collect its garbage afterwards")
+        if too_old := why_too_old(manifest):
+            raise Refused(f"{where}: {too_old}")
         return manifest
 
     def _listed_notes(self, kind: Kind) -> list[ObjectMeta]:
@@ -380,7 +391,7 @@ class _Collection:
 
     def _collect_notes(self, state: _State, listed: Sequence[ObjectMeta]) -> Count:
         garbage = retention.deletable_notes(listed, state.ledger, self._written_before_ms)
-        self._delete(garbage)
+        self._delete(garbage, may_change=True)  # tasks rewrite them in place
         return _count(listed, garbage)
 
     def _detach(self, state: _State) -> Count:
@@ -402,14 +413,16 @@ class _Collection:
         )
         listed = [meta for folder in folders for meta in self._store.list_staged(folder)]
         garbage = [meta for meta in listed if meta.last_modified_ms < self._written_before_ms]
-        self._delete(garbage, self._store.delete_staged)
+        if not self._options.dry_run:
+            with Deleting() as deleting:
+                deleting.all(partial(self._store.delete_staged, meta.key) for meta in garbage)
         return _count(listed, garbage)
 
-    def _delete(self, garbage: Iterable[ObjectMeta], delete: Callable[[str], None] | None = None) -> None:
+    def _delete(self, garbage: Iterable[ObjectMeta], *, may_change: bool = False) -> None:
         if self._options.dry_run:
             return
         with Deleting() as deleting:
-            deleting.all(partial(delete or self._store.delete, meta.key) for meta in garbage)
+            deleting.all(partial(delete_listed, self._store, meta, may_change=may_change) for meta in garbage)
 
 
 def _count(found: Sequence[object], garbage: Sequence[ObjectMeta]) -> Count:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -242,7 +243,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
             f"{name}: manifest format version {version} is not known; this version of Lithify knows "
             f"{' and '.join(map(str, decoders))}"
         )
-    manifest = decoders[version](data[_VERSION.size :], name)
+    manifest = replace(decoders[version](data[_VERSION.size :], name), format_version=version)
     if problem := manifest_problem(manifest):
         raise CorruptObject(name, problem)
     return manifest
@@ -271,6 +272,16 @@ def manifest_problem(manifest: Manifest) -> str | None:
         _segments_problem(manifest)
         or next(filter(None, map(_tree_problem, manifest.trees())), None)
         or _identity_problem(manifest)
+    )
+
+
+def may_follow(before: Manifest, after: Manifest) -> bool:
+    """Whether a later manifest may be of the same database (pure): epochs and sequence numbers never fall. A
+    manifest says of no database which one it is."""
+    return (
+        after.writer_epoch >= before.writer_epoch
+        and after.compactor_epoch >= before.compactor_epoch
+        and after.last_l0_seq >= before.last_l0_seq
     )
 
 

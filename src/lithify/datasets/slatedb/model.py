@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 
@@ -231,6 +231,8 @@ class Manifest:
     segments: tuple[Tree, ...] = ()
     """Ascending prefixes, none a prefix of another."""
     segment_extractor_name: str | None = None
+    format_version: int = field(default=2, compare=False)
+    """Of the file that it was read from."""
 
     def trees(self) -> tuple[Tree, ...]:
         """The root tree, then the segments."""

@@ -84,6 +84,21 @@ class SlatedbSettings(OwnSection):
         },
     }
 
+    OF_DATASETS: ClassVar = (
+        "l0_max_ssts",
+        "max_concurrent_compactions",
+        "scheduler_options",
+        "enable_trivial_move",
+        "checkpoint_lifetime",
+        "max_sst_size",
+        "min_filter_keys",
+        "compression_codec",
+        "block_size",
+        "segments",
+        "garbage_collector_options",
+    )
+    HOOKS: ClassVar = frozenset(("merge_operator", "compaction_filter"))
+
     l0_max_ssts: PositiveInt = Field(
         default=8, description="The writer's limit of L0 SSTs, to tell how long until it stalls"
     )

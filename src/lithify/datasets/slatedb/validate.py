@@ -20,6 +20,7 @@ against the latest manifest when it is Compacted:
    one that is Scheduled, as an entry made by hand may.
 8. When Compacted, the outputs are in key order and do not overlap, none is described as no SST can be, and
    none is older than the compaction: SlateDB closes a database whose manifest got such an SST.
+9. No client is at work beside which Lithify would do harm (`clients`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from lithify.compaction.model import State
+from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import (
     DrainSpec,
@@ -54,6 +56,8 @@ def validate(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedge
 
 def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedger) -> Iterator[str]:
     """Refusals in the order of the rules; later rules may rely on the earlier ones."""
+    if too_old := why_too_old(manifest):
+        yield too_old
     spec = compaction.spec
     label = tree_label(spec.segment)
     if not spec.l0_view_ids and not spec.sorted_runs:

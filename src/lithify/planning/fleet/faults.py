@@ -65,6 +65,13 @@ class Faults:
         self._failing.pop(worker, None)
         self._tried.pop(key, None)
 
+    def forget(self, dataset: str) -> None:
+        """It is another one now: nothing that failed of it before counts."""
+        for key in [key for key in self._tried if key.dataset == dataset]:
+            del self._tried[key]
+        for failing in self._failing.values():
+            failing.discard(dataset)
+
     def is_suspect(self, worker: str) -> bool:
         """Whether whatever it tries fails."""
         return len(self._failing.get(worker, ())) >= SUSPECT_DATASETS

@@ -37,10 +37,20 @@ def run_slatedb_process(process: Process) -> None:
     """Open, rest, close."""
     world, codecs = process.world, process.world.codecs
     manifests = VersionedFiles(
-        process.store, _PATHS.manifest_folder, MANIFEST_SUFFIX, _PATHS.manifest_boundary, process.ids
+        process.store,
+        _PATHS.manifest_folder,
+        MANIFEST_SUFFIX,
+        _PATHS.manifest_boundary,
+        process.ids,
+        clock=process.clock,
     )
     ledgers = VersionedFiles(
-        process.store, _PATHS.compactions_folder, COMPACTIONS_SUFFIX, _PATHS.compactions_boundary, process.ids
+        process.store,
+        _PATHS.compactions_folder,
+        COMPACTIONS_SUFFIX,
+        _PATHS.compactions_boundary,
+        process.ids,
+        clock=process.clock,
     )
     held = process.coordinator = _Coordinator(0)
 

@@ -74,7 +74,12 @@ def publish_manifest(process: Process, change: Callable[[Manifest, int], Manifes
     """Publish `change` of the latest manifest, given the number it will have; nothing if that is the
     same. Gives what is the latest then."""
     files = VersionedFiles(
-        process.store, _PATHS.manifest_folder, MANIFEST_SUFFIX, _PATHS.manifest_boundary, process.ids
+        process.store,
+        _PATHS.manifest_folder,
+        MANIFEST_SUFFIX,
+        _PATHS.manifest_boundary,
+        process.ids,
+        clock=process.clock,
     )
     published: Manifest | None = None
 

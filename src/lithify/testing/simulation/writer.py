@@ -44,7 +44,12 @@ class Writer:
         self._process = process
         self._world = process.world
         self._manifests = VersionedFiles(
-            process.store, _PATHS.manifest_folder, MANIFEST_SUFFIX, _PATHS.manifest_boundary, process.ids
+            process.store,
+            _PATHS.manifest_folder,
+            MANIFEST_SUFFIX,
+            _PATHS.manifest_boundary,
+            process.ids,
+            clock=process.clock,
         )
         self._epoch = 0
         self._mine: Manifest

@@ -5,8 +5,8 @@
 1. There is a whole header of message format 2, and the batch ends inside the object.
 2. The checksum matches, unless who reads the records looks at it while they are near.
 3. Attributes and codec are known.
-4. Offsets are not negative, do not overflow, and begin behind those of the batch before; there are no
-   more records than offsets.
+4. Offsets are not negative, begin behind those of the batch before, and one more would not overflow; there
+   are no more records than offsets.
 5. Numbers of a producer are at least -1, and a transactional batch has one; a delete horizon is a time.
 
 What is compressed is not looked at here.
@@ -136,7 +136,7 @@ def _check_numbers(batch: Record, previous_last: int) -> int:
     if attributes & CODEC_MASK > MAX_CODEC:
         return _UNKNOWN_CODEC
     base, delta = batch.base_offset, batch.last_offset
-    if base < 0 or delta < 0 or base > _GREATEST - delta:
+    if base < 0 or delta < 0 or base >= _GREATEST - delta:
         return _BAD_OFFSET
     if batch.count < 0 or batch.count > delta + 1:
         return _BAD_COUNT

@@ -43,6 +43,21 @@ class BrokerTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """Up to which offset a partition is committed, and how that is known (`high_watermarks.py`)."""
+
+    end: int
+    """Records from here on decide nothing and stay as they are."""
+    limit: str
+    """Why nothing from there on is touched, in words."""
+    is_known: bool = True
+    """Whether the broker has left a high watermark of the partition."""
+
+
+ALL_COMMITTED = Committed(NO_BOUND, "")
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFolder:
     """A partition as its folder was listed."""
 
@@ -61,6 +76,7 @@ class PartitionFolder:
     """Of a partition that is compacted in its place; `None` where a new folder is written."""
     activity: str = ""
     """Another one, if the broker has written something of the topic."""
+    committed: Committed = ALL_COMMITTED
 
     @property
     def parts(self) -> tuple[Segment, ...]:
@@ -103,10 +119,11 @@ class Layout(Protocol):
         ...
 
 
-def fingerprint_of(listed: Iterable[ObjectMeta], topic_id: str = "") -> str:
-    """One for this listing, whose objects are in one folder. Many stores list whole seconds, in one of which
-    an object may become another one as large; so the etag counts, where one is listed."""
+def fingerprint_of(listed: Iterable[ObjectMeta], owner: str = "") -> str:
+    """One for this listing, whose objects are in one folder; `owner` is what the broker says of it besides.
+    Many stores list whole seconds, in one of which an object may become another one as large; so the etag
+    counts, where one is listed."""
     names = [
         f"{meta.key.rpartition('/')[2]} {meta.size} {meta.last_modified_ms} {meta.etag}" for meta in listed
     ]
-    return hashlib.sha256("\n".join([topic_id, *names] if topic_id else names).encode()).hexdigest()
+    return hashlib.sha256("\n".join([owner, *names] if owner else names).encode()).hexdigest()

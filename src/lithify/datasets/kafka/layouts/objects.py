@@ -58,6 +58,8 @@ PROBED = 64
 """How many of a partition's objects are asked for what they cover."""
 REQUESTS = 16
 """How many objects are asked for at once."""
+LAST_OFFSET = (1 << 63) - 2
+"""The last that a record can have: the end of the log behind it is an offset, too."""
 RECORDS = "records"
 WATERMARK = "watermark.json"
 _TOPIC = re.compile(r"(?:.*/)?clusters/[^/]+/topics/([^/]+)")
@@ -315,8 +317,10 @@ def listed_objects(store: ObjectStore, folder: str) -> list[ObjectMeta]:
 
 
 def as_segment(meta: ObjectMeta) -> Segment:
-    """An object as it was listed."""
-    return Segment(meta.key, base_of(meta.key), meta.size, meta.last_modified_ms, meta.etag)
+    """An object as it was listed. `CorruptObject` for a name beyond all offsets."""
+    if (base_offset := base_of(meta.key)) > LAST_OFFSET:
+        raise CorruptObject(meta.key, "there is no such offset")
+    return Segment(meta.key, base_offset, meta.size, meta.last_modified_ms, meta.etag)
 
 
 def object_name(base_offset: int) -> str:

@@ -20,21 +20,32 @@ Refused is a folder that somebody may be writing:
    and without the second the broker runs, or has died and has to recover first.
 2. `.swap` files are left by a broker that died while it replaced segments: it has to start once more.
 3. A listing that is not the same any more when the work is done (`PartitionFolder.fingerprint`).
+
+How far its partitions are committed is beside them (`high_watermarks.py`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from lithify.allocator import MAX_PIECE_BYTES
 from lithify.datasets.kafka.kernel.headers import whole_batches
 from lithify.datasets.kafka.kernel.layout import HEADER_BYTES
-from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment, fingerprint_of
+from lithify.datasets.kafka.layouts.contract import (
+    ALL_COMMITTED,
+    Committed,
+    PartitionFolder,
+    Segment,
+    fingerprint_of,
+)
+from lithify.datasets.kafka.layouts.high_watermarks import HighWatermarks
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
 from lithify.datasets.kafka.record_batches import headers
+from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.transactions import AbortedTransaction
 from lithify.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.store.keys import join
@@ -62,8 +73,12 @@ class SegmentFolders:
         self._store, self._root = store, root
 
     def partitions(self) -> Mapping[str, PartitionFolder]:
-        folders = partition_folders(self._store, self._root)
-        return {name: read_folder(self._store, folder) for name, folder in folders.items()}
+        directory = find_partitions(self._store, self._root)
+        watermarks = HighWatermarks.of(self._store, directory.root, directory.listed)
+        return {
+            name: read_folder(self._store, folder, watermarks.committed(*_name_and_number(name)))
+            for name, folder in directory.partitions.items()
+        }
 
     def check_output(self, store: ObjectStore, folder: str) -> None:
         """`Refused` for a directory of a broker, or a folder directly in one, which would not start there any
@@ -77,8 +92,18 @@ class SegmentFolders:
             )
 
 
-def partition_folders(store: ObjectStore, root: str) -> dict[str, str]:
-    """The partitions at `root` by name (`orders-0`), each with its folder: itself, or those it holds.
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A folder of partitions."""
+
+    root: str
+    listed: Folder
+    partitions: Mapping[str, str]
+    """The folders that are read, by name (`orders-0`), in the order of their numbers."""
+
+
+def find_partitions(store: ObjectStore, root: str) -> Directory:
+    """Return the directory of the partitions at `root`, which is one of them or holds them.
 
     Raises `DatasetNotFound` and `Refused`.
     """
@@ -88,8 +113,9 @@ def partition_folders(store: ObjectStore, root: str) -> dict[str, str]:
     if any(_SEGMENT.fullmatch(_name(meta.key)) for meta in listed.objects):
         if not _PARTITION.fullmatch(name):
             raise Refused(f"{root}: a folder of segments is named after its partition, like orders-0")
-        _check_stopped(parent, store.folder(parent))
-        return {name: root}
+        around = store.folder(parent)
+        _check_stopped(parent, around)
+        return Directory(parent, around, {name: root})
     found = {_name(folder): folder for folder in listed.folders if _PARTITION.fullmatch(_name(folder))}
     if not found:
         raise DatasetNotFound(f"{root}: there are neither segments (.log) nor folders of partitions")
@@ -98,10 +124,11 @@ def partition_folders(store: ObjectStore, root: str) -> dict[str, str]:
         some = ", ".join(sorted(topics)[:3])
         raise Refused(f"{root}: there are partitions of {len(topics)} topics ({some}); name one partition")
     _check_stopped(root, listed)
-    return dict(sorted(found.items(), key=lambda item: _name_and_number(item[0])))
+    partitions = dict(sorted(found.items(), key=lambda item: _name_and_number(item[0])))
+    return Directory(root, listed, partitions)
 
 
-def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
+def read_folder(store: ObjectStore, folder: str, committed: Committed = ALL_COMMITTED) -> PartitionFolder:
     """The partition in this folder.
 
     Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
@@ -123,7 +150,10 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
         segments.append(Segment(meta.key, base_offset, meta.size, meta.last_modified_ms, meta.etag))
     if not segments:
         raise DatasetNotFound(f"{folder}: there are no segments (.log)")
-    return PartitionFolder(folder, tuple(segments), _companions(listed), fingerprint_of(listed))
+    owner = f"high watermark {committed.end}" if committed.end < NO_BOUND else ""
+    return PartitionFolder(
+        folder, tuple(segments), _companions(listed), fingerprint_of(listed, owner), committed=committed
+    )
 
 
 def pieces(

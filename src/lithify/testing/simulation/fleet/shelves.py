@@ -81,7 +81,15 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
         super().__init__(url_of(place.plan.name), store, folder, LEDGERS, clock, world.ids, world.rng)
         self._place = place
         self._process = process
-        self.index = VersionedFiles(store, f"{root}/index", ".json", f"{root}/index.boundary", world.ids)
+        self.index = VersionedFiles(
+            store,
+            f"{root}/index",
+            ".json",
+            f"{root}/index.boundary",
+            world.ids,
+            clock=clock,
+            bond=self._bond,
+        )
 
     def change(self, change: Callable[[Names], Names]) -> None:
         """Publish what `change` makes of the names."""

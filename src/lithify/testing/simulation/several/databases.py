@@ -48,7 +48,12 @@ class DatabasePlace(Place):
     def _manifests(self) -> VersionedFiles:
         paths = self._paths
         return VersionedFiles(
-            self.objects, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, self.world.ids
+            self.objects,
+            paths.manifest_folder,
+            MANIFEST_SUFFIX,
+            paths.manifest_boundary,
+            self.world.ids,
+            clock=self.world.clock,
         )
 
     @cached_property
@@ -60,6 +65,7 @@ class DatabasePlace(Place):
             COMPACTIONS_SUFFIX,
             paths.compactions_boundary,
             self.world.ids,
+            clock=self.world.clock,
         )
 
     def create(self) -> None:

@@ -1,0 +1,94 @@
+"""Up to which offset the partitions of a broker's directory are committed.
+
+    /var/kafka/replication-offset-checkpoint    0                  the version
+                                                2                  how many entries follow
+                                                orders 0 81240     topic, partition, high watermark
+                                                orders 1 79003
+
+Records at or beyond a partition's high watermark are not on all replicas. After the next leader election a
+broker may truncate them, so they decide nothing until the watermark has passed them.
+
+1. A broker that finds no entry of a partition begins at offset 0 and learns the watermark from the leader. A
+   stopped one cannot learn, so nothing of such a partition is committed. The same holds without the file.
+2. A broker that cannot parse the file takes the whole directory offline: `CorruptObject`.
+3. A folder of partitions without any file of a broker beside them is a backup or an export. Restoring it
+   makes it the truth, so it is committed up to its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, Committed
+from lithify.errors import CorruptObject
+from lithify.store.keys import join
+from lithify.store.objects import Folder, ObjectStore
+
+CHECKPOINT = "replication-offset-checkpoint"
+_OF_A_BROKER = re.compile(r"\.lock|\.kafka_cleanshutdown|meta\.properties|[a-z-]+-checkpoint")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_MOST = (1 << 63) - 1
+_NOTHING = "so nothing is known to be committed until the broker has started and stopped once more"
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarks:
+    """What a directory says of its partitions."""
+
+    offsets: Mapping[tuple[str, int], int] | None
+    """By topic and number; `None` without the file."""
+    is_of_a_broker: bool
+
+    @classmethod
+    def of(cls, store: ObjectStore, directory: str, listed: Folder) -> HighWatermarks:
+        """Those of a directory, as it was listed. `CorruptObject` for a checkpoint that is damaged."""
+        names = {meta.key.rpartition("/")[2] for meta in listed.objects}
+        is_of_a_broker = any(_OF_A_BROKER.fullmatch(name) for name in names)
+        if CHECKPOINT not in names:
+            return cls(None, is_of_a_broker)
+        key = join(directory, CHECKPOINT)
+        return cls(parse(store.get(key), key), is_of_a_broker)
+
+    def committed(self, topic: str, number: int) -> Committed:
+        """How far a partition is committed."""
+        if self.offsets is None:
+            if not self.is_of_a_broker:
+                return ALL_COMMITTED
+            return Committed(0, f"there is no {CHECKPOINT} beside it, {_NOTHING}", False)
+        offset = self.offsets.get((topic, number))
+        if offset is None:
+            return Committed(0, f"{CHECKPOINT} does not name it, {_NOTHING}", False)
+        return Committed(offset, f"from offset {offset:,} on records are not committed ({CHECKPOINT})")
+
+
+def parse(data: bytes, key: str) -> dict[tuple[str, int], int]:
+    """The entries of a checkpoint, as strict as a broker reads it. An empty one has none; of two entries of
+    one partition the lower one counts.
+
+    Raises `CorruptObject`.
+    """
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise CorruptObject(key, "is no text") from error
+    if lines and _number(lines[0], key) != 0:
+        raise CorruptObject(key, f"is of version {lines[0][:20]!r}; brokers write 0")
+    found: dict[tuple[str, int], int] = {}
+    entries = lines[2:]
+    if len(lines) > 1 and _number(lines[1], key) != len(entries):
+        raise CorruptObject(key, f"has {len(entries)} entries, and says {lines[1]}")
+    for line in entries:
+        fields = re.split(r"\s+", line)
+        if len(fields) != 3:
+            raise CorruptObject(key, f"has the line {line[:200]!r}, which is no entry")
+        of = fields[0], _number(fields[1], key)
+        found[of] = min(_number(fields[2], key), found.get(of, _MOST))
+    return found
+
+
+def _number(text: str, key: str) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) > _MOST:
+        raise CorruptObject(key, f"has {text[:40]!r} where a number should be")
+    return int(text)

@@ -1,0 +1,116 @@
+"""What the catalog of a fleet may ask of a process that serves it.
+
+The catalog lies in a store, and whoever can write there writes rules. So a rule gives its datasets only
+settings of a closed list, each kind's own (`OwnSection.OF_DATASETS`): how data is treated. Everything else is
+the operator's, in the process's own file, environment or options:
+
+| a rule's setting | allowed |
+|---|---|
+| how a dataset is treated | always |
+| the region of a store, if it reads like one | always; it becomes a part of a host name |
+| a function (`slatedb.merge_operator`) | where `fleet.rules_may_set` lists it, or an entry point is it |
+| a place, a host, another option of a store | where `fleet.rules_may_set` lists it |
+| what is of a process (`spark`, `log`, `web`, …) | never |
+
+A rule names datasets below `fleet.places`; while that is empty, in any store, and in folders of this machine
+only when the fleet is such a folder too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+
+from lithify.config.model import STORE_OPTIONS, Config, ServiceSettings, lies_in, own_sections, url_of_store
+from lithify.config.sections import MILLISECONDS, OwnSection
+from lithify.errors import Refused
+from lithify.fleet.catalog import Rule, shown_setting
+from lithify.fleet.patterns import canonical
+
+HOOKS = "lithify.hooks"
+"""The group of entry points that are merge operators and filters."""
+ANY = "*"
+_REGIONS = frozenset(f"{STORE_OPTIONS}.{name}" for name in ("region", "aws_region", "aws_default_region"))
+_REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+def check_allowed(rule: Rule, fleet: str, config: Config) -> None:
+    """`Refused` when a rule of the fleet at that URL asks for what `config`, of this process, does not
+    allow."""
+    _check_place(rule.pattern, fleet, config.fleet.places)
+    for name, value in rule.settings.items():
+        if _is_of_process(name, config):
+            raise Refused(
+                f"rule {rule.pattern}: {name} is for a process, which has datasets of all rules; give it to "
+                "the processes, in their environment or file"
+            )
+        if not _is_allowed(name, value, config):
+            shown = shown_setting(name, value)
+            raise Refused(
+                f"rule {rule.pattern}: {name} may name code, a place or a host, which the catalog of a fleet "
+                f"cannot: give it to the processes, or let rules set it, --set "
+                f"'fleet.rules_may_set.{name}={shown}' for each process"
+            )
+
+
+def _is_of_process(name: str, config: Config) -> bool:
+    """Whether it is a setting that no dataset has, so that no rule may give it."""
+    section, _, rest = name.partition(".")
+    if section == STORE_OPTIONS:
+        return False
+    own = _own_section(section, config)
+    if own is None:
+        return section in type(config).model_fields
+    return own is ServiceSettings and not _is_among(rest, own.OF_DATASETS)
+
+
+def _own_section(name: str, config: Config) -> type[OwnSection] | None:
+    return next((own for own in own_sections(type(config)) if name == own.NAME), None)
+
+
+def _check_place(pattern: str, fleet: str, places: str) -> None:
+    url = canonical(url_of_store(pattern))
+    below = _listed(places)
+    if below:
+        if not any(lies_in(one, canonical(place)) for place in below for one in (url, canonical(pattern))):
+            raise Refused(
+                f"rule {pattern}: names datasets outside of fleet.places ({', '.join(below)}); add the place "
+                "there, for each process, or remove the rule"
+            )
+    elif "://" not in url and not _is_here(canonical(fleet)):
+        raise Refused(
+            f"rule {pattern}: names a folder of this machine, and the catalog of the fleet lies in a store; "
+            f"list the folder in fleet.places, for each process, or remove the rule"
+        )
+
+
+def _is_here(fleet: str) -> bool:
+    """Whether its folder is on this machine, or in this process."""
+    return "://" not in fleet or fleet.startswith("memory://")
+
+
+def _is_allowed(name: str, value: str, config: Config) -> bool:
+    section, _, rest = name.partition(".")
+    own = _own_section(section, config)
+    if own is not None and _is_among(rest, own.OF_DATASETS):
+        return True
+    if name in _REGIONS and _REGION.fullmatch(value):
+        return True
+    listed = config.fleet.rules_may_set.get(name)
+    if listed is not None and not {value, ANY}.isdisjoint(_listed(listed)):
+        return True
+    return own is not None and rest in own.HOOKS and value in _installed()
+
+
+def _is_among(name: str, names: tuple[str, ...]) -> bool:
+    plain = name.removesuffix(MILLISECONDS)
+    return any(f"{plain}.".startswith(f"{one}.") for one in names)
+
+
+def _installed() -> Iterator[str]:
+    return (entry.value for entry in entry_points(group=HOOKS))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (one.strip() for one in text.split(","))))

@@ -1,0 +1,25 @@
+"""A store that refuses to be written to: a command with `--read-only` writes nothing, whatever it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from lithify.errors import StoreError
+from lithify.store.wrapped import Call, WrappedStore
+
+ResultT = TypeVar("ResultT")
+
+READS = frozenset(
+    {"get", "get_with_meta", "get_range", "get_range_into", "get_buffer", "head", "list", "list_staged"}
+)
+"""Methods of a store that write nothing."""
+
+
+class ReadOnlyStore(WrappedStore):
+    """Passes reads on, and raises `StoreError` for all else before anything is sent."""
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if call.method in READS:
+            return action()
+        raise StoreError(f"{call.method} {call.key}: nothing may be written here (--read-only)")
