@@ -4,7 +4,7 @@ with it: holds, registered readers, files that wait, outputs of compactions unde
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, ForbiddenError
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
 from pyiceberg.table import Table
 
 from lithify.compaction.finding import Finding, Severity
@@ -29,7 +29,7 @@ from lithify.datasets.iceberg.own_state import PREFIX, State, missing, recorded_
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.view import show_status
 from lithify.datasets.maintenance import ExpiryAsked, Wanted
-from lithify.errors import HoldLapsed, Refused
+from lithify.errors import HoldLapsed, Refused, StoreUnavailable
 from lithify.ids import RandomIds
 from lithify.service.status import status
 from lithify.store.times import store_now_ms
@@ -92,6 +92,12 @@ def hold(table: Table, snapshot_id: int, name: str | None = None, lease_ms: int 
     return maintenance_of(table).hold(Wanted(version=snapshot_id), lease_ms, name, "me")
 
 
+def release(table: Table, placed: Sequence[Placed]) -> None:
+    maintenance = maintenance_of(table)
+    for one in placed:
+        maintenance.release(one)
+
+
 def reader(table: Table, folder: Path, name: str, snapshot_id: int | None = None) -> SparkCheckpoint:
     """A registered reader that stands on a snapshot, by default on the first."""
     checkpoint = SparkCheckpoint(folder / name)
@@ -110,13 +116,14 @@ def later(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
 
 
 def examine(table: Table) -> dict[str, Finding]:
-    now_ms = a_clock().now_ms()
-    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=30_000)
-    return {finding.check: finding for finding in check_table(lambda: dataset_of(table), find, now_ms)}
+    clock = a_clock()
+    find = partial(status, clock=clock, heartbeat_timeout_ms=30_000)
+    found = check_table(lambda: dataset_of(table), find, clock.now_ms())
+    return {finding.check: finding for finding in found}
 
 
 def shown_status(table: Table) -> str:
-    found = status(dataset_of(table), now_ms=a_clock().now_ms(), heartbeat_timeout_ms=30_000)
+    found = status(dataset_of(table), a_clock(), heartbeat_timeout_ms=30_000)
     return " ".join(f"{b.lead} {b.text}" for b in show_status(found).blocks if isinstance(b, Line))
 
 
@@ -306,7 +313,7 @@ def test_holds_cost_a_commit_now_and_then(table: Table) -> None:
     assert commits(table, lambda: [hold(table, ids[n % 6], lease_ms=HOUR_MS) for n in range(20)]) == 0
     assert commits(table, lambda: [maintenance_of(table).renew(one) for one in placed]) == 0
     assert commits(table, lambda: hold(table, ids[0], lease_ms=30 * DAY_MS)) == 1
-    assert commits(table, lambda: [maintenance_of(table).release(one) for one in placed]) == 0
+    assert commits(table, lambda: release(table, placed)) == 0
 
 
 def test_readers_cost_a_commit_each(table: Table, tmp_path: Path) -> None:
@@ -341,6 +348,21 @@ def test_a_catalog_that_may_not_be_written(
     assert len(maintenance_of(table).holds()) == 2, "what covers one covers the other"
 
 
+def test_a_record_that_may_come_late_leaves_the_reader_registered(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a record of a reader that is nowhere would stop expiries for ever."""
+    with monkeypatch.context() as patched:
+        no_commits(patched, CommitStateUnknownException("no answer"))
+        with pytest.raises(StoreUnavailable):
+            reader(table, tmp_path, "dash")
+    dataset_of(table).record.reader(fresh(table), "dash")  # the late one
+    assert [one.name for one in dataset_of(table).readers().list()] == ["dash"]
+    assert run(table).outcome is Outcome.HELD
+    reader(table, tmp_path, "dash")
+    assert run(table).outcome is Outcome.HELD
+
+
 def test_two_who_record_at_once(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another commit comes between the look and the commit of each."""
     ids, commit, left = ids_of(table), SqlCatalog.commit_table, [2]
@@ -357,7 +379,8 @@ def test_two_who_record_at_once(table: Table, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(SqlCatalog, "commit_table", meddle)
     hold(table, ids[0])
     recorded = recorded_in(fresh(table).metadata)
-    assert (recorded.readers, len(recorded.holds)) == ({"dash"}, 1)
+    assert recorded.readers == frozenset({"dash"})
+    assert len(recorded.holds) == 1
 
 
 def test_a_property_that_is_removed_by_two_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
