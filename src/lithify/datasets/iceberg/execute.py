@@ -48,6 +48,8 @@ def execute_rewrite(task: RewriteTask) -> TaskResult:
         return run_rewrite(task, ids, _no_report)
     store, _ = open_store(task.store_url, task.store_options)
     lend(store, task.io.properties)
+    if task.state_url:
+        store, _ = open_store(task.state_url, task.state_options)
     with reported(task.reporting, store, SystemClock(), ids) as reporter:
 
         def report(bytes_read: float, bytes_written: int) -> None:
