@@ -186,7 +186,7 @@ MUTANTS = (
         "holds are collected before the watermark is published",
         (rules.HOLDS, rules.READERS, rules.COMPACTED, rules.REFS),
         ((Expirer, "_look_twice", _look_once), (Expirer, "_try", _try_anew)),
-        first_seed=5_140,
+        first_seed=5_032,
     ),
     Mutant(
         "a lapsed hold is renewed whatever the watermark says",
@@ -308,6 +308,7 @@ MUTANTS = (
         "what the folder does not have is not needed",
         (rules.HOLDS, rules.READERS),
         ((expire, "missing", _nothing_is_missing),),
+        first_seed=5_064,
     ),
     Mutant(
         "a run goes on from versions that were removed",
