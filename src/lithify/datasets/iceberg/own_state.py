@@ -244,8 +244,8 @@ def _past(recorded: Recorded, now_ms: int) -> list[str]:
     """The properties whose day is over."""
     found = []
     for key in recorded.keys - set(recorded.unknown):
-        kind, *_, day = key.removeprefix(PREFIX).split(".")
-        if kind in ("holds", "files") and _end_of(day) <= now_ms:
+        kind, _, rest = key.removeprefix(PREFIX).partition(".")
+        if kind in ("holds", "files") and _end_of(rest.partition(".")[2]) <= now_ms:
             found.append(key)
     return sorted(found)
 
