@@ -42,6 +42,7 @@ from tests.datasets.iceberg.tables import (
     make_rows,
     new_catalog,
     new_table,
+    orphan_of,
 )
 
 HOUR_MS = 3_600_000
@@ -248,7 +249,8 @@ def test_tables_that_share_a_place_share_nothing(table: Table, place: Path, tmp_
 @pytest.mark.parametrize("inside", ["", "state", "data", "data/x", "metadata"])
 def test_a_place_inside_the_table_outlives_the_removal_of_orphans(table: Table, inside: str) -> None:
     place = root_of(table) / inside
-    held = TableMaintenance(opened(table, place), a_clock(), RandomIds()).hold(Wanted(), HOUR_MS, "x", "me")
+    maintenance = TableMaintenance(opened(table, place), a_clock(), RandomIds())
+    held = maintenance.hold(Wanted(), 240 * HOUR_MS, "x", "me")
     opened(table, place).take_epoch()
     Expirer(opened(table, place), a_clock(), RandomIds()).run(ExpireOptions(ALL.older_than_ms))
     before = {path for path in place.rglob("_lithify-state/**/*.json") if "now" not in path.name}
@@ -289,6 +291,21 @@ def test_what_is_no_place_is_refused_before_anything_is_written(table: Table, va
         opened(table, value)
     assert fresh(table).metadata_location == before
     assert foreign_files(table) == []
+
+
+def test_the_clock_of_the_place_may_be_ahead_of_the_tables(table: Table, place: Path) -> None:
+    """Ages of the table's files are told by another clock than theirs."""
+    dataset = opened(table, place)
+    dataset.take_epoch()
+    age_files(place, 2 * 3600)
+    orphan = orphan_of(table)
+    age_files(orphan.parent, 3600 + 600)
+    options = GarbageOptions(dry_run=False, max_percent=100)
+    collect(dataset, a_clock(), options)
+    assert orphan.exists(), "it may be of an hour ago in truth, or younger"
+    age_files(orphan.parent, 600)
+    collect(dataset, a_clock(), options)
+    assert not orphan.exists()
 
 
 def test_the_setting_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
