@@ -54,6 +54,8 @@ def execute_rewrites(batch: RewriteBatch) -> TaskResult:
     store, _ = open_store(batch.store_url, batch.store_options)
     for task in batch.tasks[:1]:
         lend(store, task.io.properties)
+    if batch.state_url:
+        store, _ = open_store(batch.state_url, batch.state_options)
     with reported(batch.reporting, store, SystemClock(), ids) as reporter:
 
         def report(bytes_read: float, bytes_written: int) -> None:
