@@ -356,6 +356,8 @@ class Worker:
         beating = [
             r for r in going_on if self._heartbeats.deserves(r, at_ms, is_beside_coordinator=is_beside)
         ]
+        for running in going_on:
+            self._heartbeats.watch(running, at_ms)
         if not finished and not beating:
             return
         lost: set[Ulid] = set()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lithify.clock import SystemClock
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Ledger, State
@@ -264,7 +265,7 @@ class Judge:
     # Who leads
 
     def _wrote_lease(self, process: Process | None, place: Place, facts: _Facts) -> None:
-        found = ObjectLease(self._world.objects, place.truth.own_folder).read()
+        found = ObjectLease(self._world.objects, place.truth.own_folder, SystemClock()).read()
         before, facts.lease = facts.lease, None if found is None else found.lease
         if before is None or facts.lease is None or before.holder == facts.lease.holder:
             return
