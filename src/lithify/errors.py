@@ -48,6 +48,10 @@ class DatasetNotFound(Refused):
     """What the URL names does not exist, so far or any more."""
 
 
+class UnfitStore(Refused):
+    """The object store does not keep what the protocol rests on."""
+
+
 class CoordinatorAlive(Refused):
     """Another coordinator may be running on this dataset."""
 

@@ -158,6 +158,10 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         coordinator whose clock runs ahead does no harm (pure)."""
         ...
 
+    def new_id_ms(self, snapshot: SnapshotT, now_ms: int) -> int:
+        """The time in ids of new compactions, at `now_ms` by the clock of this machine."""
+        return min(now_ms, self.newest_ms(snapshot))
+
     def sources(self, spec: SpecT) -> frozenset[str]:
         """Names of what a spec reads, as fine as is useful, each its own in the whole dataset (pure).
         What shares one with a compaction that has just failed for good is left alone for a while."""

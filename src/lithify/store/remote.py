@@ -261,7 +261,12 @@ class ObstoreStore:
         return ObjectMeta(meta["path"], meta["size"], modified_ms, self._etag(meta), put_id)
 
     def _etag(self, answer: obstore.ObjectMeta | obstore.PutResult) -> str | None:
-        return answer["version"] if self._goes_by_version else answer["e_tag"]
+        if self._goes_by_version:
+            return answer["version"]
+        etag = answer["e_tag"]
+        # Proxies that compress make an etag weak, by which nothing can be overwritten: the store has the
+        # strong one. Where it has none, its proof fails (`lithify.store.proof`).
+        return None if etag is None else etag.removeprefix("W/")
 
 
 def probe(backend: Backend) -> None:

@@ -42,6 +42,7 @@ from lithify.datasets.iceberg.catalogs import load_table
 from lithify.datasets.iceberg.chosen_listing import list_around, list_files
 from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.listing import Listing, ManifestCache
 from lithify.datasets.iceberg.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
@@ -86,10 +87,14 @@ class Committer:
         cache: ManifestCache,
         clock: Clock,
         rng: random.Random,
+        dated_ms: Callable[[], int],
     ) -> None:
+        """`dated_ms` gives the time of a snapshot. One that is ahead of the other writers' clocks would keep
+        them from committing, and by one that is behind the snapshot expires early: so it is the store's."""
         self._catalog = catalog
         self._identifier = identifier
         self._cache = cache
+        self._dated_ms = dated_ms
         self._clock = clock
         self._rng = rng
 
@@ -115,7 +120,7 @@ class Committer:
                 return batch.verdicts
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
             uncommitted = Uncommitted.from_now(self._clock)
-            prepared = write(table, branch, head, batch.replacement, summary, self._clock.now_ms())
+            prepared = write(table, branch, head, batch.replacement, summary, self._dated_ms())
             if uncommitted.is_too_late(self._clock):
                 discard(table.io, prepared.written)
                 continue
@@ -209,12 +214,13 @@ class _Batch:
     ) -> None:
         """Replace the inputs of these components by their outputs."""
         self.accepted.append(compaction.id)
+        floats = float_columns(head.metadata.schema())
         for part in parts:
             for path in part.inputs:
                 self.replacement.removed[path] = head.data[path]
             first = head.data[part.inputs[0]].data_file
             for output in part.outputs:
-                file = data_file_of(output, first.spec_id, first.partition)
+                file = data_file_of(without_uncounted(output, floats), first.spec_id, first.partition)
                 self.replacement.added.append(Added(file, sequence_number))
 
 

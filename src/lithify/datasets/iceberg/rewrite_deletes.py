@@ -228,10 +228,10 @@ class DeleteRewriter:
         new = [added.file for added in work.added]
         summary = deletes_summary(head.parent.summary, gone, new)
         written = (*writer.written, *(file.file_path for file in new))
+        now_ms = self._dataset.dated_ms()
         if uncommitted.is_too_late(self._clock):
             discard(table.io, written)
             return None
-        now_ms = self._clock.now_ms()
         prepared = prepare(
             table, branch, head.parent, writer.snapshot_id, path, summary, now_ms, written, writer.written
         )

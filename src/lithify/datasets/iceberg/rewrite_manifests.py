@@ -281,7 +281,7 @@ class ManifestRewriter:
             **{"changed-partition-count": "0"},
             **_totals(parent),
         )
-        now_ms = self._clock.now_ms()
+        now_ms = self._dataset.dated_ms()
         named = _paths(work.groups)
         return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path], named)
 
