@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 import lithify
 from lithify import events, wiring
 from lithify.cli.settings import load_settings
+from lithify.datasets.iceberg import equality_deletes
 from lithify.datasets.iceberg.ownership import mark_of
 from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.iceberg.other_cleaners import own_folder
@@ -27,6 +28,7 @@ from tests.datasets.iceberg.tables import (
     age_files,
     append,
     check,
+    delete_equal,
     files_of,
     make_rows,
     new_catalog,
@@ -107,6 +109,29 @@ def test_run_compacts_until_stopped_and_the_rest_reports(table: Table, lake: lis
             assert sum(total[name] for total in document["totals"].values()) == document["table"][name]
     assert not after["coordinator"]["is_alive"]
     assert "Lithify's, stopped" in invoke("status", *lake).stdout
+
+
+def test_what_cannot_be_compacted_is_said_by_every_command(
+    table: Table, lake: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(equality_deletes, "MAX_ROWS", 5)
+    delete_equal(table, range(1_000_000, 1_000_006))
+    why = "have equality deletes that apply and have more than 5 rows in all"
+    for command in (["plan"], ["status"], ["compact"]):
+        document = invoke_json(*command, *lake, exit_code=int(command == ["compact"]))
+        (left,) = document["left_alone"]
+        assert (left["files"], left["rows"], left["is_stuck"]) == (4, 40, True)
+        assert left["why"].startswith(why)
+    said = invoke("compact", *lake)
+    assert said.exit_code == 1
+    assert "Nothing to compact" not in said.stdout
+    assert why in " ".join(said.stdout.split())
+    assert "Nothing to compact" not in invoke("plan", *lake).stdout
+    found = invoke("doctor", "--read-only", *lake)
+    assert found.exit_code == 10
+    assert "delete-file-threshold" in found.stdout
+    maintained = invoke_json("maintain", *lake, exit_code=1)
+    assert not maintained["is_done"]
 
 
 def left_behind(table: Table) -> Path:

@@ -58,7 +58,6 @@ def test_without_the_token_there_is_nothing(database: str) -> None:
             given = {b"cookie": f"{COOKIE}={cookie}".encode()}
             assert client.get("/api/datasets", headers=given).status_code == 401, cookie
         assert client.get("/api/datasets", headers=BEARER).status_code == 200
-        assert client.get("/healthz").text == "ok\n"
 
 
 def test_the_token_gives_a_cookie_that_does_not_tell_it(
@@ -225,12 +224,12 @@ def test_no_secret_is_on_any_page(tmp_path: Path) -> None:
 # Too much
 
 
-def test_a_body_that_is_too_long_ends_the_connection(database: str) -> None:
+def test_a_body_that_is_too_long_is_refused(database: str) -> None:
     with shown([database], token=TOKEN) as client:
         headers = {**BEARER, "content-type": "application/json"}
         body = json.dumps({"compactions": ["x" * MAX_BODY_BYTES]})
-        with pytest.raises(ConnectionError, match="too long"):
-            client.post(f"/api{page_of(database, 'cancel')}", content=body, headers=headers)
+        answer = client.post(f"/api{page_of(database, 'cancel')}", content=body, headers=headers)
+        assert (answer.status_code, "too long" in answer.text) == (413, True)
 
 
 def test_too_many_ids_are_refused(database: str) -> None:

@@ -108,6 +108,38 @@ def _asked(where: str) -> int:
         return status_of(connection)
 
 
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: local"], ids=["nothing", "half of it"])
+def test_those_who_say_nothing_keep_nobody_from_being_answered(database: str, said: bytes) -> None:
+    with served(database) as where, ExitStack() as stack:
+        parts = urlsplit(where)
+        for _ in range(serving.MAX_CONNECTIONS + 100):
+            silent = socket.create_connection((parts.hostname, parts.port), timeout=20)
+            stack.enter_context(silent).sendall(said)
+        for _ in range(3):
+            assert get(where, "/healthz") == "ok\n"
+            assert database in get(where, "/")
+
+
+def test_more_requests_than_are_answered_at_once_are_told_so_and_health_is_still_told() -> None:
+    begun, held = threading.Semaphore(0), threading.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        begun.release()
+        await asyncio.to_thread(held.wait, 20)
+        await serving._answer(send, 200, b"done")
+
+    with pytest.MonkeyPatch.context() as few, ExitStack() as stack:
+        few.setattr(serving, "MAX_REQUESTS", 3)
+        where = stack.enter_context(serving.serving(lambda: slow))  # type: ignore[arg-type,return-value]
+        many = [stack.enter_context(begin(where, "/")) for _ in range(3)]
+        for _ in many:
+            assert begun.acquire(timeout=20)
+        assert status_of(stack.enter_context(begin(where, "/"))) == 503
+        assert get(where, "/healthz") == "ok\n"
+        held.set()
+        assert [status_of(connection) for connection in many] == [200, 200, 200]
+
+
 def test_who_says_nothing_or_half_of_it_is_dropped(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEADERS_S", 0.2)
     with served(database) as where:

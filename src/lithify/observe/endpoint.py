@@ -8,14 +8,22 @@ listens on the loopback address unless the settings say otherwise.
 | any other  | the metrics                                                                        |
 
 A store that is away makes a process unready, not unhealthy: starting it again would not help.
+
+It is a server of its own, apart from the dashboard's, and clients that say nothing keep nobody else from
+being answered: each has a thread for `REQUEST_S` at most, and beyond `MAX_CONNECTIONS` the oldest one is
+ended for each new one.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from socketserver import ThreadingMixIn
 from typing import Any, Protocol
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry
 
@@ -26,6 +34,9 @@ from lithify.printable import printable
 READY_LIMIT_S = 60.0
 """Many times what lies between two looks."""
 _MAX_SHOWN = 20
+REQUEST_S = 10.0
+"""How long a client may take to say what it wants, and to take the answer."""
+MAX_CONNECTIONS = 64
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """As WSGI has it."""
 
@@ -44,17 +55,19 @@ def served(
     metrics: Observed, host: str, port: int, *, ready_limit_s: float = READY_LIMIT_S
 ) -> Iterator[None]:
     """Serve `metrics` until the end of the block; `Refused` when nothing can listen there."""
-    from prometheus_client import disable_created_metrics, start_http_server
+    from prometheus_client import disable_created_metrics, make_wsgi_app
 
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the package does not type it
+    app = with_health(make_wsgi_app(metrics.registry), metrics, ready_limit_s)
     try:
-        server, thread = start_http_server(port, host, metrics.registry)
+        server = _new_server(host, port, app)
     except OSError as error:
         raise Refused(
             f"the metrics endpoint cannot listen on {host}:{port}: {error.strerror or error}; "
             "give another port (--metrics-port) or address (metrics.host)"
         ) from error
-    server.set_app(with_health(server.get_app(), metrics, ready_limit_s))
+    thread = threading.Thread(target=server.serve_forever, name="lithify-metrics", daemon=True)
+    thread.start()
     url = f"http://{host}:{server.server_port}/metrics"
     logging.getLogger(LOGGER).info("metrics are served", extra={FIELDS: {"url": url}})
     try:
@@ -71,7 +84,7 @@ def with_health(app: Any, metrics: Observed, ready_limit_s: float = READY_LIMIT_
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO")
         if path not in ("/healthz", "/readyz"):
-            found: Iterable[bytes] = app(environ, start_response)
+            found: Iterable[bytes] = app(_understood(environ), start_response)
             return found
         late = metrics.not_looked_at(ready_limit_s) if path == "/readyz" else []
         shown = [printable(f"not looked at: {url}") for url in late[:_MAX_SHOWN]]
@@ -81,3 +94,62 @@ def with_health(app: Any, metrics: Observed, ready_limit_s: float = READY_LIMIT_
         return ["".join(f"{line}\n" for line in shown or ["ok"]).encode()]
 
     return answer
+
+
+def _understood(environ: dict[str, Any]) -> dict[str, Any]:
+    """The request without a header that the application could not take apart: it would be a defect then."""
+    from prometheus_client.exposition import choose_encoder
+
+    try:
+        choose_encoder(environ.get("HTTP_ACCEPT", ""))
+    except (ValueError, TypeError, LookupError):
+        return {**environ, "HTTP_ACCEPT": ""}
+    return environ
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread for each connection, of which there are so many."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._connections: dict[socket.socket, None] = {}
+        """The oldest first."""
+        self._lock = threading.Lock()
+        super().__init__(*arguments, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._connections[request] = None
+            oldest = next(iter(self._connections)) if len(self._connections) > MAX_CONNECTIONS else None
+        if oldest is not None:
+            with suppress(OSError):  # its thread, which waits for it, closes it then
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Of a client that went away in between. What goes wrong in an answer is logged where it is made."""
+
+
+class _SixServer(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_S
+    default_request_version = "HTTP/1.0"  # what is no request is answered with a status too
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Requests are not logged."""
+
+
+def _new_server(host: str, port: int, app: App) -> WSGIServer:
+    kind = _SixServer if ":" in host else _Server
+    return make_server(host, port, app, server_class=kind, handler_class=_Handler)

@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from lithify import __version__
 from lithify.errors import LithifyError, Refused, StoreUnavailable
+from lithify.jsonvalues import UNDECODABLE
 from lithify.observe.secrets import concealed
 from lithify.web.actions import ACTIONS, act
 from lithify.web.dashboard import Dashboard, Wanted, asked_of_list, id_of
@@ -75,7 +76,7 @@ class Api:
                     "error": state.error if state is not None else "",
                 }
             )
-        return JSONResponse(
+        return _json(
             clean({"datasets": found, "total": listed.total, "page": listed.page, "pages": listed.pages})
         )
 
@@ -117,11 +118,11 @@ class Api:
         url = await self._url(request)
         action = request.url.path.rpartition("/")[2]
         done = await act(self._dashboard.source(url), action, _ids(await request.body()))
-        return JSONResponse(clean(done))
+        return _json(clean(done))
 
     async def described(self, request: Request) -> Response:
         """The description of it all."""
-        return JSONResponse(description(has_fleet=self._dashboard.fleet is not None))
+        return _json(description(has_fleet=self._dashboard.fleet is not None))
 
     async def _url(self, request: Request) -> str:
         url = await self._dashboard.url_of(request.path_params["id"])
@@ -134,22 +135,27 @@ def _ids(body: bytes) -> list[str]:
     """The compactions that a body names: `{"compactions": […]}`, or an empty one."""
     try:
         given = json.loads(body or b"{}")
-    except ValueError:
+    except UNDECODABLE:
         given = None
     if not isinstance(given, dict) or not set(given) <= {"compactions"}:
-        raise Refused('the body is not {"compactions": [ids]}')
+        raise HTTPException(400, 'the body is not {"compactions": [ids]}')
     ids = given.get("compactions", [])
     if not isinstance(ids, list) or not all(isinstance(found, str) for found in ids):
-        raise Refused('the body is not {"compactions": [ids]}')
+        raise HTTPException(400, 'the body is not {"compactions": [ids]}')
     return ids
 
 
 def _document(seen: Seen | None) -> Response:
     if seen is None or not isinstance(seen.value, Rendered):
         message = "it is still being read; ask again" if seen is None else seen.error
-        return JSONResponse({"error": "NotRead", "message": message}, 503, {"retry-after": "5"})
+        return _json({"error": "NotRead", "message": message}, 503, {"retry-after": "5"})
     headers = {"x-lithify-read-at-ms": str(seen.at_ms)}
     return Response(seen.value.json, media_type="application/json", headers=headers)
+
+
+def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in ASCII, which half a character of anybody's can be written in too."""
+    return Response(json.dumps(document), status, headers, "application/json")
 
 
 def _told(answer: Answer) -> Answer:
@@ -160,13 +166,13 @@ def _told(answer: Answer) -> Answer:
             return await answer(request)
         except HTTPException as error:
             message = "there is no such thing" if error.status_code == 404 else error.detail
-            return JSONResponse({"error": "Refused", "message": message}, error.status_code)
+            return _json({"error": "Refused", "message": message}, error.status_code)
         except LithifyError as error:
             status = (
                 503 if isinstance(error, StoreUnavailable) else 409 if isinstance(error, Refused) else 500
             )
             document = {"error": type(error).__name__, "message": concealed(str(error))}
-            return JSONResponse(document, status)
+            return _json(document, status)
 
     return told
 

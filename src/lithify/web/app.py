@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, quote, urlencode
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -45,6 +45,7 @@ from lithify.web.streams import Streams
 
 WRONG_TOKEN_S = 1.0
 SHOWN_COMPACTIONS = 50
+MAX_FIELDS = 20
 Page = Callable[[Request], Awaitable[Response]]
 
 
@@ -75,7 +76,6 @@ class Pages:
         pages: list[tuple[str, Page]] = [("/", self.overview), ("/datasets", self.overview)]
         pages += [(f"{one}/{tab}" if tab else one, self.dataset) for tab in TABS]
         pages += [(f"{one}/confirm", self.confirm), ("/login", self.show_login), ("/events", self.events)]
-        pages += [("/healthz", self.health)]
         if self._dashboard.fleet is not None:
             pages += [("/fleet", self.fleet), ("/queues/{name:str}", self.queue)]
         static = StaticFiles(directory=str(files("lithify.web") / "static"))
@@ -197,10 +197,6 @@ class Pages:
         if wanted is None:
             raise HTTPException(404)
         return self._streams.answer(address, wanted, request.query_params.get("seen", ""))
-
-    async def health(self, request: Request) -> Response:
-        """Whether it answers."""
-        return PlainTextResponse("ok\n")
 
     # Actions
 
@@ -335,9 +331,13 @@ def _facts(seen: Seen | None) -> StatusFacts | None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form; what is no text counts as none."""
+    """The fields of a form; what is no text counts as none. 400 for more than any form here has."""
     body = (await request.body()).decode("utf-8", "replace")
-    return {name: texts[0] for name, texts in parse_qs(body, max_num_fields=20).items()}
+    try:
+        found = parse_qs(body, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise HTTPException(400, f"A form has at most {MAX_FIELDS} fields.") from None
+    return {name: texts[0] for name, texts in found.items()}
 
 
 def application(

@@ -142,7 +142,10 @@ class Dashboard:
 
     async def wanted_at(self, address: str) -> Wanted | None:
         """For the page at this path, with its query; `None` where there is none that is kept up to date."""
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+        except ValueError:
+            return None
         match [unquote(word) for word in parts.path.strip("/").split("/")]:
             case [""] | ["datasets"]:
                 return self.wanted_of_list(await self.listed(*asked_of_list(parse_qs(parts.query))))

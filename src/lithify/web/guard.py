@@ -8,7 +8,9 @@
    that the login page gives, which is made from the token and says nothing of it. Both are compared in
    constant time. Without one there are no actions, and only the loopback address is listened on (`serving`).
 4. Answers forbid a browser all that no page of ours needs: foreign hosts, inline scripts and styles, frames.
-5. Who takes nothing for `SEND_S` is dropped, and so is a body that is too long or too slow.
+5. A client that takes nothing for `SEND_S` is dropped.
+6. The body of a request is read here, as a whole, before anything behind the guard sees the request: one that
+   is too long or too slow is answered by 413 or 408.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
@@ -32,9 +35,13 @@ BODY_S = 10.0
 MAX_BODY_BYTES = 64 << 10
 LEAST_TOKEN_CHARS = 16
 LOGIN = "/login"
-_OPEN = (LOGIN, "/static/", "/healthz")
+_OPEN = (LOGIN, "/static/")
 """What needs no token; it tells nothing."""
 _READS = ("GET", "HEAD")
+_HOST = re.compile(
+    r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<address>[0-9a-f:.]+(?:%[a-z0-9._-]+)?)\])(?::[0-9]{1,5})?"
+)
+"""A name or an address, and a port: nothing else that a URL could have."""
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -75,11 +82,20 @@ class Guard:
             await refusal(scope, receive, patient_send)
             return
         scope.setdefault("state", {})["may_act"] = bool(self._token)
-        await self._app(scope, _bounded(receive), patient_send)
+        if scope["method"] in _READS:
+            await self._app(scope, receive, patient_send)
+            return
+        body = await _whole_body(receive, headers)
+        if isinstance(body, Response):
+            await body(scope, receive, patient_send)
+        elif body is not None:
+            await self._app(scope, _replayed(body, receive), patient_send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         path, method = scope["path"], scope["method"]
         host = headers.get("host", "")
+        if "\0" in path:
+            return PlainTextResponse("No path has a NUL in it.\n", 400)
         if not self._is_ours(host):
             return PlainTextResponse("This name is none of this server's; see web.names.\n", 421)
         origin = headers.get("origin")
@@ -100,10 +116,10 @@ class Guard:
         return RedirectResponse(f"{LOGIN}?to={quote(path + (f'?{query}' if query else ''))}", 303)
 
     def _is_ours(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        except ValueError:
+        found = _HOST.fullmatch(host.lower())
+        if found is None:
             return False
+        name = found["name"] or found["address"]
         return name in self._names or _is_address(name)
 
     def _is_known(self, headers: Headers) -> bool:
@@ -143,19 +159,31 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Of a body, so many bytes in so much time; what exceeds it ends the connection."""
-    left, is_whole = MAX_BODY_BYTES, False
+async def _whole_body(receive: Receive, headers: Headers) -> bytes | Response | None:
+    """The body of a request; what to answer to one that is too long or too slow; `None` when the client has
+    gone."""
+    too_long = PlainTextResponse("The body of the request is too long.\n", 413, {"connection": "close"})
+    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:  # the server has checked that it is a number
+        return too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            while (message := await receive())["type"] == "http.request":
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY_BYTES:
+                    return too_long
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        return PlainTextResponse("The body of the request is too slow.\n", 408, {"connection": "close"})
+    return None
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, and then what the client does."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def take() -> Message:
-        nonlocal left, is_whole
-        if is_whole:  # from here on it only tells that the client has gone
-            return await receive()
-        message = await asyncio.wait_for(receive(), BODY_S)
-        left -= len(message.get("body", b""))
-        is_whole = not message.get("more_body", False)
-        if left < 0:
-            raise ConnectionError("the body of a request is too long")
-        return message
+        return left.pop() if left else await receive()
 
     return take

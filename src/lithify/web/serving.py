@@ -2,7 +2,10 @@
 
 1. What cannot be is refused before anything is begun: no libraries, no token where others can reach it, an
    address that nothing can listen on.
-2. As many connections as `MAX_CONNECTIONS`; who has not said within `HEADERS_S` what it wants is dropped.
+2. At most `MAX_REQUESTS` requests are answered at once; more are told to come again (503). Connections that
+   ask for nothing keep no place from others: one that has not said within `HEADERS_S` what it wants is
+   dropped, and beyond `MAX_CONNECTIONS` the one that has been silent for longest, for each new one.
+   `/healthz` is answered however many others there are, and before anything else is made.
 3. It waits for stores for a moment only, whatever commands do: it shows what it knew and says that it is old.
 """
 
@@ -29,10 +32,13 @@ if TYPE_CHECKING:
     from lithify.web.guard import Guard
 
 DEFAULT_PORT = 8090
-MAX_CONNECTIONS = 300
+MAX_REQUESTS = 300
+MAX_CONNECTIONS = 400
+"""More than requests, so that there are always some that ask for nothing."""
 HEADERS_S = 10.0
 KEEP_ALIVE_S = 15
 BACKLOG = 128
+HEALTH = "/healthz"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(LOGGER)
 
@@ -172,7 +178,6 @@ class _Server:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=1,
                 h11_max_incomplete_event_size=32 << 10,
@@ -184,16 +189,40 @@ class _Server:
 
 
 class _Lazy:
-    """Makes the application on the loop that it runs on, with the first request."""
+    """Makes the application on the loop that it runs on, with the first request; so many requests at once."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
         self._app: Guard | None = None
+        self._requests = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if self._app is None:
-            self._app = self._make()
-        await self._app(scope, receive, send)
+        if scope.get("path") == HEALTH:
+            is_read = scope["method"] in ("GET", "HEAD")
+            await _answer(send, 200 if is_read else 405, b"ok\n" if is_read else b"")
+            return
+        if self._requests >= MAX_REQUESTS:
+            await _answer(send, 503, b"So many requests are being answered; come again.\n")
+            return
+        self._requests += 1
+        try:
+            if self._app is None:
+                self._app = self._make()
+            await self._app(scope, receive, send)
+        finally:
+            self._requests -= 1
+
+
+async def _answer(send: Any, status: int, body: bytes) -> None:
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        *([(b"retry-after", b"1")] if status == 503 else []),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _protocol() -> Any:
@@ -204,6 +233,15 @@ def _protocol() -> Any:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._wait_for_the_next(HEADERS_S)
+            if len(self.connections) > MAX_CONNECTIONS:
+                others = (other for other in self.connections if isinstance(other, Impatient))
+                silent = [other for other in others if other.is_silent]
+                min(silent, key=lambda other: other.silent_since_s).transport.abort()  # this one at least
+
+        @property
+        def is_silent(self) -> bool:
+            """Whether it asks for nothing, or has not said yet for what."""
+            return self.cycle is None or self.cycle.response_complete
 
         def on_response_complete(self) -> None:
             self._waiting.cancel()
@@ -211,7 +249,7 @@ def _protocol() -> Any:
             super().on_response_complete()
 
         def _wait_for_the_next(self, seconds: float) -> None:
-            before = self.cycle
+            before, self.silent_since_s = self.cycle, self.loop.time()
 
             def drop() -> None:
                 if self.cycle is before:

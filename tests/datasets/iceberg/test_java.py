@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
+from lithify.datasets.iceberg import equality_deletes
 from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, RewritingManifests
 from lithify.datasets.iceberg.rewriting import Outcome
 from lithify.errors import Refused
-from tests.datasets.iceberg.rest import serve_rest
+from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -32,6 +31,7 @@ from tests.datasets.iceberg.tables import (
     append,
     append_with_deletes,
     check,
+    delete_equal,
     delete_files_of,
     delete_positions,
     files_of,
@@ -42,40 +42,11 @@ from tests.datasets.iceberg.tables import (
     read_by_duckdb,
     read_by_java,
 )
-from tests.judge.iceberg_java import IcebergJava, iceberg_java
+from tests.judge.iceberg_java import iceberg_java
 
 A_WEEK_S = 7 * 24 * 3600
 AT_ONCE = {"lithify.min-saved-files": "1", "lithify.min-new-percent": "0", "lithify.max-deleted-percent": "1"}
 """Whatever there is to do is done."""
-
-
-@dataclass(frozen=True)
-class Lake:
-    """A catalog as Java sees it."""
-
-    catalog: Catalog
-    java: IcebergJava
-    name: str
-    """Of the catalog in SQL."""
-
-    def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement in which `events` is the table."""
-        return self.java.sql(statement.replace("events", f"{self.name}.db.events")).values
-
-    def call(self, procedure: str, **arguments: str) -> list[tuple[Any, ...]]:
-        """Run one of Java's procedures on the table; arguments as SQL writes them."""
-        given = "".join(f", {name} => {value}" for name, value in arguments.items())
-        return self.java.sql(f"CALL {self.name}.system.{procedure}(table => 'db.events'{given})").values
-
-    @property
-    def table(self) -> Table:
-        return self.catalog.load_table(NAME)
-
-
-@pytest.fixture
-def lake(catalog: Catalog, java: IcebergJava) -> Iterator[Lake]:
-    with serve_rest(catalog) as rest:
-        yield Lake(catalog, java, java.catalog(str(rest.properties["uri"])))
 
 
 def create(lake: Lake, columns: str = "", *, partitioned: str = "", version: int = 2, mode: str = "") -> None:
@@ -226,6 +197,21 @@ def test_java_maintains_the_table_before_and_after(lake: Lake, catalog: Catalog,
     check(table, rows)
     compacted(table)
     check(table, rows)
+
+
+def test_java_applies_the_deletes_that_are_too_many(
+    lake: Lake, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `lithify doctor` advises."""
+    monkeypatch.setattr(equality_deletes, "MAX_ROWS", 5)
+    table = new_table(catalog, properties=AT_ONCE)
+    rows = [row for n in range(3) for row in append(table, make_rows(10, START + n * DAY))]
+    delete_equal(table, [row[1] for row in rows[:6]])
+    (left,) = dataset_of(table).snapshot().left_alone
+    assert (left.files, left.is_stuck) == (3, True)
+    lake.call("rewrite_data_files", options="map('delete-file-threshold', '1', 'min-input-files', '100')")
+    assert dataset_of(table).snapshot().left_alone == ()
+    check(table, rows[6:], by_pyiceberg=False)
 
 
 def maintain_again(lake: Lake, procedure: str) -> None:

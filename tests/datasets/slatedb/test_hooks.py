@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,10 @@ def not_bytes(key: bytes, existing: bytes | None, operand: bytes) -> str:
 
 def fails(*arguments: object) -> None:
     raise KeyError("user's mistake")
+
+
+def ends(*arguments: object) -> None:
+    sys.exit("user's mistake")
 
 
 def no_decision(row: Row) -> bool:
@@ -184,8 +189,13 @@ def test_a_module_that_raises_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "broken_hook.py").write_text("raise RuntimeError('broken')")
     monkeypatch.syspath_prepend(tmp_path)
     bench = Bench().add([merge(b"a", 40, b"2")])
-    with pytest.raises(Refused, match=r"cannot be imported \(RuntimeError\('broken'\)\)"):
-        bench.run(bench.task(replace(FOLD, merge_operator="broken_hook:f")))
+    (tmp_path / "ending_hook.py").write_text("raise SystemExit(1)")
+    for module, error in (
+        ("broken_hook", r"RuntimeError\('broken'\)"),
+        ("ending_hook", r"SystemExit\(1\)"),
+    ):
+        with pytest.raises(Refused, match=rf"cannot be imported \({error}\)"):
+            bench.run(bench.task(replace(FOLD, merge_operator=f"{module}:f")))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +205,8 @@ def test_a_module_that_raises_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         (replace(FOLD, merge_operator=here("fails")), "failed on key b'a': KeyError"),
         (replace(LAST_RUN, compaction_filter=here("no_decision")), "gave True instead of"),
         (replace(LAST_RUN, compaction_filter=here("fails")), "failed on key b'a': KeyError"),
+        (replace(FOLD, merge_operator=here("ends")), "failed on key b'a': SystemExit"),
+        (replace(LAST_RUN, compaction_filter=here("ends")), "failed on key b'a': SystemExit"),
     ],
 )
 def test_functions_that_misbehave_are_refused(rules: RowRules, message: str) -> None:

@@ -476,7 +476,7 @@ class Expirer:
             yield from _own(only_named_by(plan.table, going), plan.table.metadata, done)
 
     def _load(self) -> Table:
-        return whole_table(self._dataset, "snapshots of version 2 are expired")
+        return whole_table(self._dataset)
 
     def _now_ms(self, options: ExpireOptions) -> int:
         if options.dry_run:

@@ -22,6 +22,7 @@ from lithify.datasets.iceberg.deleting import DEFAULT_MAX_PERCENT, check_percent
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
+from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.request import everything, request
@@ -33,7 +34,9 @@ from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import Observer
 from lithify.ids import Ids
+from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.proof import proved
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
 
@@ -54,7 +57,7 @@ class IcebergKind:
 
         def open_place(table: Table) -> tuple[ObjectStore, str]:
             store, root = store_of(table)
-            return wrap(store), root
+            return proved(wrap(store), join(root, OWN_FOLDER, str(table.metadata.table_uuid)), ids), root
 
         parsed = parse_url(url)
         catalog = open_catalog(parsed.catalog, config.store_options_of(url), waiting)
@@ -85,7 +88,7 @@ class IcebergKind:
         """What the timeline finds worth it, or as if nothing had to wait."""
 
         def plan_everything(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            return request(state, ledger, _now_us(clock), held=held)
+            return request(state, ledger, _now_us(clock), held=held, alone=dataset.alone)
 
         return plan_everything if asked.full else dataset.propose
 
@@ -95,7 +98,7 @@ class IcebergKind:
             raise Refused("say what to compact: either --full, or chunks with --chunk")
 
         def plan_asked(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            return request(state, ledger, _now_us(clock), names, held)
+            return request(state, ledger, _now_us(clock), names, held, dataset.alone)
 
         return plan_asked
 

@@ -42,7 +42,7 @@ class TableMaintenance:
         self._holds = ObjectHolds(store, folder, self.thresholds, clock, ids)
 
     def left_out(self) -> frozenset[str]:
-        return self._dataset.policy(self._dataset.load()).left_out
+        return self._dataset.policy(self._dataset.load(), of_data=False).left_out
 
     # Holds
 

@@ -204,7 +204,7 @@ class _Run:
 
     def _load(self) -> Table:
         """The table as it is now. `Refused` for one whose files are not surely known."""
-        table = whole_table(self._dataset, "orphans of version 2 are removed")
+        table = whole_table(self._dataset)
         if not may_expire(properties_of(table.metadata)):
             raise Refused(
                 f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "

@@ -78,7 +78,7 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
         raise Refused(f"{purpose} {path!r} is no import path of the form package.module:function")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever a module of the user raises while it is imported, the answer is the same.
         raise Refused(
             f"{purpose} {path!r}: module {module_name} cannot be imported ({error!r}); "
@@ -124,7 +124,7 @@ def load_compaction_filter(path: str) -> CompactionFilter:
 def _call(function: Callable[..., Any], name: str, key: bytes, *arguments: object) -> Any:
     try:
         return function(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Refused(
             f"{name} failed on key {key!r}: {error!r}; nothing of this range was published"
         ) from error
