@@ -23,7 +23,6 @@ from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.retention import Retention, retention_of
 from lithify.errors import StoreError
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation.history import rules
 from lithify.watermarks.model import Hold, Threshold
 from lithify.watermarks.rules import Collected, admits
@@ -103,10 +102,6 @@ def _publish_whatever(
 
 def _nothing_is_missing(*args: Any) -> str:
     return ""
-
-
-def _continue_what_was_seen(self: VersionedFiles) -> Any:
-    return self.confirmed()
 
 
 _honest_try, _honest_look = Expirer._try, Expirer._look_twice
@@ -309,10 +304,5 @@ MUTANTS = (
         (rules.HOLDS, rules.READERS),
         ((expire, "missing", _nothing_is_missing),),
         first_seed=5_064,
-    ),
-    Mutant(
-        "a run goes on from versions that were removed",
-        (rules.WATERMARK, rules.LEFT),
-        ((VersionedFiles, "found_anew", _continue_what_was_seen),),
     ),
 )
