@@ -15,7 +15,7 @@ from lithify.datasets.iceberg.statistics import column_statistics
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.nan_random import play
 
-SEEDS = range(1, 4)
+SEEDS = range(1, 3)
 Patch = pytest.MonkeyPatch
 
 
