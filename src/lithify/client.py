@@ -20,9 +20,8 @@ import socket
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
@@ -48,12 +47,13 @@ from lithify.datasets.options import Asked, KindOption
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
+from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import Refused
+from lithify.errors import LithifyError, Refused, StoreUnavailable
 from lithify.events import Observer, each, ignore
 from lithify.ids import Ids, RandomIds, Ulid
 from lithify.observe.progress import Totals
-from lithify.results import Maintained, Proposals, Proposed, Result, result_of
+from lithify.results import Maintained, Proposals, Proposed, Result, result_of, show_error
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.commit_view import show_commits
@@ -62,6 +62,8 @@ from lithify.store.metered import Answer, Verb
 from lithify.store.waiting import log_waiting
 from lithify.views.blocks import Shown
 
+WATCH_INTERVAL_MS = 2_000
+"""How often a run reports how far its tasks are: as often as these report it."""
 Settings = Config | Mapping[str, Any] | Path | str
 """Settings as such, as a mapping of their dotted names, or the path of a TOML file."""
 
@@ -182,9 +184,16 @@ class Dataset:
 
     def _compact(self, asked: Asked, totals: Totals, take_over: bool, on_event: Observer | None) -> Result:
         with self._recording() as recorder:
-            return self._compact_recorded(asked, totals, take_over, _observer(totals, recorder, on_event))
+            return self._compact_recorded(asked, totals, take_over, on_event, recorder)
 
-    def _compact_recorded(self, asked: Asked, totals: Totals, take_over: bool, observer: Observer) -> Result:
+    def _compact_recorded(
+        self,
+        asked: Asked,
+        totals: Totals,
+        take_over: bool,
+        on_event: Observer | None,
+        recorder: Observer | None,
+    ) -> Result:
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
             self._dataset,
@@ -194,9 +203,12 @@ class Dataset:
             wiring.leadership(self._dataset),
             planner=self._kind.planner(self._dataset, asked, self._clock),
             take_over=take_over,
-            options=wiring.worker_options(self._config),
+            options=replace(
+                wiring.worker_options(self._config),
+                watch_interval_ms=None if on_event is None else WATCH_INTERVAL_MS,
+            ),
             coordinator_options=wiring.coordinator_options(self._config),
-            observer=observer,
+            observer=_observer(totals, recorder, on_event),
         )
         seconds = self._clock.monotonic_s() - started_s
         before, after = self._kind.look(summary.before), self._kind.look(summary.after)
@@ -208,6 +220,8 @@ class Dataset:
         planner = self._kind.request(self._dataset, self._asked("submit", full, options), self._clock)
         _, _, choice = starting(self._dataset, self._clock, planner)
         plan = choice.plan
+        if plan.refusal:
+            raise Refused(plan.refusal)
         if not plan.proposals:
             raise Refused("; ".join((f"there is nothing to compact in {self.url}", *plan.notes)))
         specs = [proposal.spec for proposal in plan.proposals]
@@ -418,30 +432,43 @@ class Dataset:
         """Do once all that keeps a table in shape (`PARTS`): compact its data, drop and merge delete files,
         merge and sort manifests, let go the history that nobody needs, delete what Lithify left behind and
         what was expired a grace period ago; but for what is in `skip`, and what the table's own policy leaves
-        out. `Refused` before anything is done where datasets of the kind have no history."""
+        out. A part that is refused or fails stops none of the others (`Maintained.errors`). `Refused` before
+        anything is done where datasets of the kind have no history."""
         skip = arguments.texts("skip", skip)
         unknown = sorted(set(skip) - set(PARTS))
         if unknown:
             raise Refused(f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}")
         maintenance = self._maintenance()
         skip = {*skip, *maintenance.left_out()}
-        parts: dict[str, Shown] = {}
-        is_done = True
-        if "data" not in skip:
+
+        def compact() -> tuple[Shown, bool]:
             compacted = self.compact(take_over=take_over, on_event=on_event)
-            parts["data"], is_done = compacted.shown, not compacted.failed
+            return compacted.shown, not (compacted.failed or compacted.stuck)
+
+        def done(result: MaintenanceResult) -> tuple[Shown, bool]:
+            return result.shown, result.is_done
+
         # Rewritten data leave fewer deletes, these fewer manifests; the expiry lets go what all replaced.
-        pieces: dict[str, Callable[[], MaintenanceResult]] = {
-            "deletes": partial(maintenance.rewrite_deletes, dry_run=False),
-            "manifests": partial(maintenance.rewrite_manifests, dry_run=False),
-            "expiry": self.expire,
+        pieces: dict[str, Callable[[], tuple[Shown, bool]]] = {
+            "data": compact,
+            "deletes": lambda: done(maintenance.rewrite_deletes(dry_run=False)),
+            "manifests": lambda: done(maintenance.rewrite_manifests(dry_run=False)),
+            "expiry": lambda: done(self.expire()),
+            "files": lambda: (self.collect_garbage(delete=True), True),
         }
-        for part in (part for part in pieces if part not in skip):
-            done = pieces[part]()
-            parts[part], is_done = done.shown, is_done and done.is_done
-        if "files" not in skip:
-            parts["files"] = self.collect_garbage(delete=True)
-        return Maintained(self.url, parts, is_done)
+        found: dict[str, tuple[Shown, bool]] = {}
+        errors: dict[str, LithifyError] = {}
+        for part in (part for part in PARTS if part not in skip):
+            try:
+                with contained(f"maintaining the {part} of {self.url}"):
+                    found[part] = pieces[part]()
+            except StoreUnavailable:
+                raise  # the other parts would only wait as long
+            except LithifyError as error:
+                errors[part] = error
+                found[part] = show_error(error), False
+        shown = {part: shown for part, (shown, _) in found.items()}
+        return Maintained(self.url, shown, all(is_done for _, is_done in found.values()), errors)
 
     def _maintenance(self) -> Maintenance:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)

@@ -48,6 +48,10 @@ class DatasetNotFound(Refused):
     """What the URL names does not exist, so far or any more."""
 
 
+class UnfitStore(Refused):
+    """The object store does not keep what the protocol rests on."""
+
+
 class CoordinatorAlive(Refused):
     """Another coordinator may be running on this dataset."""
 
@@ -109,6 +113,10 @@ class ObjectExists(StoreError):
 
 class PreconditionFailed(StoreError):
     """A conditional overwrite found another version than the expected one."""
+
+
+class NotServed(StoreError):
+    """The object store does not have an operation that Lithify needs."""
 
 
 class VersionConflict(StoreError):

@@ -188,6 +188,21 @@ class Quarantined(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CannotCompact(Event):
+    """A dataset, or some of it, cannot be compacted until a person acts, and a coordinator sees to the rest.
+    Reported once, and again when the reason changes."""
+
+    level = logging.WARNING
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CanCompact(Event):
+    """A dataset can be compacted that could not be, or not wholly, as `CannotCompact` reported."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered(Event):
     """A dataset that was quarantined can be looked at again."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.datasets.maintenance import PARTS
+from lithify.errors import LithifyError, Refused
 from lithify.observe.progress import Totals
-from lithify.views.blocks import Shown, Timeline
+from lithify.views.blocks import Line, Shown, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class Result:
     refused: tuple[Ended, ...]
     failed: tuple[Ended, ...]
     notes: tuple[str, ...]
+    left_alone: tuple[str, ...]
+    """Of the notes, those about what cannot be compacted."""
+    stuck: tuple[str, ...]
+    """Of these, those about what grows worse until a person acts."""
     bytes_read: int
     bytes_written: int
     rows: Mapping[str, int]
@@ -85,6 +90,8 @@ class Maintained:
     """By name, in order; those that were left out are not there."""
     is_done: bool
     """Whether all was done that there was to do; else something failed, or stands in the way."""
+    errors: Mapping[str, LithifyError] = field(default_factory=dict)
+    """By name, what ended a part; the others were done without it."""
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -101,9 +108,17 @@ def result_of(summary: RunSummary, totals: Totals, seconds: float, shown: Shown)
         refused=summary.refused,
         failed=summary.failures,
         notes=summary.plan.notes,
+        left_alone=summary.plan.left_alone,
+        stuck=summary.plan.stuck,
         bytes_read=totals.bytes_read,
         bytes_written=totals.bytes_written,
         rows=Counter(totals.rows),
         seconds=seconds,
         shown=shown,
     )
+
+
+def show_error(error: LithifyError) -> Shown:
+    """Show what ended a part of maintenance."""
+    outcome = "refused" if isinstance(error, Refused) else "failed"
+    return Shown({"outcome": outcome, "why": str(error)}, (Line(str(error), is_bad=True),))

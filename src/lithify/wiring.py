@@ -385,21 +385,23 @@ def fleet_files(
     """What the fleet at `url` keeps in the store; `count` is told of the requests for it."""
     from lithify.fleet.files import FleetFiles
     from lithify.store.metered import MeteredStore
+    from lithify.store.proof import proved
     from lithify.store.urls import open_store
 
     store, folder = open_store(url, config.store_options_of(url), waiting)
     if count is not None:
         store = MeteredStore(store, count)
-    return FleetFiles(url, store, folder, clock, ids)
+    return FleetFiles(url, proved(store, folder, ids), folder, clock, ids)
 
 
 def group_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: Ids) -> GroupFiles:
     """What the group of copies at `url` keeps in the store."""
     from lithify.coordination.groups import GroupFiles
+    from lithify.store.proof import proved
     from lithify.store.urls import open_store
 
     store, folder = open_store(url, config.store_options_of(url), waiting)
-    return GroupFiles(store, folder, clock, ids)
+    return GroupFiles(proved(store, folder, ids), folder, clock, ids)
 
 
 def config_of(rule: Rule, config: Config, fleet: str) -> Config:

@@ -24,10 +24,10 @@ def invoke(*arguments: str | Path) -> Result:
         return CliRunner().invoke(COMMAND, [str(a) for a in arguments], catch_exceptions=False)
 
 
-def invoke_json(*arguments: str | Path) -> Any:
+def invoke_json(*arguments: str | Path, exit_code: int = 0) -> Any:
     """The document it prints."""
     result = invoke(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == exit_code, result.stderr
     return json.loads(result.stdout)
 
 

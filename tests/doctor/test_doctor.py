@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from lithify.engine.spark import SparkEngine
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
 from lithify.service.status import status
+from lithify.store import proof
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
@@ -82,6 +84,10 @@ class Odd(WrappedStore):
             raise StoreError("not implemented")
         return self.inner.create(key, data, put_id)
 
+    def put(self, key: str, data: bytes) -> None:
+        self._fail("read-only")
+        self.inner.put(key, data)
+
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
         self._fail("no etags")
         if self._way == "ignores etags":
@@ -130,11 +136,13 @@ def test_stores(way: str, check: str | None, severity: Severity | None, says: st
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     """Not by the local file system, whose conditional overwrites need a lock file; not by who was killed."""
     store, clock = LocalStore(str(tmp_path)), ManualClock(SystemClock().now_ms())
-    store.put("db/lithify/doctor/of-a-killed-one.probe", b"probe")
+    left = "db/lithify/probes/of-a-killed-one.probe"
+    store.put(left, b"probe")
     store.put("db/lithify/progress/x.json", b"{}")
     assert worse_than_ok(storage.check_storage(store, "db/lithify", clock, IDS)) == set()
-    clock.advance_s(storage.LEFTOVER_MS / 1000 + 60)
-    assert storage.LEFTOVER_MS < 86_400_000
+    assert [meta.key for meta in store.list("db/lithify/probes")] == [left]
+    an_hour_ago_s = clock.now_ms() / 1000 - proof.LEFTOVER_MS / 1000 - 60
+    os.utime(tmp_path / left, (an_hour_ago_s, an_hour_ago_s))
     list(storage.check_storage(store, "db/lithify", clock, IDS))
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["x.json"]
 
@@ -331,6 +339,9 @@ def test_stuck_compactions(
     assert found.severity is Severity.PROBLEM
     assert f"is {state.value} for" in found.says
     assert ("lithify worker" in found.do) == (state is State.SCHEDULED)
+    announce(dataset)
+    waits_with_others = state is State.COMPACTED
+    assert ("stuck" not in by_check(examine(path))) == waits_with_others
 
 
 def test_attempts_and_what_was_given_up(path: Path) -> None:

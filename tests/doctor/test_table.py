@@ -86,9 +86,25 @@ def test_what_can_be_wrong(catalog: SqlCatalog, tmp_path: Path, monkeypatch: pyt
     [({"lithify.nonsense": "1"}, "lithify.nonsense"), ({"lithify.time-column": "nope"}, "nope")],
 )
 def test_a_table_that_cannot_be_compacted(catalog: SqlCatalog, properties: dict[str, str], says: str) -> None:
-    (finding,) = examine(dataset(catalog, **properties)).values()
-    assert (finding.severity, finding.check) == (Severity.PROBLEM, "table")
-    assert says in finding.says
+    found = examine(dataset(catalog, **properties))
+    assert found["table"].severity is Severity.PROBLEM
+    assert says in found["table"].says
+    assert found["coordinator"].severity is Severity.OK, "the rest is checked all the same"
+
+
+def test_a_table_whose_data_are_left_out(catalog: SqlCatalog) -> None:
+    left_out = {"lithify.time-column": "nope", "lithify.skip-parts": "data"}
+    found = examine(dataset(catalog, **left_out))
+    assert {finding.severity for finding in found.values()} == {Severity.OK}
+    assert "lithify.skip-parts names data" in found["table"].says
+
+
+def test_each_part_that_cannot_be_done(catalog: SqlCatalog) -> None:
+    found = examine(dataset(catalog, **{"encryption.key-id": "k"}))
+    assert found["table"].severity is Severity.PROBLEM
+    for part in ("deletes", "manifests"):
+        assert found[part].severity is Severity.WARNING
+        assert "encrypted" in found[part].says
 
 
 def test_the_command_tries_the_store_too(catalog: SqlCatalog, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lithify import events
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
+from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
 from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError
 from lithify.fleet import catalog_changes as changes
@@ -20,6 +21,7 @@ from lithify.fleet.status import fleet_status
 from lithify.planning.fleet.hints import Hint
 from lithify.service.coordinator import Coordinator
 from tests.fleet.playing import ALL, Play, play, url_of
+from tests.kinds.texts import TextDataset
 
 
 @pytest.fixture
@@ -501,6 +503,23 @@ def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> 
     assert world.collected == [url_of("a")]
     world.run(7_200)
     assert world.collected == [url_of("a")]
+
+
+@pytest.mark.parametrize("plan", [Plan(refusal="it has no time column"), Plan(is_left_out=True)])
+def test_a_dataset_that_is_never_compacted_has_its_duties_done_all_the_same(
+    world: Play, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    world.dataset("never", 6)
+    monkeypatch.setattr(TextDataset, "propose", lambda *_: plan)
+    keeper = world.keeper()
+    world.crew()
+    world.run(7_000)
+    assert world.texts() == {"never": 6}
+    assert world.collected == [url_of("never")] * 2, "once an hour"
+    assert keeper.quarantined == {}
+    assert world.seen(events.CannotCompact) == ({url_of("never"): 1} if plan.refusal else {})
+    (status,) = fleet_status(world.files, world.clock.now_ms()).members[:1]
+    assert bool(status.says and status.says.troubled) == bool(plan.refusal)
 
 
 def test_what_a_member_knew_at_its_end_is_known_though_it_was_read_before(world: Play) -> None:

@@ -315,9 +315,11 @@ def add_junk(root: Path, rng: random.Random) -> str:
     junk: list[Compaction[Any, Any, Any]] = []
     for _ in range(count):
         like = rng.choice(ledger.compactions)
+        inputs = tuple(rng.sample(like.spec.inputs, rng.randrange(1, len(like.spec.inputs) + 1)))
+        first = replace(like.spec.parts[0], inputs=inputs)
         spec = replace(
             like.spec,
-            inputs=tuple(rng.sample(like.spec.inputs, rng.randrange(1, len(like.spec.inputs) + 1))),
+            parts=(first, *rng.choice(((), (first,), like.spec.parts[1:]))),
             task=rng.choice((like.spec.task, "", "x" * 1000)),
             snapshot_id=rng.choice((like.spec.snapshot_id, rng.choice(HOSTILE_NUMBERS))),
             sort_order_id=rng.choice((0, 1, 99)),

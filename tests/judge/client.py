@@ -364,6 +364,8 @@ class OpenOptions(TypedDict, total=False):
     """So many first bytes of a key name its segment."""
     filter_bits_per_key: int
     """0 writes no filters."""
+    filter_prefix_len: int
+    """Filters of whole keys, and of so many first bytes of them."""
     metrics: Any
     """A `DefaultMetricsRecorder` of the client."""
     store_options: Mapping[str, str]
@@ -388,6 +390,10 @@ def open_db(target: Target, **options: Unpack[OpenOptions]) -> Database:
     if "filter_bits_per_key" in options:
         bits = options["filter_bits_per_key"]
         builder.with_filter_policies([uniffi.FilterPolicy.bloom(bits)] if bits else [])
+    if "filter_prefix_len" in options:
+        how = uniffi.BloomFilterOptions(bits_per_key=10, whole_key_filtering=True)
+        extractor = _FixedPrefix(options["filter_prefix_len"])
+        builder.with_filter_policies([uniffi.FilterPolicy.bloom_with_options(how, extractor)])
     if "metrics" in options:
         builder.with_metrics_recorder(options["metrics"])
     handle = run(builder.build(), f"open {target}", timeout_s)

@@ -87,7 +87,15 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
     ) -> None:
         super().__init__(url, store, f"{root}/_lithify", LEDGERS, clock, ids, random.Random())
         self.root, self._settings = root, settings
-        self._index = VersionedFiles(store, f"{root}/index", ".json", f"{root}/index.boundary", ids)
+        self._index = VersionedFiles(
+            store,
+            f"{root}/index",
+            ".json",
+            f"{root}/index.boundary",
+            ids,
+            clock=clock,
+            bond=self._bond,
+        )
 
     def add(self, data: bytes) -> None:  # what the program does that writes texts
         key = f"{self.root}/parts/{self._ids.ulid(self._clock.now_ms())}.txt"

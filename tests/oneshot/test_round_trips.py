@@ -70,7 +70,7 @@ def test_round_trips_of_a_first_run(url: str, s3: S3) -> None:
         "GET compactions.boundary, GET manifest.boundary, HEAD lease, LIST compactions, LIST manifest",
         "GET manifest",  # now it is planned
         "8 × GET rows, PUT lease",  # the epoch is announced; the rows will travel with the task
-        "PUT manifest",  # and taken
+        "HEAD lease, PUT manifest",  # and taken; the store says what time it is
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",  # claimed; said that it was taken
         "GET compactions.boundary, PUT rows",
@@ -89,7 +89,7 @@ def test_round_trips_of_a_later_run(url: str, s3: S3) -> None:
         "GET compactions.boundary, GET manifest.boundary, HEAD lease, LIST compactions, LIST manifest",
         "GET compactions, GET lease, GET manifest",
         "9 × GET rows, PUT lease",
-        "PUT manifest",
+        "HEAD lease, PUT manifest",
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
         "GET compactions.boundary, HEAD compactions, PUT rows",
@@ -107,7 +107,7 @@ def test_what_is_too_much_to_travel_with_a_task_is_read_by_it(
     fill(url, s3)
     assert shown(trips_of(url, s3))[2:8] == [
         "PUT lease",
-        "PUT manifest",
+        "HEAD lease, PUT manifest",
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
         "GET compactions.boundary, 8 × GET rows",
@@ -135,7 +135,7 @@ def test_what_is_to_be_cut_is_read_while_the_epoch_is_taken(
     fill(url, s3)
     assert shown(trips_of(url, s3))[2:7] == [
         "9 × GET rows, PUT lease",  # all indexes, and the stats of the largest SST
-        "PUT manifest",
+        "HEAD lease, PUT manifest",
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
         "GET compactions.boundary, 8 × GET rows",

@@ -35,6 +35,11 @@ class Lake:
         for _ in range(files):
             self._rows += append(self._table, make_rows(50))
 
+    def make_anew(self) -> None:
+        """Drop it, and make another of its name in its place, without rows."""
+        self.catalog.drop_table(self._table.name())
+        self._table, self._rows = new_table(self.catalog, properties=EAGER), []
+
     @property
     def is_compacted(self) -> bool:
         return len(files_of(self._table)) == 1

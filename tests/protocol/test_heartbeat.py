@@ -123,6 +123,24 @@ def test_heartbeats_and_looks_at_what_has_moved_come_no_more_often_than_told(rig
         assert store.requests[Verb.LIST] <= 30 / (INTERVAL_S if moves else 2)
 
 
+def test_watchers_are_shown_what_has_moved_before_a_heartbeat_is_due(rig: Rig) -> None:
+    rig.coordinator().tick()
+    worker = rig.worker(heartbeat_bytes=BYTES, watch_interval_ms=2_000)
+    worker.tick()
+    done = []
+    for second in range(1, 10):
+        rig.move("w", 500 * second)
+        rig.clock.advance_s(1)
+        worker.tick()
+        done.append(max((event.done_bytes for event in rig.seen(events.Moved)), default=0))
+    assert done == [0, 1_000, 1_000, 2_000, 2_000, 3_000, 3_000, 4_000, 4_000]
+    assert not rig.seen(events.Heartbeat)
+    rig.move("w", BYTES + 8_000)
+    rig.clock.advance_s(1)
+    worker.tick()
+    assert len(rig.seen(events.Heartbeat)) == 1, "which is due all the same"
+
+
 @pytest.mark.parametrize("jump_s", [0, -3600, 3600])
 def test_ranges_that_wait_for_a_slot_are_no_silence_for_a_while(rig: Rig, jump_s: float) -> None:
     """Whatever the wall clock says meanwhile."""

@@ -88,6 +88,9 @@ class ToyDataset:
             raise self.error
         return self.value
 
+    def confirm(self) -> None:
+        """Nothing takes its place."""
+
     def snapshot(self) -> str:
         self.snapshots += 1
         return "snapshot"

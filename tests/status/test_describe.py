@@ -83,6 +83,18 @@ def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
     assert status_of(running(), replace(known, ranges=(DONE, OPEN, OPEN, OPEN))).remaining_ms == 300_000
 
 
+def test_the_pace_is_not_that_of_a_moment() -> None:
+    """What other ranges had read when the first were recorded is not known."""
+    known = Known(
+        1000,
+        (DONE, OPEN, OPEN, OPEN),
+        Stay(NOW_MS - 10_000),
+        first_progress=Stay(NOW_MS - 1, (DONE, OPEN, OPEN, OPEN)),
+        movements={str(n): Movement(n, "w", 0, 200, 0, NOW_MS) for n in (1, 2, 3)},
+    )
+    assert status_of(running(), known).bytes_per_s == 85, "850 bytes in ten seconds"
+
+
 @pytest.mark.parametrize(
     ("compaction", "silent_ms", "attempts", "alive", "waits_for"),
     [
@@ -98,6 +110,7 @@ def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
             "a free worker to claim it after 2 failed attempts",
         ),
         (Compaction(ID, "s", State.COMPACTED), 0, 0, False, "a coordinator; none is running"),
+        (Compaction(ID, "s", State.COMPACTED), 0, 0, True, "its commit, which may be together with others"),
         (running(), TIMEOUT_MS, 0, True, ""),
         (
             running(),

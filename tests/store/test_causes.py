@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import pytest
-from obstore.exceptions import GenericError, InvalidPathError, PermissionDeniedError
+from obstore.exceptions import GenericError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 
-from lithify.store.causes import failure_of, said_by
+from lithify.store.causes import failure_of, not_served, said_by
 from lithify.store.retries import Failure
 
 
 def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:
     text = f"Generic S3 error: Error performing GET {url} in 1ms - HTTP error: error sending request"
     return GenericError(f"{text}\n\nDebug source:\n{debug}")
+
+
+def provider(said: str) -> UnauthenticatedError:
+    text = "The operation lacked valid authentication credentials for path External AWS credential provider"
+    return UnauthenticatedError(f"{text}: {said}\n\nDebug source:\nPyErr")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +62,8 @@ def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:
             Failure.LASTING,
             "403 Forbidden",
         ),
+        (provider("StoreUnavailable: the portal is away"), Failure.PASSING, "no credentials"),
+        (provider("StoreError: log in"), Failure.LASTING, "no credentials"),
         (InvalidPathError("the path is no path"), Failure.LASTING, "InvalidPathError"),
         (ValueError("something else"), Failure.LASTING, "ValueError"),
     ],
@@ -74,3 +81,15 @@ def test_who_gave_no_credentials_is_told_so() -> None:
     assert said_by(refused).startswith("no credentials are given (in the environment, AWS_ACCESS_KEY_ID")
     assert "169.254.169.254" in said_by(refused)
     assert said_by(connecting("x")) == str(connecting("x")).partition("\n")[0]
+
+
+def test_a_profile_says_what_is_wrong_itself() -> None:
+    assert said_by(provider("StoreError: log in with `aws sso login`")) == "log in with `aws sso login`"
+
+
+@pytest.mark.parametrize("status", ["405 Method Not Allowed", "501 Not Implemented"])
+def test_what_a_store_does_not_have(status: str) -> None:
+    error = GenericError(f"Generic S3 error: Server returned non-2xx status code: {status}: <Code>X</Code>")
+    assert f"this store lists no objects ({status}), which Lithify needs" in str(not_served(error, "list"))
+    assert "does not do that" in str(not_served(error, "head"))
+    assert not_served(GenericError("status code: 403 Forbidden: 405"), "list") is None

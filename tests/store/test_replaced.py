@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -317,3 +318,63 @@ def test_no_boundary_is_raised_over_what_was_made_anew(change: Change, number: i
     boundary = left.pop(BOUNDARY, b"0")
     assert left == after
     assert int(boundary) < len(after) or boundary == b"0"
+
+
+@dataclass
+class Dataset:
+    """A folder of states, and one of records that are of use only with these."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        self.memory = MemoryStore(self.clock)
+
+    def opened(self, store: ObjectStore | None = None) -> tuple[VersionedFiles, VersionedFiles]:
+        store, bond = self.memory if store is None else store, Bond()
+        return (
+            VersionedFiles(store, "db/states", ".v", "db/states.boundary", clock=self.clock, bond=bond),
+            VersionedFiles(store, "db/records", ".v", "db/records.boundary", clock=self.clock, bond=bond),
+        )
+
+    def publish(self, states: int, records: int) -> None:
+        for files, count in zip(self.opened(), (states, records), strict=True):
+            for n in range(count):
+                files.publish(files.latest(), b"%d at %d" % (n, self.clock.now_ms()))
+
+    def anew(self, states: int, records: int) -> None:
+        for meta in list(self.memory.list("db")):
+            self.memory.delete(meta.key)
+        self.clock.advance_s(0.1)
+        self.publish(states, records)
+
+    @property
+    def state(self) -> dict[str, bytes]:
+        return {meta.key: self.memory.get(meta.key) for meta in self.memory.list("db")}
+
+
+@pytest.mark.parametrize("number", range(1, 14))
+@pytest.mark.parametrize("records", [0, 3])
+@pytest.mark.parametrize("new", [(2, 0), (9, 0), (9, 9), (0, 0)])
+def test_records_of_what_is_gone_are_not_left_beside_what_is_new(
+    number: int, records: int, new: tuple[int, int]
+) -> None:
+    """Also where the new dataset has none yet."""
+    dataset = Dataset()
+    dataset.publish(5, records)
+    dataset.clock.advance_s(600)
+    after: dict[str, bytes] = {}
+
+    def event() -> None:
+        dataset.anew(*new)
+        after.update(dataset.state)
+
+    store = Meanwhile(dataset.memory, number, event)
+    states, kept = dataset.opened(store)
+    states.latest()
+    base = kept.latest()
+    if store.calls >= number:
+        return  # it is what was found
+    with suppress(Replaced, VersionConflict):
+        kept.publish(base, b"a record of the old one")
+    if store.calls >= number:
+        assert dataset.state == after

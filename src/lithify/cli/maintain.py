@@ -35,7 +35,8 @@ def maintain(
     rewrite-position-delete-files`) and manifests merged and sorted (`lithify rewrite-manifests`). Snapshots
     that nobody needs are expired, and files of those that were expired an hour ago are deleted (`lithify
     expire`), and what Lithify itself left behind (`lithify gc`). What other writers left behind is for
-    `lithify remove-orphans`. Exit code 1 when a compaction failed or something stands in the way of the
+    `lithify remove-orphans`. A part that is refused or fails says why, and the others are done. The exit code
+    is that of the first such part, or 1 when a compaction failed or something stands in the way of the
     expiry.
 
     Examples:

@@ -22,7 +22,8 @@ from lithify.views.drawing import draw
 
 
 def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_json: bool) -> None:
-    """Compact until nothing is left to do, and tell what was done. Exits with 1 when something failed."""
+    """Compact until nothing is left to do, and print what was done. Exits with 1 when something failed, or
+    cannot be compacted and grows worse."""
     with (
         client.open(url, settings=config) as dataset,
         ProgressBars(standard_error()) as bars,
@@ -35,8 +36,11 @@ def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_
     elif result.started:
         draw(standard_output(), result.shown.blocks)
     else:
-        draw(standard_output(), (Line("Nothing to compact."), notes(result.notes)))
-    if result.failed:
+        nothing = "Nothing to compact."
+        if result.left_alone:
+            nothing = "Nothing was compacted, as what is left to do cannot be:"
+        draw(standard_output(), (Line(nothing), notes(result.notes)))
+    if result.failed or result.stuck:
         raise typer.Exit(1)
 
 
@@ -59,8 +63,8 @@ def _observer(config: Config, bars: ProgressBars, as_json: bool) -> Observer:
 
 
 def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over: bool, as_json: bool) -> None:
-    """Do all parts of maintenance once, and tell what was done. Exits with 1 when something failed or stands
-    in the way."""
+    """Do all parts of maintenance once, and print what was done. Exits with the code of the first part that
+    was refused or failed, with 1 when something else stands in the way."""
     with (
         client.open(url, settings=config) as dataset,
         ProgressBars(standard_error()) as bars,
@@ -76,4 +80,5 @@ def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over:
             blocks = shown.blocks if shown is not None else (Line("Left out."),)
             draw(standard_output(), (Line("", f"{part.capitalize()}:"), *blocks))
     if not done.is_done:
-        raise typer.Exit(1)
+        first = next(iter(done.errors.values()), None)
+        raise typer.Exit(1 if first is None else first.exit_code)

@@ -112,9 +112,10 @@ def print_status(console: Console, found: Status) -> None:
     for proposal in found.plan.proposals[: text.MAX_SHOWN]:
         console.print(f"Would be added: {proposal.reason}", highlight=False, markup=False)
     text.print_rest(console, len(found.plan.proposals), "proposals")
-    for note in found.plan.notes[: text.MAX_SHOWN]:
+    notes = [note for note in found.plan.notes if note != found.plan.refusal]  # which its kind has shown
+    for note in notes[: text.MAX_SHOWN]:
         console.print(f"Not now: {note}", highlight=False, markup=False)
-    text.print_rest(console, len(found.plan.notes), "notes")
+    text.print_rest(console, len(notes), "notes")
     for failure in found.failures[-SHOWN_FAILURES:]:
         ago = text.duration(max(found.at_ms - failure.at_ms, 0))
         if failure.is_cancelled:

@@ -37,7 +37,7 @@ def check_compactions(found: Status) -> Iterator[Finding]:
 def check_coordinator(found: Status) -> Iterator[Finding]:
     """Whether somebody coordinates where that is needed."""
     coordinator, check = found.coordinator, "coordinator"
-    start = f"start one: lithify run {found.url}, or lithify compact {found.url} for once"
+    start = f"start one: lithify run {found.url}; or once: lithify compact {found.url}"
     if coordinator.presence is Presence.ALIVE:
         yield ok(check, f"Lithify's coordinator {coordinator.holder} is alive (epoch {coordinator.epoch})")
     elif coordinator.presence is Presence.FOREIGN:
@@ -52,7 +52,7 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
             check,
             f"the coordinator {coordinator.holder} has been silent for {(found.at_ms - ended) // 1000} s: it "
             "was killed, or it hangs",
-            f"{start}; either takes over by itself and loses nothing",
+            f"{start}; both take over by themselves and lose nothing",
         )
     elif coordinator.presence is Presence.UNCLEAR:
         yield warning(
@@ -92,7 +92,10 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
                 f"start a coordinator, which takes it back: lithify run {found.url}",
             )
     stay_ms = found.at_ms - (c.since_ms if c.since_ms is not None else found.at_ms)
-    if found.store_ms is not None and stay_ms > MAX_STAY_MS.get(c.state, stay_ms):
+    # With a coordinator that is alive, finished compactions may wait to be committed together.
+    may_wait = c.state is State.COMPACTED and found.coordinator.is_alive
+    is_late = found.store_ms is not None and stay_ms > MAX_STAY_MS.get(c.state, stay_ms)
+    if is_late and not may_wait:
         yield problem(
             "stuck",
             f"compaction {c.id} is {c.state.value} for {stay_ms // 1000} s and waits for {c.waits_for}",
@@ -104,7 +107,8 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
         yield warning(
             "attempts",
             f"compaction {c.id} of {c.unit} has failed {c.attempts} times, last because: {c.last_failure}",
-            "it is tried again after growing pauses and then given up; `lithify cancel` gives it up now",
+            "it is tried again after growing pauses and then given up; to give it up now: "
+            f"lithify cancel {found.url} {c.id}",
         )
 
 
@@ -144,7 +148,7 @@ def check_clocks(written: Iterable[tuple[int, str]], store_ms: int | None, now_m
     )
 
 
-def check_versions(counts: Mapping[str, int], collectors: str) -> Finding:
+def check_versions(counts: Mapping[str, int], url: str, collectors: str) -> Finding:
     """Whether so many versions of each kind of numbered file are a sign that nobody collects them."""
     name, most = max(counts.items(), key=lambda item: item[1])
     if most <= MAX_VERSIONS:
@@ -152,5 +156,5 @@ def check_versions(counts: Mapping[str, int], collectors: str) -> Finding:
     return warning(
         "versions",
         f"there are {most} {name}: garbage is not collected",
-        f"run `lithify gc --delete`, and see that {collectors} runs",
+        f"run `lithify gc --delete {url}`, and see that {collectors} runs",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from lithify.errors import NotServed, StoreError
 from lithify.redaction import redact
 
 
@@ -47,3 +48,8 @@ def warning(check: str, says: str, do: str) -> Finding:
 def problem(check: str, says: str, do: str) -> Finding:
     """Something does not work."""
     return Finding(check, Severity.PROBLEM, says, do)
+
+
+def advice(error: StoreError, do: str) -> str:
+    """Return what to do about an error of a store: `do`, but for a store that lacks an operation."""
+    return "use another store, as it says" if isinstance(error, NotServed) else do

@@ -47,6 +47,15 @@ class Plan(Generic[SpecT]):
     proposals: tuple[Proposal[SpecT], ...] = ()
     notes: tuple[str, ...] = ()
     """Why the rest is left alone, one sentence for each unit."""
+    refusal: str = ""
+    """Why nothing of the dataset can be compacted at all, whatever there is to do; the first of the notes.
+    Empty when something can."""
+    left_alone: tuple[str, ...] = ()
+    """Of the notes, those about what cannot be compacted: there may be more to do than is proposed."""
+    stuck: tuple[str, ...] = ()
+    """Of these, what no later run can compact either and what grows worse: a person has to act."""
+    is_left_out: bool = False
+    """The dataset's own policy wants nothing of it compacted unasked."""
     totals: Mapping[str, Total] = field(default_factory=dict)
     """By what is to become of it, how much the dataset has; every file counts once. Empty where the
     planner does not look at everything."""

@@ -3,8 +3,9 @@ Pure.
 
 1. *How far*: each range counts the same share of the compaction's bytes. A finished range counts whole, one
    that is being executed by what its task reported last, one that was left half-way by its outputs.
-2. *How fast, how long still*: what is open, at the pace since the present worker first recorded progress;
-   until there is more than that, since it claimed. What was finished before is not counted into the pace.
+2. *How fast, how long still*: what is open, at the pace since the present worker first recorded progress,
+   once that is `MIN_PACE_MS` ago; until then, since it claimed. What was finished before is not counted into
+   the pace.
 3. *What it waits for* follows from its state, the signs of life of its worker, earlier attempts, and
    whether a coordinator is known to be alive.
 """
@@ -23,6 +24,9 @@ from lithify.compaction.proposal import Plan
 from lithify.compaction.retained import Retained
 from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import Ulid, ulid_ms
+
+MIN_PACE_MS = 10_000
+"""Over less, the pace would be that of what happened to be finished at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +205,13 @@ def _range_shares(known: Known) -> tuple[float, ...]:
 def _bytes_per_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int | None) -> float | None:
     if compaction.state is not State.RUNNING or now_ms is None:
         return None
-    for start in (known.first_progress, known.stay):
+    for start, least_ms in ((known.first_progress, MIN_PACE_MS), (known.stay, 1)):
         if start is None:
             continue
+        # What had moved then in ranges that were not finished is not on record, so it counts as moved since.
         moved = done - _done_bytes(known.cost_bytes, start.ranges, {})
         elapsed_ms = now_ms - start.since_ms
-        if moved > 0 and elapsed_ms > 0:
+        if moved > 0 and elapsed_ms >= least_ms:
             return moved / elapsed_ms
     return None
 
@@ -219,6 +224,8 @@ def _waits_for(state: State, is_stale: bool, attempts: int, coordinator_alive: b
     }[coordinator_alive]
     tried = f" after {attempts} failed attempt{'s' if attempts != 1 else ''}" if attempts else ""
     match state:
+        case State.COMPACTED if coordinator_alive:
+            return "its commit, which may be together with others that still run"
         case State.SUBMITTED | State.COMPACTED:
             return coordinator
         case State.SCHEDULED:

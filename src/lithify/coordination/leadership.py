@@ -176,6 +176,8 @@ class Leadership:
         """The lease says which epoch was taken."""
         self._saying: Callable[[], None] | None = None
         """Waits for the lease to say it, while that is under way beside the caller."""
+        self._telling: Callable[[], object] | None = None
+        """Waits for a look at the lease that was announced."""
         self._gave_way_to: str | None = None
         """The last who announced an epoch while this process held one."""
         self._ahead: tuple[FoundLease | None, bool] | None = None
@@ -250,9 +252,11 @@ class Leadership:
                     f"{taking.epoch - 1}); see `lithify status`"
                 )
             self._is_announced = True
+            self._telling = together.beside.start(self._dataset.lease.look)
 
         try:
             taken = self._dataset.take_epoch(permit)
+            self._wait_until_told()
             self._saying = together.beside.start(partial(self._say, taken))
             yield Term(taken, last.holder if last is not None and not last.is_ended else None)
         finally:
@@ -264,6 +268,13 @@ class Leadership:
             taking = self._lease.taking if self._lease is not None else None
             said = Lease(self.holder, self._renewals, taken=taken, taking=taking)
             self._is_said = self._write(said, self._may_renew_over)
+
+    def _wait_until_told(self) -> None:
+        """Beside taking the epoch, one look at the own lease tells the store's time."""
+        telling, self._telling = self._telling, None
+        if telling is not None:
+            with suppress(StoreError):  # who needs the time asks again
+                telling()
 
     def _wait_until_said(self) -> None:
         """Only one at a time writes the lease."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from lithify.clock import Clock
 from lithify.compaction.lease import FoundLease, Lease, decode_lease, encode_lease
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.times import StoreClock
 
 MAX_LEASE_BYTES = 64 * 1024
 """A larger object is no lease, and is not read."""
@@ -14,9 +16,13 @@ MAX_LEASE_BYTES = 64 * 1024
 class ObjectLease:
     """The lease of the dataset whose own folder is `folder` of `store`."""
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
+    def __init__(self, store: ObjectStore, folder: str, clock: Clock) -> None:
         self._store = store
         self.key = join(folder, "coordinator.json")
+        self.times = StoreClock(clock)
+        """The store's clock, as far as looks at an own lease have told it."""
+        self._sent: tuple[str, tuple[int, float]] | None = None
+        """The etag of the lease that was written here last, and when it was sent."""
 
     def read(self) -> FoundLease | None:
         """The lease as it is; `None` when there is none."""
@@ -33,14 +39,19 @@ class ObjectLease:
     def look(self) -> str | None:
         """The etag of the lease as it is; `None` when there is none."""
         try:
-            return self._given(self._store.head(self.key).etag)
+            meta = self._store.head(self.key)
         except ObjectNotFound:
             return None
+        etag = self._given(meta.etag)
+        if self._sent is not None and etag == self._sent[0]:
+            self.times.saw(meta.last_modified_ms, self._sent[1])
+        return etag
 
     def write(self, lease: Lease, etag: str | None) -> str:
         """Write the lease over the one that has this etag, or where there is none; the new etag.
         `PreconditionFailed` when another is there."""
         data = encode_lease(lease)
+        sent = self.times.sent()
         try:
             if etag is None:
                 written = self._store.create(self.key, data)
@@ -48,7 +59,8 @@ class ObjectLease:
                 written = self._store.replace(self.key, data, etag)
         except (ObjectExists, ObjectNotFound) as error:  # stores differ in how they say it
             raise PreconditionFailed(str(error)) from error
-        return self._given(written)
+        self._sent = self._given(written), sent
+        return self._sent[0]
 
     def _given(self, etag: str | None) -> str:
         if etag is None:

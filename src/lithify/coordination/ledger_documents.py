@@ -7,7 +7,7 @@ because anybody may have written it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +27,10 @@ from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import parse_ulid
 from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
-VERSION = 1
+FIRST_VERSION = 1
+NEWEST_VERSION = 2
+"""A document is of the lowest version that has room for its specs, so that an older Lithify reads what it
+can, and says of the rest that it is newer."""
 
 Fields = Mapping[str, Any]
 ValueT = TypeVar("ValueT")
@@ -39,6 +42,25 @@ class Values(Generic[ValueT]):
 
     write: Callable[[ValueT], Any]
     read: Callable[[Any], ValueT]
+    version: Callable[[ValueT], int] = lambda value: FIRST_VERSION
+    """The lowest version of documents with such a value."""
+
+
+class Texts:
+    """The texts of the compactions of the ledger that was encoded last. Most of those of the next one are the
+    same, and encoding many again and again takes longer than all else that a version does."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, str]] = {}
+        """By identity; the value is kept, so that no other has the same."""
+
+    def of(self, values: Sequence[ValueT], encode: Callable[[ValueT], str]) -> list[str]:
+        """The text of each of these, which nobody changes."""
+        known, self._known = self._known, {}
+        for value in values:
+            found = known.get(id(value))
+            self._known[id(value)] = (value, encode(value)) if found is None else found
+        return [self._known[id(value)][1] for value in values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +72,17 @@ class LedgerFormat(Generic[SpecT, RangeT, OutputT]):
     ranges: Values[RangeT]
     outputs: Values[OutputT]
 
-    def encode(self, ledger: Ledger[SpecT, RangeT, OutputT], mark: str = "") -> bytes:
-        """The ledger as bytes. Nobody reads or keeps the `mark` beside it."""
-        marked = {"mark": mark} if mark else {}
-        compactions = [self._of_compaction(c) for c in ledger.compactions]
-        return _encode({"epoch": ledger.epoch, "compactions": compactions, **marked})
+    def encode(
+        self, ledger: Ledger[SpecT, RangeT, OutputT], mark: str = "", texts: Texts | None = None
+    ) -> bytes:
+        """The ledger as bytes. Nobody reads or keeps the `mark` beside it. `texts` are those of compactions
+        that were encoded before, and get those of this ledger."""
+        texts = Texts() if texts is None else texts
+        compactions = texts.of(ledger.compactions, lambda c: _text(self._of_compaction(c)))
+        version = max((self.specs.version(c.spec) for c in ledger.compactions), default=FIRST_VERSION)
+        head = _text({"version": version, "epoch": ledger.epoch})[:-1]
+        tail = f',"mark":{_text(mark)}' if mark else ""
+        return f'{head},"compactions":[{",".join(compactions)}]{tail}}}'.encode()
 
     def decode(self, data: bytes, name: str) -> Ledger[SpecT, RangeT, OutputT]:
         """The ledger in these bytes; `name` is the object's key."""
@@ -62,7 +90,7 @@ class LedgerFormat(Generic[SpecT, RangeT, OutputT]):
 
     def encode_spec(self, spec: SpecT) -> str:
         """A spec as text."""
-        return _encode(self.specs.write(spec)).decode()
+        return _text({"version": self.specs.version(spec), **self.specs.write(spec)})
 
     def decode_spec(self, encoded: str) -> SpecT:
         """The spec in a text."""
@@ -104,16 +132,19 @@ class LedgerFormat(Generic[SpecT, RangeT, OutputT]):
         return RangeProgress(self.ranges.read(part), tuple(self.outputs.read(entry) for entry in outputs))
 
 
-def _encode(document: Fields) -> bytes:
-    return json.dumps({"version": VERSION, **document}, separators=(",", ":")).encode()
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _decode(data: bytes, name: str, parse: Callable[[Fields], ValueT]) -> ValueT:
     try:
         document = json.loads(data)
         version = document["version"]
-        if version == VERSION:
+        if version in range(FIRST_VERSION, NEWEST_VERSION + 1):
             return parse(document)
     except UNDECODABLE as error:
         raise CorruptObject(name, f"does not decode: {type(error).__name__}: {error}") from error
-    raise Unsupported(f"{name}: is of version {version!r}, and this Lithify knows {VERSION}; use a newer one")
+    raise Unsupported(
+        f"{name}: is of version {version!r}, and this Lithify knows versions up to {NEWEST_VERSION}; use a "
+        "newer one"
+    )

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from lithify.clock import Clock
 from lithify.compaction.lease import Permit, Taking, Tries, next_epoch
 from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
-from lithify.coordination.ledger_documents import LedgerFormat
+from lithify.coordination.ledger_documents import LedgerFormat, Texts
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.errors import Fenced, Refused
 from lithify.ids import Ids
@@ -47,16 +47,12 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         self._clock = clock
         self._ids = ids
         self._rng = rng
-        self.files = VersionedFiles(
-            store,
-            join(folder, "ledger"),
-            SUFFIX,
-            join(folder, "ledger.boundary"),
-            ids,
-            clock=clock,
-            bond=bond,
-        )
+        self._folder = folder
+        self.files = self._files(bond)
         self._decoded: tuple[int, Ledger[SpecT, RangeT, OutputT]] | None = None
+        self._texts = Texts()
+        self._encoded: tuple[bytes, Ledger[SpecT, RangeT, OutputT]] | None = None
+        """What was encoded here last, which need not be decoded if it is published."""
         self._tries = Tries()
 
     def read(self) -> Ledger[SpecT, RangeT, OutputT] | None:
@@ -67,10 +63,20 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     def stored(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The newest ledger in the store, found without what was seen before: a process whose ledger was
         removed may go on from it, and another one begin anew."""
-        ids = self.files.ids()
-        if not ids:
-            return None
-        return self._format.decode(self.files.read(ids[-1]), self.files.key(ids[-1]))
+        files = self._files(bond=None)
+        version = files.confirmed()
+        return None if version is None else files.decode(version, self._format.decode)
+
+    def _files(self, bond: Bond | None) -> VersionedFiles:
+        return VersionedFiles(
+            self._store,
+            join(self._folder, "ledger"),
+            SUFFIX,
+            join(self._folder, "ledger.boundary"),
+            self._ids,
+            clock=self._clock,
+            bond=bond,
+        )
 
     def known(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The ledger as it was read or published last, without a request if it was."""
@@ -80,7 +86,10 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     def _decode(self, version: Version) -> Ledger[SpecT, RangeT, OutputT]:
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version.id:
-            self._decoded = decoded = version.id, self.files.decode(version, self._format.decode)
+            own = self._encoded
+            is_own = own is not None and own[0] == version.data
+            ledger = own[1] if own is not None and is_own else self.files.decode(version, self._format.decode)
+            self._decoded = decoded = version.id, ledger
         return decoded[1]
 
     def update(
@@ -112,7 +121,11 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
                 raise Refused(f"{self._url} has no ledger; start a coordinator first")
             ledger = self._decode(version)
             changed = change(ledger)
-            return self._format.encode(changed) if changed != ledger else None
+            if changed == ledger:
+                return None
+            data = self._format.encode(changed, texts=self._texts)
+            self._encoded = data, changed
+            return data
 
         result = publish(apply, self._clock, self._rng)
         return changed, result

@@ -147,11 +147,20 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """How much of the dataset may be compacted at the same time (pure)."""
         ...
 
+    def max_commits(self, snapshot: SnapshotT) -> int | None:
+        """In how many publications at most all that is planned at a time is to be committed
+        (`lithify.compaction.commit_batches`); `None`: each compaction as soon as it is finished (pure)."""
+        return None
+
     def newest_ms(self, snapshot: SnapshotT) -> int:
         """The newest time in the snapshot, by the clock of who writes the dataset; wall-clock
         milliseconds, 0 when there is none. Ids of new compactions are not newer than that, so that a
         coordinator whose clock runs ahead does no harm (pure)."""
         ...
+
+    def new_id_ms(self, snapshot: SnapshotT, now_ms: int) -> int:
+        """The time in ids of new compactions, at `now_ms` by the clock of this machine."""
+        return min(now_ms, self.newest_ms(snapshot))
 
     def sources(self, spec: SpecT) -> frozenset[str]:
         """Names of what a spec reads, as fine as is useful, each its own in the whole dataset (pure).

@@ -14,6 +14,8 @@ from lithify.views.blocks import Shown
 
 PARTS = ("data", "deletes", "manifests", "expiry", "files")
 """Of maintenance, in the order in which they are done: each leaves something to the ones after it."""
+ORPHANS = "orphans"
+"""A part that is done only where it is asked for by its own command, or by the dataset's policy."""
 
 
 @dataclass(frozen=True, slots=True)

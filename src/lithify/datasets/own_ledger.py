@@ -52,7 +52,7 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         """Of all that is only of use with the ledger that is there."""
         self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng, self._bond)
         self._journal = ObjectJournal(store, folder, clock, ids)
-        self._lease = ObjectLease(store, folder)
+        self._lease = ObjectLease(store, folder, clock)
         self.time_key = join(folder, "now")
         """An object for asking the store what time it is."""
         self._store_time = StoreTime(store, self.time_key, clock)
@@ -127,10 +127,16 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return True
 
     def confirm(self) -> None:
-        both(self.snapshot, self._ledger.files.confirmed)
+        self._ledger.files.confirmed()
 
     def store_ms(self) -> int | None:
         return self._store_time.now_ms()
+
+    def dated_ms(self) -> int:
+        """The time for what is written: by the store's clock, by this machine's where the store cannot be
+        asked."""
+        store_ms = self._store_time.now_ms()
+        return self._clock.now_ms() if store_ms is None else store_ms
 
     def coordinator(self) -> CoordinatorStatus:
         ledger, found = self.ledger(), self._lease.read()

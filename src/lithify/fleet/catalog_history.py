@@ -85,7 +85,6 @@ class CatalogHistory:
         self._store = store
         self._files = files
         self._members = members
-        self._clock = clock
         self._thresholds = ThresholdFiles(store, join(folder, FOLDER), clock, ids, rng)
         self.holds = ObjectHolds(store, join(folder, FOLDER), self._thresholds, clock, ids)
 
@@ -164,5 +163,5 @@ class CatalogHistory:
         return collect({Member(seen.name) for seen in listed}, marks, holds, self._now_ms())
 
     def _now_ms(self) -> int:
-        """By the store's clock, as far as members have written lately."""
-        return max((seen.last_ms for seen in self._members.listed()), default=self._clock.now_ms())
+        """By the store's clock, as far as members have written lately. Where none has, nothing is old."""
+        return max((seen.last_ms for seen in self._members.listed()), default=0)

@@ -10,6 +10,7 @@
 | `memory/<member>.json.zst` | what a keeper knows of its datasets | yes |
 | `wakes/<hash>` | look at this dataset now | yes |
 | `now` | nothing: when it was written tells the store's time | yes |
+| `proof.json` | that the store keeps what the protocol rests on (`lithify.store.proof`) | yes |
 """
 
 from __future__ import annotations

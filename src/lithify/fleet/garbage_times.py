@@ -1,7 +1,8 @@
-"""When garbage of what a keeper committed is to be collected (pure).
+"""When garbage of a keeper's datasets is to be collected, and their other duties done (pure).
 
 `COLLECT_AFTER_S` after the last commit, once the dataset is at rest: what commits have left is garbage by
-then. Where commits never end, `COLLECT_AT_LEAST_S` after the first one, and again after as long.
+then. Where commits never end, `COLLECT_AT_LEAST_S` after the first one, and again after as long; where they
+never come, because nothing of the dataset can or may be compacted, as often.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ class GarbageTimes:
         self._committed_since_ms: dict[str, int] = {}
         """By URL, when it was first committed to since garbage was last collected."""
 
-    def is_due(self, url: str, known: Known, now_ms: int, *, is_at_rest: bool) -> bool:
+    def is_due(
+        self, url: str, known: Known, now_ms: int, *, is_at_rest: bool, never_commits: bool = False
+    ) -> bool:
         """Whether to collect garbage of a dataset of which this is known."""
         committed_ms, collected_ms = known.committed_ms, known.collected_ms
+        if never_commits and (collected_ms is None or now_ms - collected_ms >= _AT_LEAST_MS):
+            return True
         if committed_ms is None or (collected_ms is not None and collected_ms >= committed_ms + _AFTER_MS):
             return False
         is_quiet = is_at_rest and now_ms - committed_ms >= _AFTER_MS

@@ -280,7 +280,10 @@ class Keeper:
     def _member(self) -> Member:
         now = self._catalog.now
         having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.demand.is_any}
-        bad = self._quarantine.entries
+        bad = {url: entry.why for url, entry in self._quarantine.entries.items()}
+        bad |= {
+            w.url: f"its data cannot be compacted: {w.refusal}" for w in self._watched.values() if w.refusal
+        }
         return Member(
             name=self.name,
             role=Role.KEEPER,
@@ -290,7 +293,7 @@ class Keeper:
             datasets=len(self._watched),
             load=self._queues.loads(now.catalog, having, self._boards.hints),
             quarantined=len(bad),
-            troubled={url: entry.why for url, entry in list(bad.items())[:MAX_TROUBLED]},
+            troubled=dict(list(bad.items())[:MAX_TROUBLED]),
             at_ms=self._clock.now_ms(),
             needs=self.needs,
         )
@@ -389,7 +392,13 @@ class Keeper:
         for url, watched in self._watched.items():
             if watched.error is not None:
                 continue  # who cannot look at it cannot collect either
-            is_due = self._garbage_times.is_due(url, watched.known, now_ms, is_at_rest=watched.is_at_rest)
+            is_due = self._garbage_times.is_due(
+                url,
+                watched.known,
+                now_ms,
+                is_at_rest=watched.is_at_rest,
+                never_commits=watched.never_commits,
+            )
             if is_due and self._has_collected(url, watched.rule):
                 self._garbage_times.has_collected(url, now_ms)
                 watched.known = replace(watched.known, collected_ms=now_ms)

@@ -56,7 +56,7 @@ from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
 from lithify.planning.fleet.quarantine import Quarantine
-from lithify.service.coordinator import Coordinator, CountAttempts
+from lithify.service.coordinator import Coordinator, CountAttempts, report_refusal
 from lithify.service.failures import Failures
 from lithify.service.loops import LoopOptions
 from lithify.store import together
@@ -175,6 +175,11 @@ class Watched:
         self._is_another = False
         self.error: LithifyError | None = None
         """What the last look ended with."""
+        self.refusal = ""
+        """Why nothing of it can be compacted; empty when something can."""
+        self._reported = ""
+        self.never_commits = False
+        """Whether nothing of it can or may be compacted, so that only its other duties are done."""
         self.known = known
         self.next_look_s = 0.0
         """By the monotonic clock."""
@@ -290,6 +295,7 @@ class Watched:
             if plan.proposals:
                 self._failures.refresh(ledger)
                 plan = planned(snapshot, ledger)
+            self._note_refusal(plan)
         self._see(dataset, ledger, snapshot, plan)
         self._rest_until_next_look()
 
@@ -338,6 +344,11 @@ class Watched:
         tenant = self.rule.tenant_of(self.url)
         self.demand.see(dataset, ledger, snapshot, plan, now_ms, is_led=self.is_led, tenant=tenant)
         self._admitted.intersection_update(want.key for want in self.demand.wants)
+
+    def _note_refusal(self, plan: Plan) -> None:
+        self.never_commits = bool(plan.refusal) or plan.is_left_out
+        self._reported = report_refusal(self.url, plan, self._reported, self._ports.observe)
+        self.refusal = plan.refusal
 
     def _rest_until_next_look(self) -> None:
         now_ms = self._clock.now_ms()

@@ -255,6 +255,10 @@ class Metrics:
         self._quarantined = self._gauge(
             "lithify_quarantined", "1 while workers of this process leave the dataset alone after an error"
         )
+        self._cannot_compact = self._gauge(
+            "lithify_cannot_compact",
+            "1 while the dataset, or some of it, cannot be compacted until a person acts",
+        )
         self._waiting = self._gauge(
             "lithify_store_waiting", "1 while this process waits for a store of the dataset that is away"
         )
@@ -314,6 +318,10 @@ class Metrics:
                 self._quarantined.labels(url).set(1)
             case events.Recovered():
                 self._quarantined.labels(url).set(0)
+            case events.CannotCompact():
+                self._cannot_compact.labels(url).set(1)
+            case events.CanCompact():
+                self._cannot_compact.labels(url).set(0)
             case events.WaitingForStore(url=store, since_s=since_s):
                 self._take_in_waiting(url, store, since_s, is_over=False)
             case events.StoreBack(url=store, waited_s=waited_s):

@@ -15,8 +15,6 @@ from rich.progress import (
     Task,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
 )
 from rich.text import Text
 
@@ -63,6 +61,25 @@ class _Name(ProgressColumn):
         return Text(printable(f"waiting for {what} since {waited_s:.0f} s: {task.description}"))
 
 
+class _Pace(ProgressColumn):
+    """How fast a compaction is since it began, how long it will still take at that pace, and since when it
+    runs. What has moved is known every few seconds, so nothing is reckoned from one step to the next."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def render(self, task: Task) -> Text:
+        began_s = task.fields.get("began_s")
+        if began_s is None or task.total is None:
+            return Text("")
+        elapsed_s = max(self._clock.monotonic_s() - began_s, 0.0)
+        pace = task.completed / elapsed_s if task.completed and elapsed_s else None
+        left_ms = (task.total - task.completed) / pace * 1000 if pace else None
+        left = "" if left_ms is None else f", {text.duration(left_ms)} left"
+        return Text(f"{text.rate(pace)} in {text.duration(elapsed_s * 1000)}{left}")
+
+
 class ProgressBars:
     """One bar for each running compaction, by bytes, with lines above for what happened.
 
@@ -79,8 +96,7 @@ class ProgressBars:
             BarColumn(),
             DownloadColumn(),
             TextColumn("{task.fields[ranges]}"),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+            _Pace(self._clock),
             console=console,
             transient=True,
         )
@@ -144,7 +160,10 @@ class ProgressBars:
             case events.Prepared(compaction=compaction, ranges=ranges, cost_bytes=cost_bytes):
                 self._ranges[compaction] = (0, ranges)
                 self._tasks[compaction] = self._progress.add_task(
-                    text.short_id(compaction), total=cost_bytes, ranges=_of(0, ranges)
+                    text.short_id(compaction),
+                    total=cost_bytes,
+                    ranges=_of(0, ranges),
+                    began_s=self._clock.monotonic_s(),
                 )
             case events.RangeFinished(compaction=compaction):
                 if compaction in self._tasks:

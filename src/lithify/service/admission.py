@@ -18,7 +18,7 @@ process, it is built again by the next look.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +43,8 @@ class Choice:
     """How many that were planned do not start now."""
     shed: tuple[Any, ...]
     """Specs of those among them that did not fit the queue."""
+    waiting_bytes: int = 0
+    """What all that does not start now reads."""
 
     @property
     def is_queue_empty(self) -> bool:
@@ -102,7 +104,9 @@ class Admission:
         if waiting := len(proposals) - len(started):
             notes = (*notes, f"{waiting} more cannot start now: they share sources with others, or capacity")
         admission = Admission(self._dataset, self._clock, budget, conflicts)
-        return Choice(admission, replace(plan, proposals=started, notes=notes), waiting, shed)
+        waiting_bytes = _cost_bytes(plan.proposals) - _cost_bytes(started)
+        chosen = replace(plan, proposals=started, notes=notes)
+        return Choice(admission, chosen, waiting, shed, waiting_bytes)
 
     def _in_step(self, proposals: Mapping[str, Proposal], ledger: AnyLedger, snapshot: Any) -> Budget:
         budget = self._budget.copy()
@@ -131,3 +135,7 @@ class Admission:
 
     def _key(self, name: str) -> WorkKey:
         return WorkKey(self._dataset.url, name)
+
+
+def _cost_bytes(proposals: Iterable[Proposal]) -> int:
+    return sum(proposal.cost_bytes for proposal in proposals)

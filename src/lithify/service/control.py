@@ -56,7 +56,7 @@ def submit(dataset: Dataset, clock: Clock, ids: Ids, specs: Sequence[Any]) -> tu
     snapshot = dataset.snapshot()
     if dataset.ledger() is None:
         raise Refused(_NO_LEDGER.format(url=dataset.url))
-    now_ms = min(clock.now_ms(), dataset.newest_ms(snapshot))
+    now_ms = dataset.new_id_ms(snapshot, clock.now_ms())
     new: list[AnyCompaction] = []
 
     def change(latest: AnyLedger) -> AnyLedger:

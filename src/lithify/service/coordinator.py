@@ -7,7 +7,7 @@ The epoch it is given fences older coordinators (`lithify.coordination.leadershi
    instead (below);
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
 4. commits all Compacted ones, what the worker beside it has finished (below), and those that need no worker,
-   in one atomic publication each batch;
+   in one atomic publication each batch, once they are enough for one (`lithify.compaction.commit_batches`);
 5. marks Failed what has been tried `max_attempts` times; others go on;
 6. adds what is planned and may start now, validates what waits, and claims for the worker beside it
    (`lithify.service.scheduler`).
@@ -60,9 +60,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lithify import events
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.compaction import transitions
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, recorded_ranges
+from lithify.compaction.commit_batches import CommitBatches
 from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.proposal import Plan
@@ -155,6 +156,12 @@ class Coordinator:
         """What was published last, if that may not count, and what to do then."""
         self._unnoted: list[tuple[AnyCompaction, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
+        self._batches = CommitBatches(self.options.max_commit_wait_ms)
+        self._is_holding = False
+        """Whether something that is finished waits to be committed with others."""
+        self._may_hold = True
+        self._refusal = ""
+        """Why the dataset cannot be compacted, as reported last."""
         self._looked_at: AnyLedger | None = None
         """The ledger with which attempts were counted last."""
 
@@ -256,9 +263,14 @@ class Coordinator:
         given_up = {c.id for c, _ in outcome.refused}
         self._unnoted += [(c, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
         self._report(outcome)
+        self._refusal = report_refusal(self._dataset.url, choice.plan, self._refusal, self._observe)
         self._note_attempts()
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
+        self._batches.saw(self._outstanding_bytes(ledger, snapshot) + choice.waiting_bytes)
+        if self._is_holding and self._nothing_else_starts(ledger, outcome):
+            self._may_hold = False
+            return self.tick(is_known=True)
         refused = (*commits.refused, *outcome.refused)
         seen = Seen(ledger, snapshot, frozenset(compaction_id for compaction_id, _ in outcome.added))
         return TickResult(seen, choice.plan, commits.committed, commits.dropped, refused, failed)
@@ -325,6 +337,7 @@ class Coordinator:
         return ledger
 
     def _commit(self, ledger: AnyLedger, snapshot: object) -> _Commits:
+        self._is_holding = False
         finished = {c.id: c for c in self._companion.finished(ledger)} if self._companion is not None else {}
         found_now = (finished.get(c.id, c) for c in ledger.compactions)
         waiting = [c for c in found_now if c.state in (State.COMPACTED, State.SUBMITTED)]
@@ -343,6 +356,9 @@ class Coordinator:
             )
         )
         if not ready:
+            return _Commits()
+        self._is_holding = not self._is_due(ready, ledger, snapshot)
+        if self._is_holding:
             return _Commits()
         dropped: list[tuple[Ulid, str]] = []
         verdicts = self._dataset.commit(ready, self.epoch, lambda of, reason: dropped.append((of, reason)))
@@ -367,6 +383,7 @@ class Coordinator:
         self._publish(change, is_harmless=lambda: True, otherwise=lambda: self._dataset.update_ledger(change))
         if self._companion is not None:
             self._companion.settled(finished)
+        self._batches.published(self._cost_bytes(ready, snapshot))
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
         units = {compaction.id: self._dataset.unit(compaction.spec) for compaction in ready}
         for compaction_id in committed:
@@ -380,6 +397,34 @@ class Coordinator:
             self._observe(events.Refused(self._dataset.url, compaction.id, reason))
         self._note_refused(in_vain)
         return _Commits(committed, in_vain, tuple(dropped))
+
+    def _is_due(self, ready: Sequence[AnyCompaction], ledger: AnyLedger, snapshot: object) -> bool:
+        """Whether these, which are finished, are to be committed now."""
+        most = self._dataset.max_commits(snapshot)
+        may_hold, self._may_hold = self._may_hold, True
+        if most is None or not may_hold:
+            return True
+        return self._batches.is_due(
+            self._cost_bytes(ready, snapshot),
+            sum(len(compaction.outputs) for compaction in ready),
+            most,
+            monotonic_ms(self._clock),
+        )
+
+    def _nothing_else_starts(self, ledger: AnyLedger, outcome: Outcome) -> bool:
+        """Whether what is finished has nothing to wait for: nothing else is under way, and of what is planned
+        nothing could start before the commit."""
+        if outcome.added or not outcome.only_adds:
+            return False
+        finished = self._companion.finished(ledger) if self._companion is not None else ()
+        ended = {compaction.id for compaction in finished}
+        return all(c.state is State.COMPACTED or c.id in ended for c in ledger.active())
+
+    def _outstanding_bytes(self, ledger: AnyLedger, snapshot: object) -> int:
+        return self._cost_bytes(ledger.active(), snapshot)
+
+    def _cost_bytes(self, compactions: Iterable[AnyCompaction], snapshot: object) -> int:
+        return sum(self._dataset.cost_bytes(c.spec, snapshot) for c in compactions)
 
     def _note_refused(self, refused: Sequence[tuple[AnyCompaction, str]]) -> None:
         """Put into the journal why. Of many, only the last would be kept."""
@@ -465,6 +510,17 @@ class _Commits:
     @property
     def are_any(self) -> bool:
         return bool(self.committed or self.refused)
+
+
+def report_refusal(url: str, plan: Plan, before: str, observe: Observer) -> str:
+    """Report that something of a dataset cannot be compacted until a person acts, or that it can again,
+    unless that was so `before`. Return what is to be given the next time."""
+    now = plan.refusal or ("stuck" if plan.stuck else "")
+    if now and now != before:
+        observe(events.CannotCompact(url, plan.refusal or "; ".join(plan.stuck)))
+    elif before and not now:
+        observe(events.CanCompact(url))
+    return now
 
 
 class _OthersAtWork(Exception):

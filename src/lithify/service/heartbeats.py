@@ -6,6 +6,7 @@
 3. Otherwise one is due after `heartbeat_interval_ms`. Then what the tasks say has moved is read, at most once
    in `heartbeat_min_interval_ms`, and whether that is enough is the pulse's to say
    (`lithify.compaction.heartbeat_gate`). Only movements of this very claim count.
+4. With a `watch_interval_ms` it is read that often as well, only to be reported.
 
 Nothing is written here: the worker publishes the heartbeats of all its claims at once. Times are milliseconds
 of a clock that does not jump: a wall clock that is set back would keep a claim silent until it is lost.
@@ -13,9 +14,12 @@ of a clock that does not jump: a wall clock that is set back would keep a claim 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lithify import events
 from lithify.compaction.running import Claim
 from lithify.datasets.kind import Dataset
+from lithify.errors import LithifyError
 from lithify.events import Observer
 from lithify.service.options import WorkerOptions
 
@@ -44,9 +48,21 @@ class Heartbeats:
         may_be_whole_soon = is_beside_coordinator and self.is_short(running, now_ms)
         if pulse.has_news and not may_be_whole_soon:
             return since_ms >= options.heartbeat_min_interval_ms
-        looked_ms = now_ms - running.looked_at_ms
-        if since_ms < options.heartbeat_interval_ms or looked_ms < options.heartbeat_min_interval_ms:
+        if since_ms < options.heartbeat_interval_ms:
             return False
+        if now_ms - running.looked_at_ms >= options.heartbeat_min_interval_ms:
+            self._look(running, now_ms)
+        return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
+
+    def watch(self, running: Claim, now_ms: int) -> None:
+        """Report how far the compaction is, if reports are due."""
+        interval_ms = self._options.watch_interval_ms
+        is_due = interval_ms is not None and now_ms - running.looked_at_ms >= interval_ms
+        if is_due and running.pending and running.error is None:
+            with suppress(LithifyError):  # the next heartbeat finds the same and reports it
+                self._look(running, now_ms)
+
+    def _look(self, running: Claim, now_ms: int) -> None:
         running.looked_at_ms = now_ms
         reported = self._dataset.journal.movements(running.compaction.id)
         mine = {
@@ -54,9 +70,8 @@ class Heartbeats:
             for name, movement in reported.items()
             if (movement.worker, movement.claimed_at_ms) == (self._worker_id, running.claimed_at_ms)
         }
-        pulse.look(mine, now_ms)
+        running.pulse.look(mine, now_ms)
         self.report_movement(running)
-        return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
     def has_beaten(self, running: Claim, now_ms: int) -> None:
         """The ledger has this heartbeat."""

@@ -12,8 +12,8 @@ the protocol. What nobody foresaw is an error like any other here (`lithify.defe
 coordinator for good.
 A store that is away ends nothing: requests of a loop are waited for a few seconds only
 (`lithify.datasets.waiting`), and the loop comes back for as long as it takes, also when it starts.
-A table that cannot be compacted as it is now (`Refused`) may be tomorrow: that is said once, and looked at
-again.
+A table that cannot be compacted as it is now may be tomorrow: that is reported once (`CannotCompact`), read
+again at each poll, and all else is done for it.
 """
 
 from __future__ import annotations

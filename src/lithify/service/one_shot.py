@@ -1,7 +1,8 @@
 """Compact a dataset once, in this process: a coordinator and a worker, until nothing is left.
 
 1. Read the ledger and the snapshot, and the lease at the same time. With nothing active and nothing to
-   propose the run ends here: nothing is written and no engine is started.
+   propose the run ends here: nothing is written and no engine is started. A dataset that cannot be compacted
+   at all is refused here, unless something is active of it from before it was changed: that is seen to first.
 2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over. What
    preparing the first proposal takes is read meanwhile.
 3. Take back what a dead run still held, in the first tick.
@@ -69,13 +70,16 @@ def run(
 ) -> RunSummary:
     """Compact `dataset` until nothing is left to do; see the module's steps.
 
-    Raises `CoordinatorAlive` before anything but a question is written, `Fenced` when another coordinator
-    takes over meanwhile, and `StoreError` when the store cannot be reached.
+    Raises `Refused` when the dataset cannot be compacted, `CoordinatorAlive` before anything but a question
+    is written, `Fenced` when another coordinator takes over meanwhile, and `StoreError` when the store cannot
+    be reached.
     """
     plan_now = planner if planner is not None else dataset.propose
     (ledger, snapshot), _ = both(dataset.glance, leadership.look_ahead)
     plan = plan_now(snapshot, ledger if ledger is not None else Ledger(), NOTHING_HELD)
     if not plan.proposals and not (ledger is not None and ledger.active()):
+        if plan.refusal:
+            raise Refused(plan.refusal)
         return RunSummary(started=False, plan=plan, before=snapshot, after=snapshot)
 
     engine.check()
@@ -83,6 +87,8 @@ def run(
         # Whatever goes wrong is the compaction's, when it is prepared.
         with suppress(LithifyError), contained(f"foreseeing a compaction of {dataset.url}"):
             dataset.foresee(proposal.spec, snapshot)
+    # It ends when all is committed, so nothing is gained by a time in between.
+    coordinator_options = replace(coordinator_options or CoordinatorOptions(), max_commit_wait_ms=None)
     shunned = _Shunned(dataset)
     # Nobody else is there to leave work to.
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
@@ -106,6 +112,8 @@ def run(
             _release(worker, error)
             raise
     coordinator.settle()
+    if summary.plan.refusal:
+        raise Refused(summary.plan.refusal)  # what was under way has ended, in whatever way
     return replace(summary, before=snapshot)
 
 

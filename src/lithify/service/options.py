@@ -18,6 +18,9 @@ class CoordinatorOptions:
     """A worker that was silent for longer counts as lost."""
     max_attempts: int = 5
     """A compaction that was tried so often has failed for good."""
+    max_commit_wait_ms: int | None = 60_000
+    """How long a finished compaction waits at most to be committed with others, where its kind wants few
+    commits; `None`: for as long as others are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class WorkerOptions:
     spare_claim_delay_ms: int = 5_000
     """How long a compaction must have been free before a worker without idle slots claims it: time for
     others to look, so their poll interval."""
+    watch_interval_ms: int | None = None
+    """How often the reports of running tasks are read for a progress line; `None`: only for heartbeats."""
     range_start_timeout_ms: int = 600_000
     """How long a compaction may wait for a free slot or for the engine to start before it counts as
     silent."""

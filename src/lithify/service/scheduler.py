@@ -72,14 +72,19 @@ class Scheduler:
     def schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, Outcome]:
         """The ledger with what is planned, validated and claimed, and what was done to it."""
         choice = self._admission.look(self._plan(snapshot, ledger), ledger, snapshot)
-        now_ms = min(self._clock.now_ms(), self._dataset.newest_ms(snapshot))
-        id_ms = transitions.next_id_ms(ledger, now_ms)
         # Workers claim in order of ids, so the most urgent gets the first.
-        new_ids = sorted(self._ids.ulid(id_ms) for _ in choice.plan.proposals)
+        new_ids = sorted(self._new_ids(ledger, snapshot, len(choice.plan.proposals)))
         added = tuple(zip(new_ids, choice.plan.proposals, strict=True))
         ledger = transitions.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
         ledger, refused = self._validate(ledger, snapshot)
         return self._claim(ledger, set(new_ids), snapshot), Outcome(choice, added, tuple(refused))
+
+    def _new_ids(self, ledger: AnyLedger, snapshot: object, count: int) -> list[Ulid]:
+        if not count:
+            return []
+        now_ms = self._dataset.new_id_ms(snapshot, self._clock.now_ms())
+        id_ms = transitions.next_id_ms(ledger, now_ms)
+        return [self._ids.ulid(id_ms) for _ in range(count)]
 
     def goes_on(self, choice: Choice) -> None:
         """What was chosen has been done."""

@@ -3,7 +3,9 @@
 Each `tick`:
 
 1. takes in the ranges that finished since the last one;
-2. reads the ledger; what is no longer its own is cancelled and dropped (it was reclaimed);
+2. reads the ledger; what is no longer its own is cancelled and dropped (it was reclaimed). A ledger may stay
+   where it is when its dataset is made anew, so a worker without a coordinator beside it confirms before its
+   first claim, and every `CONFIRM_EVERY_S`, that the dataset is the one that was opened (`Replaced`);
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
    what goes on, when one is due and enough bytes have moved (`lithify.service.heartbeats`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
@@ -59,6 +61,7 @@ from lithify.service.seen import Seen
 
 __all__ = ["Worker", "WorkerOptions"]
 
+CONFIRM_EVERY_S = 60.0
 MAX_STORE_LOSSES = 5
 """Of a compaction. Whoever can claim it again can reach the store; a store that only its tasks cannot reach
 is a fault that has to be told."""
@@ -112,6 +115,7 @@ class Worker:
         self._is_there = False
         """Whether the dataset is known to be there, without a ledger."""
         self._is_beside_coordinator = False
+        self._confirmed_s = float("-inf")
 
     @property
     def id(self) -> str:
@@ -151,6 +155,8 @@ class Worker:
             self._take_in(running)
         self._free = _Free()
         self._is_beside_coordinator = seen is not None
+        if seen is None:
+            self._confirm()
         ledger = self._dataset.ledger() if seen is None else seen.ledger
         if ledger is None:
             if not self._is_there:
@@ -165,6 +171,12 @@ class Worker:
         self._adopt(ledger, before, seen)
         self._see_free(ledger, seen)
         return set(self._running) != before
+
+    def _confirm(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._confirmed_s >= CONFIRM_EVERY_S:
+            self._dataset.confirm()
+            self._confirmed_s = now_s
 
     @property
     def has_work(self) -> bool:
@@ -344,6 +356,8 @@ class Worker:
         beating = [
             r for r in going_on if self._heartbeats.deserves(r, at_ms, is_beside_coordinator=is_beside)
         ]
+        for running in going_on:
+            self._heartbeats.watch(running, at_ms)
         if not finished and not beating:
             return
         lost: set[Ulid] = set()

@@ -8,6 +8,7 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | no connection, a connection that broke, an answer that broke off, no answer in time | yes |
 | 408, 429, 5xx but for 501 and 505; 400 `RequestTimeout`; 400 and 403 for a clock that is off | yes |
 | credentials that are looked up on the network and not found; a listing that is no XML | a few seconds |
+| credentials of a profile that cannot be fetched now | yes |
 | a name that is not found, a certificate that is not trusted | a few seconds |
 | 401, 403 and other 4xx, redirections, what no request can be made of | no |
 
@@ -21,6 +22,7 @@ import re
 
 from obstore.exceptions import BaseError
 
+from lithify.errors import StoreUnavailable
 from lithify.store.retries import Failure
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*)")
@@ -29,9 +31,13 @@ _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
 _METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
 """Where a client looks for credentials that nobody has given."""
 _NO_CREDENTIALS = (
-    "no credentials are given (in the environment, AWS_ACCESS_KEY_ID for example, or by --store-option), and "
-    "this machine has no role that has some"
+    "no credentials are given (in the environment, AWS_ACCESS_KEY_ID for example, in an AWS profile, or by "
+    "--store-option), and this machine has no role that has some"
 )
+_NOT_SERVED = frozenset({405, 501})
+_SERVES_NO = {"list": "lists no objects", "delete": "deletes no objects"}
+_PROVIDER = re.compile(r"External AWS credential provider: (\w+): (.*)", re.DOTALL)
+"""A failure of `aws_profiles`, the name of its class and what it says."""
 _MAX_CHARS = 500
 UNKNOWN_NAME = "its name is not found"
 UNTRUSTED = "its certificate is not trusted"
@@ -42,8 +48,22 @@ _MESSAGE = re.compile(r'(?:message|error): "([^"]+)"')
 
 def said_by(error: BaseException) -> str:
     """The start of what it says, after what it means where that is not plain."""
-    said = str(error).partition("\n\nDebug source")[0][:_MAX_CHARS]
+    said = str(error).partition("\n\nDebug source")[0]
+    provider = _PROVIDER.search(said)
+    said = (provider[2] if provider is not None else said)[:_MAX_CHARS]
     return f"{_NO_CREDENTIALS}: {said}" if any(place in said for place in _METADATA_SERVICES) else said
+
+
+def not_served(error: BaseException, verb: str) -> str | None:
+    """Return what to tell of a store that does not have an operation, if that is what an error means."""
+    status = _STATUS.search(str(error).partition("Debug source")[0])
+    if status is None or int(status[1]) not in _NOT_SERVED:
+        return None
+    lacks = _SERVES_NO.get(verb, "does not do that")
+    return (
+        f"this store {lacks} ({status[1]}{status[2]}), which Lithify needs: keep the data in one that does, "
+        "or leave its maintenance to the service that owns this one, as in table buckets of S3"
+    )
 
 
 def failure_of(error: BaseException) -> tuple[Failure, str]:
@@ -53,6 +73,10 @@ def failure_of(error: BaseException) -> tuple[Failure, str]:
     if status is not None:
         passes = int(status[1]) in PASSING_STATUS or any(code in text for code in _PASSING_CODES)
         return Failure.PASSING if passes else Failure.LASTING, f"{status[1]}{status[2]}".strip()
+    provider = _PROVIDER.search(text)
+    if provider is not None:
+        failure = Failure.PASSING if provider[1] == StoreUnavailable.__name__ else Failure.LASTING
+        return failure, "no credentials"
     # obstore's writers raise it all as OSError, without what is below `Debug source`.
     if type(error) is not OSError and (
         type(error).__name__ != "GenericError" or not isinstance(error, BaseError)

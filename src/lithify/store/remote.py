@@ -22,8 +22,15 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import GCSStore
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from lithify.store.causes import failure_of, said_by
+from lithify.errors import (
+    NotServed,
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+)
+from lithify.store.causes import failure_of, not_served, said_by
 from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import IN_FLIGHT_BYTES, MultipartWriter
@@ -254,7 +261,12 @@ class ObstoreStore:
         return ObjectMeta(meta["path"], meta["size"], modified_ms, self._etag(meta), put_id)
 
     def _etag(self, answer: obstore.ObjectMeta | obstore.PutResult) -> str | None:
-        return answer["version"] if self._goes_by_version else answer["e_tag"]
+        if self._goes_by_version:
+            return answer["version"]
+        etag = answer["e_tag"]
+        # Proxies that compress make an etag weak, by which nothing can be overwritten: the store has the
+        # strong one. Where it has none, its proof fails (`lithify.store.proof`).
+        return None if etag is None else etag.removeprefix("W/")
 
 
 def probe(backend: Backend) -> None:
@@ -277,6 +289,9 @@ def _failures(verb: str, key: str) -> Iterator[None]:
         kind = ObjectExists if verb == "create" else PreconditionFailed
         raise kind(f"{verb} {key}: another party was faster") from error
     except (BaseError, OSError, ValueError) as error:
+        lacking = not_served(error, verb)
+        if lacking is not None:
+            raise NotServed(f"{verb} {key}: {lacking}") from error
         said = said_by(error)
         failure, cause = failure_of(error)
         if failure is Failure.LASTING:

@@ -13,9 +13,9 @@ A store is rooted at the bucket, not at the dataset, because a dataset may point
 Options are obstore's configuration names (`aws_endpoint`, `aws_region`, `google_service_account`,
 `azure_storage_account_key`, …), its client options (`allow_http`, `timeout`, …, with or without the
 provider's prefix), and `max_retries` and `retry_timeout_s`, which say how a failed request is made again
-(`lithify.store.retries`) and win over what the caller says of waiting. What is not given is taken the usual
-environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …). An endpoint that is written
-as `http://…` needs no `allow_http` (`endpoints`).
+(`lithify.store.retries`) and win over what the caller says of waiting. What is not given is taken from
+the usual environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …), and on S3 from a
+profile (`aws_profiles`). An endpoint that is written as `http://…` needs no `allow_http` (`endpoints`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, S3Store, from_url
 
 from lithify.errors import Refused, StoreError
+from lithify.store.aws_profiles import PROFILE_OPTION, Profile, find_profile
 from lithify.store.endpoints import allow_http, find_endpoint, is_payload_unsigned, take_endpoint
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
@@ -78,6 +79,7 @@ _CREDENTIALS = (
     "aws_access_key_id",
     "aws_secret_access_key",
     "aws_session_token",
+    PROFILE_OPTION,
     TOKEN_OPTION,
     "azure_storage_sas_key",
 )
@@ -268,14 +270,17 @@ def _remote(
         if (allowed := allow_http(endpoint, client.get("allow_http"))) is not None:
             client["allow_http"] = allowed
         take_endpoint(provider, config, endpoint)
+        if provider == "aws_" and credentials is None:
+            credentials = _profile(config)
         if provider == "aws_" and is_payload_unsigned(endpoint, config, os.environ):
             config["aws_unsigned_payload"] = "true"
 
         def backend(tries: int, max_s: float, client: Mapping[str, str]) -> Backend:
-            if credentials is not None:
+            if credentials is not None and not isinstance(credentials, Profile):
                 return _new_client(root, provider, config, client, tries, max_s, credentials)
             said = frozenset(config.items()), frozenset(client.items()), frozenset(os.environ.items())
-            return _kept_client(root, provider, *said, tries, max_s, int(time.monotonic() / _KEPT_S))
+            period = int(time.monotonic() / _KEPT_S)
+            return _kept_client(root, provider, *said, tries, max_s, credentials, period)
 
         quick = backend(0, 0, {"read_timeout": SILENT_READ, "timeout": _LONGEST_READ, **client})
         known = known_of(root, options) if waiting.comes_back else None
@@ -331,18 +336,37 @@ def _kept_client(
     environment: frozenset[tuple[str, str]],
     tries: int,
     max_s: float,
+    profile: Profile | None,
     period: int,
 ) -> Backend:
     """One client, and its connections, for all in this process who reach a store the same way: a task goes
     on with those of the task before it, whose handshakes and credentials need not be asked for again. Not
     for longer than a `period`, since options may name files whose content changes."""
-    return _new_client(root, provider, dict(config), dict(client), tries, max_s)
+    return _new_client(root, provider, dict(config), dict(client), tries, max_s, profile)
 
 
 @cache
 def _pace_of(root: str, endpoint: str | None) -> Pace:
     """One for all in this process who reach a bucket there."""
     return Pace()
+
+
+def _profile(config: dict[str, str]) -> Profile | None:
+    """Return the profile whose credentials are used, if one's are; take its name out of `config`, and put
+    its region there unless one is given."""
+    profile = find_profile(config, os.environ)
+    config.pop(PROFILE_OPTION, None)
+    if profile is not None and profile.region and not _has_region(config):
+        config["aws_region"] = profile.region
+    return profile
+
+
+def _has_region(config: Mapping[str, str]) -> bool:
+    names = ("region", "default_region")
+    return any(
+        config.get(name) or config.get(f"aws_{name}") or os.environ.get(f"AWS_{name.upper()}")
+        for name in names
+    )
 
 
 def _lasting(token: str) -> dict[str, Any]:

@@ -56,7 +56,8 @@ gone although the boundary does not say so, or is another. That is checked
 
 1. wherever the boundary is read by a search: by who finds successors, by `confirmed`, and by each
    `MAX_TRUSTED_LOOKS`th search that finds nothing;
-2. before a version is created on top of one that was last known to be there more than `FRESH_S` ago;
+2. before a version is created on top of one that was last known to be there more than `FRESH_S` ago, on a
+   disk always;
 3. beside step 3 of publishing. Where it is too late then, because all of this happened meanwhile, the version
    that was just created is deleted again, if what else there is shows that it is of another history: versions
    below it that came after the one it was built on. (Nothing else shows that: an old collector without a
@@ -135,6 +136,8 @@ _BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
 _MAX_SHOWN_BYTES = 40
 _WHOLE_SECOND_MS = 1_000
 """Some stores count in seconds only."""
+_DISK = "file:"
+"""Where a look costs next to nothing, and a copy may keep the times of a backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,15 @@ class Bond:
 
     def __init__(self) -> None:
         self._broken: Replaced | None = None
+        self._files: list[VersionedFiles] = []
+
+    def join(self, files: VersionedFiles) -> None:
+        """These stand or fall with the others."""
+        self._files.append(files)
+
+    def others(self, files: VersionedFiles) -> Sequence[VersionedFiles]:
+        """All but these."""
+        return [other for other in self._files if other is not files]
 
     def check(self) -> None:
         """`Replaced` once it is broken."""
@@ -251,6 +263,10 @@ class VersionedFiles:
         self.folder = folder
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._bond = bond
+        if bond is not None:
+            bond.join(self)
+        self._lost: Version | None = None
+        """The version that was found to be gone, or another."""
         self._listed_s = float("-inf")
         """When the folder was last listed."""
         self._store = store
@@ -297,6 +313,13 @@ class VersionedFiles:
         """The latest version, for who does something else with it than publish the next."""
         return self._search(is_trusting=False)
 
+    def found_anew(self) -> Version | None:
+        """The latest version as a process finds it that has seen none. For a folder of which another program
+        may remove versions: who goes on from one that it has seen then is alone with those that follow."""
+        with self._remembering:
+            self._seen = None
+        return self.confirmed()
+
     def known(self) -> Version | None:
         """The version seen or published last, or `None` if there was none then, without a request; what
         `latest` says where nobody has looked yet."""
@@ -333,7 +356,8 @@ class VersionedFiles:
             self._forget(seen)
         raise StoreError(
             f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
-            f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest is lost"
+            f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest was "
+            "removed: restore it, or delete that boundary if there is none to restore"
         )
 
     def _replace(self, before: _Seen | None, seen: _Seen) -> None:
@@ -363,10 +387,18 @@ class VersionedFiles:
         `VersionConflict` when another party was faster. Any other `StoreError` leaves the outcome
         unknown: what was written may still become the next version.
         """
-        base = self._founded(base)
-        version = self._create(base, data)
+        version, base = self._create_on(base, data)
         self._prove(version, base)
         return version
+
+    def _create_on(self, base: Version | None, data: bytes) -> tuple[Version, Version | None]:
+        """Steps 1 and 2, and what was built on."""
+        base = self._founded(base)
+        try:
+            return self._create(base, data), base
+        except VersionConflict:
+            self._check_there(base)  # what is there in its place may be of another history
+            raise
 
     def _create(self, base: Version | None, data: bytes) -> Version:
         """Steps 1 and 2."""
@@ -396,14 +428,14 @@ class VersionedFiles:
             raise
 
     def _check_counts(self, version: Version, base: Version | None) -> None:
-        boundary, there = both(self.boundary, partial(self._still_there, base or _NONE))
+        boundary, why_not = both(self.boundary, partial(self._why_not_there, base))
         if version.id <= boundary:
             raise VersionConflict(
                 f"{self.key(version.id)}: later versions exist and this one had been collected already"
             )
-        if there is None and base is not None and base.id > self.boundary():
-            self._take_back(version, base)
-            raise self._replaced(base)
+        if why_not is not None:
+            self._take_back(version)
+            raise why_not
 
     # A history that was replaced
 
@@ -417,11 +449,39 @@ class VersionedFiles:
     def _founded(self, base: Version | None) -> Version | None:
         """The version to build on, once it is known to be there; `Replaced` when it is not."""
         self._check_bond()
-        if base is None or self._now_s() - base.there_s < FRESH_S:
-            return base
-        there = self._still_there(base)
-        self._check_history(base, there)
-        return base if there is None else there
+        if base is None:
+            self._check_others()
+            return None
+        return base if self._is_fresh(base) else self._check_version(base)
+
+    def _is_fresh(self, version: Version) -> bool:
+        return self._now_s() - version.there_s < FRESH_S and not self._store.url.startswith(_DISK)
+
+    def _check_version(self, version: Version) -> Version:
+        there = self._still_there(version)
+        self._check_history(version, there)
+        return version if there is None else there
+
+    def _check_there(self, base: Version | None) -> None:
+        """`Replaced` when what was built on is not there. Where nothing was, it is what the others have."""
+        if base is not None:
+            self._check_version(base)
+        else:
+            self._check_others(is_sure=True)
+
+    def _check_others(self, *, is_sure: bool = False) -> None:
+        """`Replaced` when the files that these stand or fall with are of another history."""
+        for other in self._bond.others(self) if self._bond is not None else ():
+            seen = other._seen
+            if seen is not None and (is_sure or not other._is_fresh(seen.version)):
+                other._check_version(seen.version)
+
+    def _why_not_there(self, base: Version | None) -> Replaced | None:
+        try:
+            self._check_there(base)
+        except Replaced as error:
+            return error
+        return None
 
     def _still_there(self, version: Version) -> Version | None:
         """The version as known to be there now; `None` when it is gone, or another is in its place."""
@@ -450,22 +510,32 @@ class VersionedFiles:
             "was deleted, made anew or restored from a backup, so nothing known of it holds any more"
         )
         with self._remembering:
-            self._seen = None
+            self._seen, self._lost = None, version
         if self._bond is not None:
             self._bond.break_off(error)
         return error
 
-    def _take_back(self, version: Version, base: Version) -> None:
-        """Delete what was just created, if it is sure that it is on top of another history: versions below it
-        came after its base was there. Another program that follows it already keeps it."""
-        passed_ms = (self._now_s() - base.there_s) * 1000
-        metas = dict(self.listed())
-        mine = metas.pop(version.id, None)
-        if mine is None or any(version_id > version.id for version_id in metas):
+    def _take_back(self, version: Version) -> None:
+        """Delete the version that was just created, if it is sure that it stands in another history. Another
+        program that follows it already keeps it."""
+        listed = dict(self.listed())
+        mine = listed.get(version.id)
+        if mine is None or max(listed) > version.id:
             return
-        since_ms = mine.last_modified_ms - passed_ms - _WHOLE_SECOND_MS
-        if any(meta.last_modified_ms >= since_ms for version_id, meta in metas.items()):
+        others = self._bond.others(self) if self._bond is not None else ()
+        if any(files._is_another(mine.last_modified_ms) for files in (self, *others)):
             self._store.delete(self.key(version.id))
+
+    def _is_another(self, at_ms: int) -> bool:
+        """Whether it is sure, at this time of the store, that the history that was seen here is gone: nothing
+        is there, or versions up to the one seen last came after that was last there. In one history they
+        come before it, whatever a collector takes."""
+        lost = self._lost or (None if self._seen is None else self._seen.version)
+        if lost is None or lost is _NONE or self._still_there(lost) is not None or lost.id <= self.boundary():
+            return False
+        listed = self.listed()
+        since_ms = at_ms - (self._now_s() - lost.there_s) * 1000 - _WHOLE_SECOND_MS
+        return not listed or any(i <= lost.id and meta.last_modified_ms >= since_ms for i, meta in listed)
 
     def update(self, change: Change, clock: Clock, rng: random.Random) -> Version | None:
         """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
@@ -480,8 +550,7 @@ class VersionedFiles:
         written: list[tuple[Version, Version | None]] = []
 
         def create(base: Version | None, data: bytes) -> Version:
-            base = self._founded(base)
-            written.append((self._create(base, data), base))
+            written.append(self._create_on(base, data))
             return written[-1][0]
 
         version = self._update(change, clock, rng, create)

@@ -52,6 +52,8 @@ class ModelTable:
         for (group, edge), parts in sorted(shares.items(), key=repr):
             size_bytes = max(1, round(sum(part.size_bytes for part in parts) * self.ratio))
             rows = sum(part.rows for part in parts)
+            if not rows:
+                continue  # no file is written without rows
             start, end = min(part.start_us for part in parts), max(part.end_us for part in parts)
             pieces = max(1, -(-size_bytes // self.policy.max_file_bytes))
             for i in range(pieces):

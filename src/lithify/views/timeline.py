@@ -7,8 +7,9 @@ One line is one chunk. The marks before its name join chunks that share files:
     │ shares files with both neighbours
     └ shares files with the chunk above only
 
-Chunks with nothing to do are counted, not listed, where more than a few follow each other. A narrow terminal
-with room for the other columns gets no reasons: what they say follows from these, or is in the notes.
+Chunks with nothing to do are counted, not listed, where more than a few follow each other, in one partition
+or in several. A narrow terminal with room for the other columns gets no reasons: what they say follows from
+these, or is in the notes.
 `drawing` has the same as a picture.
 """
 
@@ -142,7 +143,7 @@ def _chunk_table(
         rows += 1
         cells = _row(run[0], calendar, numbers, largest) if len(run) == 1 else _summary(run, calendar)
         shown = cells if with_reasons else cells[:-1]
-        table.add_row(*([cell(run[0].chunk.key.group)] if grouped else []), *shown)
+        table.add_row(*([_groups_of(run, words)] if grouped else []), *shown)
     if rows >= MAX_ROWS:
         table.caption = f"The first {MAX_ROWS} lines; --json has all {len(plan.chunks):,} chunks."
     return table
@@ -163,8 +164,13 @@ def _runs(chunks: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
     yield from _folded(quiet)
 
 
+def _groups_of(run: Sequence[PlannedChunk], words: Words) -> Cell:
+    groups = {planned.chunk.key.group for planned in run}
+    return cell(run[0].chunk.key.group) if len(groups) == 1 else f"{len(groups):,} {words.group}s"
+
+
 def _kind(planned: PlannedChunk) -> tuple[object, ...]:
-    return planned.chunk.key.group, planned.chunk.key.bucket, planned.status, planned.held
+    return planned.chunk.key.bucket, planned.status, planned.held
 
 
 def _folded(quiet: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
@@ -195,12 +201,13 @@ def _row(
 
 def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[Cell, ...]:
     style = _STYLES[run[0].status]
-    first, last = chunk_name(run[0].chunk.key, calendar), chunk_name(run[-1].chunk.key, calendar)
+    by_time = sorted((planned.chunk.key for planned in run), key=lambda key: key.start_us)
+    first, last = chunk_name(by_time[0], calendar), chunk_name(by_time[-1], calendar)
     ids = {file.id for planned in run for file in planned.chunk.files}
     size_bytes = sum({f.id: f.size_bytes for planned in run for f in planned.chunk.files}.values())
     reason = run[0].held or ""
     return (
-        f"  {first} … {last}",
+        f"  {first}" if first == last else f"  {first} … {last}",
         f"{len(ids):,}",
         text.size(size_bytes),
         "",
@@ -307,6 +314,7 @@ def _task_json(task: Task, calendar: Calendar) -> dict[str, Any]:
     return {
         "key": task.key,
         "group": task.group,
+        "groups": len({key.group for key in task.chunks}),
         "chunks": [chunk_name(key, calendar) for key in task.chunks],
         "files": list(task.files),
         "bytes": task.cost_bytes,

@@ -75,7 +75,7 @@ def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_W
         _draw_group(
             f"{words.group} {group}" if named else f"{words.files} over time",
             chunks[-MAX_CHUNKS:],
-            [task for task in plan.tasks if task.group == group],
+            [task for task in plan.tasks if any(key.group == group for key in task.chunks)],
             calendar,
             words,
         )

@@ -24,7 +24,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from lithify.compaction.model import State
 from lithify.datasets.iceberg.components import components
-from lithify.datasets.iceberg.model import IcebergCompaction
+from lithify.datasets.iceberg.model import IcebergCompaction, files_written
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -118,7 +118,7 @@ def _judge(
     ids: dict[str, set[int]],
     outcome: Outcome,
 ) -> None:
-    inputs, outputs = compaction.spec.inputs, [output.path for output in compaction.outputs]
+    inputs, outputs = compaction.spec.inputs, [file.path for file in files_written(compaction)]
     for group in _groups([*inputs, *outputs], ids):
         is_there = {path in live for path in group if path in outputs}
         assert len(is_there) < 2, "all outputs of a group or none"
@@ -155,7 +155,7 @@ def _groups(paths: Iterable[str], ids: dict[str, set[int]]) -> list[set[str]]:
 
 
 def _paths(compactions: Iterable[IcebergCompaction]) -> set[str]:
-    return {p for c in compactions for p in (*c.spec.inputs, *(output.path for output in c.outputs))}
+    return {p for c in compactions for p in (*c.spec.inputs, *(file.path for file in files_written(c)))}
 
 
 def _ids(path: str) -> set[int]:

@@ -7,6 +7,7 @@ manifest writer. Rows are read by PyIceberg, by DuckDB and by Java Iceberg.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sqlite3
 import uuid
@@ -495,6 +496,13 @@ def named_paths(table: Table, snapshot_id: int | None = None) -> set[str]:
             named.add(manifest.manifest_path)
             named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(now.io)}
     return named
+
+
+def set_version(table: Table, version: int) -> None:
+    """Have the metadata say that they are of that format version, which nothing here can write."""
+    path = Path(fresh(table).metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    path.write_text(json.dumps({**metadata, "format-version": version, "next-row-id": 0}))
 
 
 def age_files(folder: Path, seconds: float = 7200) -> None:

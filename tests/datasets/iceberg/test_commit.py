@@ -24,7 +24,7 @@ from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.listing import ManifestCache, read_listing
-from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
 from lithify.datasets.iceberg.publish import MAX_COMMIT_MS, MIN_MANIFEST_AGE_MS, Prepared, publish
 from lithify.datasets.iceberg.replace import Added, Replacement, write
 from lithify.errors import Fenced, StoreUnavailable
@@ -277,10 +277,16 @@ BY_DEVICE = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "device")
 
 def impossible(name: str, spec: ChunkSpec, others: list[str]) -> ChunkSpec:
     """A spec with one thing wrong."""
+    (part,) = spec.parts
+
+    def changed(**fields: Any) -> ChunkSpec:
+        return replace(spec, parts=(replace(part, **fields),))
+
     changes: dict[str, ChunkSpec] = {
-        "a file the snapshot does not have": replace(spec, inputs=("nowhere.parquet",)),
-        "another partition spec": replace(spec, lane=Lane(1, spec.lane.partition)),
-        "files of two partitions": replace(spec, inputs=(spec.inputs[0], others[0])),
+        "a file the snapshot does not have": changed(inputs=("nowhere.parquet",)),
+        "another partition spec": changed(lane=Lane(1, part.lane.partition)),
+        "files of two partitions": changed(inputs=(part.inputs[0], others[0])),
+        "an output of two partitions": replace(spec, parts=(part, replace(part, inputs=(others[0],)))),
         "a snapshot that is gone": replace(spec, snapshot_id=1),
         "no outputs": spec,
     }
@@ -293,6 +299,7 @@ def impossible(name: str, spec: ChunkSpec, others: list[str]) -> ChunkSpec:
         ("a file the snapshot does not have", "no file of the planned snapshot"),
         ("another partition spec", "of partition spec 0, not 1"),
         ("files of two partitions", "of several partitions"),
+        ("an output of two partitions", "of several partitions"),
         ("a snapshot that is gone", "has expired"),
         ("no outputs", "0 rows where the inputs had 20"),
     ],
@@ -308,8 +315,10 @@ def test_an_impossible_compaction_is_refused_and_nothing_is_written(
     assert state.snapshot_id is not None
     first, *others = [file.id for file in state.files]
     lane = Lane.of_group(next(file.group for file in state.files if file.id == first))
-    spec = impossible(wrong, ChunkSpec("t", state.snapshot_id, lane, (), (), (first,), 0), others)
-    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED)
+    right = ChunkSpec("t", state.snapshot_id, (), (SpecPart(lane, (), (first,)),), 0)
+    spec = impossible(wrong, right, others)
+    outputs = (NewFile("of-both.parquet", 10, 40, None),) if "two partitions" in wrong else ()
+    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED, outputs)
     before = fresh(table).metadata_location
     refusal = dataset.commit([compaction], epoch)[compaction.id]
     assert refusal is not None

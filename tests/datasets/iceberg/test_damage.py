@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
 from lithify.datasets.iceberg.documents import LEDGERS
-from lithify.datasets.iceberg.model import IcebergLedger
+from lithify.datasets.iceberg.model import IcebergLedger, files_written
 from lithify.datasets.iceberg.timecolumn import bound_us
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.avro import read_avro, write_avro
@@ -184,7 +184,7 @@ def test_paths_in_bounds_of_deletes_that_are_no_text(table: Table) -> None:
 
 def test_half_a_character_in_the_ledger(table: Table) -> None:
     ledger = compacted(table)
-    path = json.dumps(ledger.compactions[0].outputs[0].path).encode()
+    path = json.dumps(files_written(ledger.compactions[0])[0].path).encode()
     with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
         LEDGERS.decode(LEDGERS.encode(ledger).replace(path, b'"\\ud800"'), "ledger.json")
 

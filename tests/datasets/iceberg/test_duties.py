@@ -134,15 +134,39 @@ def test_files_are_left_out_by_a_policy_of_which_something_else_is_wrong(
     catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, in_settings: bool
 ) -> None:
     own = {} if in_settings else {"lithify.skip-parts": "files"}
-    table = new_table(catalog, properties={"lithify.granularity": "fortnight", **own})
+    table = new_table(catalog, properties={"lithify.granularty": "day", **own})
     append(table, make_rows(3))
     collected: list[object] = []
     monkeypatch.setattr(duties_module, "collect_due", lambda *_: collected.append(1))
     clock = a_clock()
     dataset = dataset_of(table, clock=clock, options={"skip-parts": "files"} if in_settings else {})
-    with pytest.raises(Refused, match="fortnight"):
+    with pytest.raises(Refused, match="granularty is not known"):
         duties(dataset, clock, RandomIds(), collector_options(TableGarbageSettings())).tick()
     assert collected == []
+
+
+def test_duties_are_done_whatever_is_wrong_with_the_policy_of_data(catalog: SqlCatalog) -> None:
+    wrong = {"lithify.granularity": "fortnight", "lithify.time-column": "when", "lithify.max-tasks": "0"}
+    table = new_table(catalog, properties={**AT_ONCE, "lithify.expire-snapshots": "1", **wrong})
+    newest = ids_of(six_snapshots(table))[-1:]
+    ticked(table)
+    assert ids_of(table) == newest
+
+
+def test_every_duty_that_fails_is_logged(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = new_table(catalog, properties={"lithify.expire-snapshots": "1", "lithify.remove-orphans": "1"})
+    append(table, make_rows(3))
+
+    def fail(*_: object) -> None:
+        raise StoreError("away")
+
+    monkeypatch.setattr(Expirer, "run", fail)
+    monkeypatch.setattr(duties_module, "remove_orphans", fail)
+    with pytest.raises(StoreError, match="away"):
+        ticked(table)
+    assert "removing orphan files failed: away" in caplog.text
 
 
 def test_an_expiry_that_fails_stops_no_removal_of_orphans(

@@ -349,10 +349,15 @@ def test_what_cannot_be_applied_is_left_alone(
     before = {file.file_path for file in files_of(table)}
     for _ in range(2):
         append(table, make_rows(5))  # what is younger is compacted all the same
-    plan = compact(dataset_of(table)).plan
-    assert any(
-        f"3 file(s) are left alone: they have equality deletes that apply and {why}" in n for n in plan.notes
-    )
+    done = compact(dataset_of(table))
+    plan = done.plan
+    says = f"3 file(s) are left alone: they have equality deletes that apply and {why}"
+    assert any(says in note for note in plan.notes)
+    (left,) = plan.left_alone
+    assert says in left
+    assert plan.stuck == (plan.left_alone if delete is _too_many else ()), "there will only be more"
+    (files,) = done.after.left_alone
+    assert (files.files, files.rows, files.is_stuck) == (3, 15, delete is _too_many)
     after = {file.file_path for file in files_of(table)}
     assert before < after
     assert len(after) == 4

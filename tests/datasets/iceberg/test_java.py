@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
+from lithify.datasets.iceberg import equality_deletes
 from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, RewritingManifests
@@ -30,6 +31,7 @@ from tests.datasets.iceberg.tables import (
     append,
     append_with_deletes,
     check,
+    delete_equal,
     delete_files_of,
     delete_positions,
     files_of,
@@ -195,6 +197,21 @@ def test_java_maintains_the_table_before_and_after(lake: Lake, catalog: Catalog,
     check(table, rows)
     compacted(table)
     check(table, rows)
+
+
+def test_java_applies_the_deletes_that_are_too_many(
+    lake: Lake, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `lithify doctor` advises."""
+    monkeypatch.setattr(equality_deletes, "MAX_ROWS", 5)
+    table = new_table(catalog, properties=AT_ONCE)
+    rows = [row for n in range(3) for row in append(table, make_rows(10, START + n * DAY))]
+    delete_equal(table, [row[1] for row in rows[:6]])
+    (left,) = dataset_of(table).snapshot().left_alone
+    assert (left.files, left.is_stuck) == (3, True)
+    lake.call("rewrite_data_files", options="map('delete-file-threshold', '1', 'min-input-files', '100')")
+    assert dataset_of(table).snapshot().left_alone == ()
+    check(table, rows[6:], by_pyiceberg=False)
 
 
 def maintain_again(lake: Lake, procedure: str) -> None:

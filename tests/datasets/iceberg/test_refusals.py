@@ -37,6 +37,7 @@ from tests.datasets.iceberg.tables import (
     fresh,
     make_rows,
     new_table,
+    set_version,
 )
 
 
@@ -72,9 +73,7 @@ def test_properties(catalog: Catalog, properties: dict[str, str], pattern: str) 
 def test_format_version_3(catalog: Catalog) -> None:
     table = new_table(catalog)
     append(table, make_rows(3))
-    path = Path(fresh(table).metadata_location.removeprefix("file://"))
-    metadata = json.loads(path.read_text())
-    path.write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
+    set_version(table, 3)
     refuse(table, "format version 3 .* only version 2")
 
 

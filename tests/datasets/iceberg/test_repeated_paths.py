@@ -12,7 +12,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lithify.compaction.model import Compaction, Ledger, State
-from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
 from lithify.ids import RandomIds
 from lithify.planning.timeline.model import Status
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
@@ -130,7 +130,7 @@ def test_the_count_of_rows_sees_every_listing_of_an_input(catalog: Catalog) -> N
     epoch = dataset.take_epoch()
     state = dataset.snapshot()
     assert state.snapshot_id is not None
-    spec = ChunkSpec("t", state.snapshot_id, Lane(0, ""), (), (), (file.file_path,), 0)
+    spec = ChunkSpec("t", state.snapshot_id, (), (SpecPart(Lane(0, ""), (), (file.file_path,)),), 0)
     output = NewFile(f"{file.file_path}.new", 100, 4, None)
     compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED, (output,))
     refusal = dataset.commit([compaction], epoch)[compaction.id]

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.projection import Projection
 from lithify.datasets.iceberg.reader import RangeReader
-from lithify.datasets.iceberg.task import RewriteTask
+from lithify.datasets.iceberg.task import RewriteBatch, RewriteTask
 from tests.datasets.iceberg.running import Steps, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -35,7 +35,8 @@ def task_of(table: Table) -> RewriteTask:
     dataset = dataset_of(table)
     (compaction,) = Steps(dataset).schedule().ledger.active()
     (work,) = dataset.prepare(compaction, dataset.snapshot()).works
-    task: RewriteTask = work.argument
+    batch: RewriteBatch = work.argument
+    (task,) = batch.tasks
     return task
 
 

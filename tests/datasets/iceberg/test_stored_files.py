@@ -22,9 +22,10 @@ from lithify.datasets.iceberg import opened_ahead, stored_files, writer
 from lithify.datasets.iceberg.catalogs import load_table, open_catalog, open_place
 from lithify.datasets.iceberg.execute import run_rewrite
 from lithify.datasets.iceberg.fileio import forget_metadata, lend
+from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead, Wanted
 from lithify.datasets.iceberg.stored_files import Lent, Recent, StoredFile
-from lithify.datasets.iceberg.task import RewriteTask
+from lithify.datasets.iceberg.task import RewriteBatch
 from lithify.datasets.iceberg.writer import OpenFile, RollingWriter
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import RandomIds
@@ -346,7 +347,9 @@ def test_finished_files_wait_for_each_other_where_they_are_large_and_tell_when_t
     result = run_rewrite(task, RandomIds(), lambda _, written: told.append(written))
     assert len(result.outputs) > 2
     assert most == 1
-    assert set(told[-2:]) == {result.bytes_written - result.outputs[-1].size_bytes, result.bytes_written}
+    last = result.outputs[-1]
+    assert isinstance(last, NewFile)
+    assert set(told[-2:]) == {result.bytes_written - last.size_bytes, result.bytes_written}
 
 
 def test_a_task_has_the_credentials_that_the_table_has_then(catalog: Catalog) -> None:
@@ -355,9 +358,9 @@ def test_a_task_has_the_credentials_that_the_table_has_then(catalog: Catalog) ->
     catalog.properties["s3.session-token"] = "fresh"
     (compaction,) = Steps(dataset).schedule().ledger.active()
     (work,) = dataset.prepare(compaction, dataset.snapshot()).works
-    task: RewriteTask = work.argument
-    assert task.io.properties["s3.session-token"] == "fresh"
-    assert task.store_options["aws_session_token"] == "fresh"
+    batch: RewriteBatch = work.argument
+    assert batch.tasks[0].io.properties["s3.session-token"] == "fresh"
+    assert batch.store_options["aws_session_token"] == "fresh"
 
 
 def test_many_threads_read_at_once(io: FileIO) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,16 @@ from hypothesis import strategies as st
 
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.iceberg.documents import LEDGERS
-from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, NewFile, TimeRange
+from lithify.datasets.iceberg.model import (
+    ChunkSpec,
+    IcebergLedger,
+    Lane,
+    LeftAlone,
+    NewFile,
+    SpecPart,
+    TimeRange,
+    files_written,
+)
 from lithify.datasets.iceberg.spill import Pieces
 from lithify.datasets.iceberg.split import piece_bytes, split
 from lithify.errors import CorruptObject, Unsupported
@@ -41,20 +51,34 @@ new_files = st.builds(
     sources=st.none() | st.sets(st.integers(0, 30)).map(lambda found: tuple(sorted(found))),
 )
 ascending = st.lists(times, max_size=5, unique=True).map(lambda found: tuple(sorted(found)))
+parts = st.builds(
+    SpecPart,
+    lane=st.builds(Lane, st.integers(0, 9), st.text()),
+    cuts=ascending,
+    inputs=st.lists(st.text(), max_size=3).map(tuple),
+)
 specs = st.builds(
     ChunkSpec,
     task=st.text(),
     snapshot_id=st.integers(0, 1 << 62),
-    lane=st.builds(Lane, st.integers(0, 9), st.text()),
     chunks=st.lists(st.builds(ChunkKey, st.text(), st.sampled_from(Bucket), times), max_size=3).map(tuple),
-    cuts=ascending,
-    inputs=st.lists(st.text(), max_size=3).map(tuple),
+    parts=st.lists(parts, min_size=1, max_size=3).map(tuple),
     sort_order_id=st.integers(0, 9),
 )
-outputs = st.lists(new_files, max_size=2).map(tuple)
-ranges = st.builds(
-    lambda edges, with_nulls: TimeRange(None, None, edges, with_nulls), ascending, st.booleans()
+left = st.builds(
+    LeftAlone,
+    st.text(),
+    st.sets(st.integers(0, 9), min_size=1, max_size=3).map(lambda found: tuple(sorted(found))),
+    st.text(),
 )
+outputs = st.lists(new_files | left, max_size=2).map(tuple)
+one_range = st.builds(
+    lambda edges, with_nulls, part: TimeRange(None, None, edges, with_nulls, part),
+    ascending,
+    st.booleans(),
+    st.integers(0, 2),
+)
+ranges = st.lists(one_range, min_size=1, max_size=3).map(tuple)
 compactions = st.builds(
     Compaction,
     id=st.builds(ids.ulid, st.integers(0, 1 << 40)),
@@ -84,7 +108,8 @@ def test_a_spec_survives_its_text(spec: ChunkSpec) -> None:
     assert LEDGERS.decode_spec(LEDGERS.encode_spec(spec)) == spec
 
 
-SPEC = ChunkSpec("t", 1, Lane(0, ""), (), (5,), ("f",), 0)
+SPEC = ChunkSpec("t", 1, (), (SpecPart(Lane(0, ""), (5,), ("f",)),), 0)
+OF_TWO_LANES = replace(SPEC, parts=(*SPEC.parts, SpecPart(Lane(1, "day=1"), (), ("g",))))
 FILE = NewFile("p", 10, 3, None, lower_bounds={1: b"a"}, sources=(0, 1))
 LEDGER: IcebergLedger = Ledger(2, (Compaction(ids.ulid(1), SPEC, State.COMPACTED, (FILE,), Worker("w", 5)),))
 
@@ -119,13 +144,23 @@ def test_a_damaged_ledger_is_corrupt(before: bytes, after: bytes) -> None:
 def test_a_ledger_of_before_outputs_named_their_sources() -> None:
     data = LEDGERS.encode(LEDGER).replace(b',"sources":[[0,1]]', b"")
     (compaction,) = LEDGERS.decode(data, "the-ledger").compactions
-    assert compaction.outputs[0].sources is None
+    (file,) = files_written(compaction)
+    assert file.sources is None
 
 
 def test_a_newer_document_is_refused() -> None:
-    data = LEDGERS.encode(LEDGER).replace(b'"version":1', b'"version":2')
-    with pytest.raises(Unsupported, match="version 2"):
+    data = LEDGERS.encode(LEDGER).replace(b'"version":1', b'"version":3')
+    with pytest.raises(Unsupported, match="version 3"):
         LEDGERS.decode(data, "the-ledger")
+
+
+def test_a_document_is_of_the_lowest_version_that_has_room_for_its_specs() -> None:
+    assert b'"version":1' in LEDGERS.encode(LEDGER)
+    (compaction,) = LEDGER.compactions
+    of_two = replace(LEDGER, compactions=(replace(compaction, spec=OF_TWO_LANES),))
+    assert b'"version":2' in LEDGERS.encode(of_two)
+    assert '"version":2' in LEDGERS.encode_spec(OF_TWO_LANES)
+    assert LEDGERS.decode(LEDGERS.encode(of_two), "the-ledger") == of_two
 
 
 # Splitting

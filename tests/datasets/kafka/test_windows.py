@@ -448,14 +448,16 @@ def test_leftovers_that_nobody_knows_of_any_more() -> None:
     assert bucket.earliest_and_latest() == (0, 57)
 
 
+@pytest.mark.parametrize("ahead_ms", [0, 3_600_000, -3_600_000])
 @pytest.mark.parametrize("what", ["meta.json", "watermark.json"])
-def test_refused_while_the_broker_writes(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_refused_while_the_broker_writes(monkeypatch: pytest.MonkeyPatch, what: str, ahead_ms: int) -> None:
+    """Also where the task's clock is ahead of the coordinator's, or behind."""
     bucket = a_bucket(some())
     before = bucket.contents()
 
     class Writing:
         def now_ms(self) -> int:
-            return NOW_MS
+            return NOW_MS + ahead_ms
 
         def sleep_s(self, duration_s: float) -> None:
             if what == "meta.json":

@@ -206,7 +206,7 @@ def test_what_was_foreseen_is_read_once_and_then_again() -> None:
     preparation.foresee(compaction, manifest)
     first = preparation.prepare(compaction, manifest, lambda index: None, 2)
     asked = len(store.asked)
-    assert asked == len(set(store.asked)) == 3 + 1  # the indexes, and the stats of the largest
+    assert asked == len(set(store.asked)) == 3 + 2  # indexes, stats of the largest, the newest filter
     second = preparation.prepare(compaction, manifest, lambda index: None, 2)
     assert len(store.asked) == 2 * asked
     assert [work.range for work in first.works] == [work.range for work in second.works]
@@ -258,7 +258,7 @@ def test_to_cut_a_compaction_each_index_is_read_once_and_one_block_of_stats() ->
     bench = three_l0s()
     store = CountingStore(bench.store)
     prepared(bench, store, 50_000)
-    assert store.requests == {Verb.GET: 3 + 1}
+    assert store.requests == {Verb.GET: 3 + 1 + 1}  # and the newest filter
 
 
 class PartsStore(WrappedStore):

@@ -43,7 +43,7 @@ def within(*sizes_mb: float) -> list[TimelineFile]:
         pytest.param(
             [file(0, 1, rows=9, deleted_rows=9)], POLICY, Action.EMPTY, "all rows", id="only deleted rows"
         ),
-        pytest.param([file(0, 1, rows=0)], POLICY, Action.EMPTY, "no rows", id="no rows"),
+        pytest.param([file(0, 1, rows=0)], POLICY, Action.COMPACT, "1 file without rows", id="no rows"),
         pytest.param(within(1), POLICY, Action.STABLE, "1 file", id="one small file"),
         pytest.param(within(100), POLICY, Action.STABLE, "1 file", id="one file of the size"),
         pytest.param(within(100.000001), POLICY, Action.COMPACT, "above", id="one byte above"),

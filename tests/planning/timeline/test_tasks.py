@@ -247,3 +247,80 @@ def test_files_of_unknown_times_are_never_compacted() -> None:
     result = plan(unknown, POLICY, NOW_US)
     assert not result.tasks
     assert [c.status for c in result.chunks] == [Status.SKIPPED]
+
+
+BUNDLED = replace(POLICY, max_bundle_files=100, small_task_bytes=100 * MB, max_task_bytes=200 * MB)
+"""Small tasks of several groups are one."""
+
+
+def in_groups(sizes_mb: dict[str, float], files: int = 2, day_of: int = 0) -> list[TimelineFile]:
+    """So many files of one day in each group, with so many megabytes in all."""
+    return [
+        replace(f, group=group, id=f"{group}/{f.id}")
+        for group, size in sizes_mb.items()
+        for f in small_files(day_of, files, size / files)
+    ]
+
+
+def test_small_tasks_of_several_groups_are_one() -> None:
+    (task,) = plan(in_groups({"a": 2, "b": 4, "c": 6}), BUNDLED, NOW_US).tasks
+    assert [key.group for key in task.chunks] == ["a", "b", "c"]
+    assert (task.key, task.group) == ("a@1970-01-01 and 2 more", "a")
+    assert task.cost_bytes == 12 * MB
+    assert len(task.files) == 6
+    assert task.reason.startswith("3 chunks of 3 partitions with 6 files; ")
+    assert not task.after
+
+
+def test_a_bundle_is_small_itself() -> None:
+    sizes = {f"g{n:02}": 40.0 for n in range(10)}
+    tasks = plan(in_groups(sizes), BUNDLED, NOW_US).tasks
+    assert sorted(task.cost_bytes // MB for task in tasks) == [40, 120, 120, 120]
+    few_files = replace(BUNDLED, max_bundle_files=4)
+    assert {len(task.files) for task in plan(in_groups(sizes), few_files, NOW_US).tasks} == {4}
+
+
+@pytest.mark.parametrize(
+    ("files", "policy"),
+    [
+        pytest.param(in_groups({"a": 150, "b": 150}, files=6), BUNDLED, id="large ones"),
+        pytest.param(in_groups({"a": 2}) + in_groups({"a": 2}, day_of=5), BUNDLED, id="those of one group"),
+        pytest.param(in_groups({"a": 2, "b": 2}), POLICY, id="where the policy bundles none"),
+    ],
+)
+def test_tasks_that_are_not_bundled(files: list[TimelineFile], policy: TimelinePolicy) -> None:
+    assert len(plan(files, policy, NOW_US).tasks) == 2
+
+
+def test_what_shares_files_with_another_task_is_not_bundled() -> None:
+    small = [f for number in range(7) for f in small_files(number, 2)]
+    chain = [replace(f, group="chain") for f in [*(replace(f, size_bytes=60 * MB) for f in CHAIN), *small]]
+    tasks = plan([*chain, *in_groups({"a": 2, "b": 2})], BUNDLED, NOW_US).tasks
+    bundles = [task for task in tasks if len({key.group for key in task.chunks}) > 1]
+    assert [[key.group for key in task.chunks] for task in bundles] == [["a", "b"]]
+    assert sum(task.group == "chain" for task in tasks) > 1
+
+
+@given(timelines(groups=("a", "b", "c")), st.integers(0, 40), st.integers(1, 300))
+@settings(max_examples=200, deadline=None)
+def test_bundling_changes_nothing_but_what_is_done_together(
+    files: list[TimelineFile], most: int, small_mb: int
+) -> None:
+    apart = replace(POLICY, small_task_bytes=small_mb * MB)
+    together = replace(apart, max_bundle_files=most)
+    one, other = plan(files, apart, NOW_US), plan(files, together, NOW_US)
+    assert sorted(key for task in one.tasks for key in task.chunks) == sorted(
+        key for task in other.tasks for key in task.chunks
+    )
+    assert sorted(f for task in one.tasks for f in set(task.files)) == sorted(
+        f for task in other.tasks for f in set(task.files)
+    )
+    assert len(other.tasks) <= len(one.tasks)
+    assert len({task.key for task in other.tasks}) == len(other.tasks)
+    for task in other.tasks:
+        if len({key.group for key in task.chunks}) > 1:
+            others = {f for rest in other.tasks if rest is not task for f in rest.files}
+            assert not task.after
+            assert others.isdisjoint(task.files)
+            assert len(task.files) <= most or len(task.chunks) == 1
+    list(TopologicalSorter({task.key: task.after for task in other.tasks}).static_order())

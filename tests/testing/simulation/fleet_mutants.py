@@ -184,6 +184,24 @@ MUTANTS = (
         ((watched, "contained", lambda what: nullcontext()),),
     ),
     Mutant(
+        "nobody notices that a dataset was made anew",
+        (rules.ANEW, rules.ONCE, rules.SURVIVES),
+        (
+            (VersionedFiles, "_check_history", _nothing),
+            (VersionedFiles, "_why_not_there", _nothing),
+        ),
+    ),
+    Mutant(
+        "what was written to another dataset stays there",
+        (rules.ANEW, rules.ONCE),
+        ((VersionedFiles, "_take_back", _nothing),),
+    ),
+    Mutant(
+        "a dataset that was made anew is not opened anew",
+        (rules.ANEW,),
+        ((Watched, "_drop", _nothing),),
+    ),
+    Mutant(
         "the last hint stays on its board",
         (rules.LEFT,),
         ((BoardFiles, "write", _leave_the_last),),

@@ -88,6 +88,15 @@ def _judge_by_a_remembered_manifest(compactions: Sequence[AnyCompaction], manife
     return _honest_judge(compactions, _remembered.setdefault(ids, manifest))
 
 
+def _never(*_: object) -> int:
+    return _NEVER_MS
+
+
+def _own_time(self: SlateDataset) -> int:
+    """Ends checkpoints by the coordinator's own clock."""
+    return self._clock.now_ms()
+
+
 _honest_checkpoint = Commit._new_checkpoint
 
 
@@ -313,6 +322,16 @@ MUTANTS = (
         "a commit does not pin its inputs",
         (rules.KEPT,),
         ((commit, "with_checkpoint", lambda manifest, _: manifest),),
+    ),
+    Mutant(
+        "a checkpoint ends by the coordinator's own clock",
+        (rules.KEPT,),
+        ((SlateDataset, "_latest_ms", _own_time),),
+    ),
+    Mutant(
+        "a collector takes its own clock for the store's",
+        (rules.KEPT,),
+        ((garbage, "store_now_ms", _never),),
     ),
     Mutant(
         "a commit pins the version that it makes",

@@ -27,12 +27,13 @@ from pyiceberg.typedef import Properties
 
 from lithify.datasets.iceberg.azure_accounts import of_account
 from lithify.datasets.iceberg.catalog_requests import asked_catalog, catalog_url, opened
-from lithify.datasets.iceberg.closed_catalogs import closed_catalog
+from lithify.datasets.iceberg.closed_catalogs import check_signing, closed_catalog
 from lithify.datasets.iceberg.errors import said
 from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, waiting_of
 from lithify.datasets.iceberg.reach import check_reach
 from lithify.datasets.iceberg.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
+from lithify.store.aws_profiles import PROFILE_OPTION
 from lithify.store.objects import ObjectStore
 from lithify.store.together import each_of
 from lithify.store.urls import (
@@ -57,6 +58,7 @@ _STORE_OPTIONS = {
     "s3.session-token": "aws_session_token",
     "s3.region": "aws_region",
     "s3.anonymous": "aws_skip_signature",
+    "s3.profile-name": PROFILE_OPTION,
     "s3.force-virtual-addressing": "aws_virtual_hosted_style_request",
     "s3.proxy-uri": "proxy_url",
     "gcs.service.host": "google_base_url",
@@ -74,6 +76,7 @@ _FALLBACKS = {
     "s3.secret-access-key": "client.secret-access-key",
     "s3.session-token": "client.session-token",
     "s3.region": "client.region",
+    "s3.profile-name": "client.profile-name",
 }
 """What PyIceberg takes instead, for the file access and the catalog alike."""
 _TIMES_S = {"s3.connect-timeout": "connect_timeout", "s3.request-timeout": "timeout"}
@@ -142,7 +145,7 @@ def open_catalog(
             f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
             f"{TESTED_PYICEBERG}x only; install that version"
         )
-    given = _as_properties(properties or {})
+    given = as_properties(properties or {})
     waiting = waiting if waiting is not None else Waiting()
     return _shared(name, given, waiting) if waiting.is_shared else _new(name, given, waiting)
 
@@ -231,6 +234,7 @@ def _loaded(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:
     """Lithify's own view of the place where the table lies, and the key of its root there."""
+    check_signing(table)
     return open_place(table.location(), table.io.properties, vended(table))
 
 
@@ -298,7 +302,7 @@ def _azure_endpoint(properties: Properties) -> str | None:
     return f"{scheme}://{path}"
 
 
-def _as_properties(options: Mapping[str, str]) -> dict[str, str]:
+def as_properties(options: Mapping[str, str]) -> dict[str, str]:
     """Options of a database's store by the names that PyIceberg has for them; others as they are."""
     names = {name: key for key, name in _STORE_OPTIONS.items()}
     return {names.get(name.lower(), name): value for name, value in options.items()}

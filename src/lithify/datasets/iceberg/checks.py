@@ -1,7 +1,7 @@
 """What is wrong with an Iceberg table. Writes nothing.
 
-1. Catalog and table can be read, and nothing about the table keeps it from being compacted: its format, its
-   properties, its time column.
+1. Catalog and table can be read, and nothing about the table keeps any part of its maintenance from being
+   done, such as its format, its properties, its time column. Parts that can be done are checked all the same.
 2. Nothing of it is left alone or not kept.
 3. The compactions are well (`compactions`), clocks agree, and old versions do not pile up.
 4. Its history is kept for somebody, and goes (`history_checks`).
@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
-from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.compaction.finding import Finding, advice, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.history_checks import check_history
+from lithify.datasets.iceberg.model import TableState
+from lithify.datasets.maintenance import PARTS
 from lithify.errors import CorruptObject, LithifyError, StoreError
 from lithify.views.text import size
 
@@ -35,14 +37,17 @@ def check_table(
         return
     state = found.snapshot
     size_bytes = sum(file.size_bytes for file in state.files)
-    yield ok(check, f"it can be compacted: {len(state.files):,} files, {size(size_bytes)}")
+    yield from _check_parts(dataset, state, f"{len(state.files):,} files, {size(size_bytes)}")
     for note in state.notes:
+        if note == state.refusal or any(note == left.note for left in state.left_alone):
+            continue
         yield warning("limits", note, "see whether you can live with that; docs/iceberg.md says why it is so")
+    yield from _check_left(state)
     yield from check_compactions(found)
     written = [*heartbeats(ledger), (state.timestamp_ms, "who committed last")]
     yield check_clocks(written, found.store_ms, now_ms)
     versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
-    yield check_versions(versions, "Lithify's coordinator")
+    yield check_versions(versions, dataset.url, "Lithify's coordinator")
     if found.retained is not None:
         try:
             yield from check_history(dataset, found.retained, now_ms)
@@ -50,9 +55,47 @@ def check_table(
             yield problem("history", str(error), _what_to_do(error))
 
 
+def _check_left(state: TableState) -> Iterator[Finding]:
+    for left in state.left_alone:
+        says = f"{left.note} ({size(left.size_bytes)}, {left.rows:,} rows)"
+        if left.is_stuck:
+            yield problem(
+                "left alone",
+                says,
+                "have these deletes applied once by another program, such as Spark's rewrite_data_files with "
+                "delete-file-threshold 1; so that it does not come to that again, set the table property "
+                "lithify.max-deleted-percent, and compact before so many come together",
+            )
+        else:
+            yield warning("left alone", says, "see whether you can live with that; docs/iceberg.md says why")
+
+
+def _check_parts(dataset: IcebergDataset, state: TableState, amount: str) -> Iterator[Finding]:
+    """Whether each part of maintenance can be done; what the table's policy leaves out need not be."""
+    check, left_out = "table", state.policy.left_out
+    if not state.refusal:
+        yield ok(check, f"it can be compacted: {amount}")
+    elif "data" in left_out:
+        yield ok(check, f"{amount}, which are not compacted: lithify.skip-parts names data")
+    else:
+        yield problem(
+            check,
+            f"its data cannot be compacted: {state.refusal}",
+            "change that as it says; or name data in the table property lithify.skip-parts, and all else "
+            "is done without it",
+        )
+    for part, why in state.refused.items():
+        if part != "data" and part not in left_out and why != state.refusal:
+            says = (
+                "see to that part with another program, or name it in the table property lithify.skip-parts"
+            )
+            yield warning(part, why, says if part in PARTS else "see to that part with another program")
+
+
 def _what_to_do(error: LithifyError) -> str:
     if isinstance(error, StoreError):
-        return "check that the catalog and the table's storage can be reached from here, and the credentials"
+        do = "check that the catalog and the table's storage can be reached from here, and the credentials"
+        return advice(error, do)
     if isinstance(error, CorruptObject):
         return (
             "restore that object from a backup; docs/iceberg.md says what is lost with each object under "

@@ -15,6 +15,7 @@ Files of a table are reached within its `Reach` only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +32,8 @@ from lithify.datasets.iceberg.catalog_requests import configuration_of, is_rest
 from lithify.datasets.iceberg.reach import REACH, reach_of
 from lithify.datasets.iceberg.table_properties import locations_of
 from lithify.datasets.iceberg.vended import VENDED, with_vended
+from lithify.errors import Refused
+from lithify.store.aws_profiles import are_given
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.rest import TableResponse
@@ -45,6 +48,10 @@ _SERVERS = VENDED | {
 }
 """What the server of a REST catalog may configure by its first answer, besides headers of requests to it."""
 _HEADERS = "header."
+_S3 = ("s3://", "s3a://", "s3n://")
+SIGNING = "s3.remote-signing-enabled"
+PROFILES = ("s3.profile-name", "client.profile-name")
+"""PyIceberg's names for an AWS profile."""
 
 
 class ClosedCatalog(Catalog):
@@ -84,9 +91,15 @@ class ClosedCatalog(Catalog):
 class ClosedRestCatalog(ClosedCatalog, RestCatalog):
     """A REST catalog, whose server is asked for what its protocol gives and no more."""
 
+    signs_requests: bool | None = None
+    """Whether the server signs each request for a store, by the operator's configuration."""
+    server_signs_requests: bool | None = None
+    """The same, by the server's own configuration."""
+
     def _fetch_config(self) -> None:
         own = dict(self.properties)
         super()._fetch_config()
+        self.signs_requests, self.server_signs_requests = _signing_of(own), _signing_of(self.properties)
         given = {k: v for k, v in self.properties.items() if k in _SERVERS or k.startswith(_HEADERS)}
         self.properties = {**own, **given}
 
@@ -103,6 +116,38 @@ class ClosedRestCatalog(ClosedCatalog, RestCatalog):
             catalog=self,
             config=table_response.config,
         )
+
+
+def check_signing(table: Table) -> None:
+    """`Refused` for a table whose catalog wants to sign each request to the store itself (remote signing),
+    where nothing else gives credentials for the store: PyArrow and obstore can use no such signatures."""
+    catalog, properties = table.catalog, table.io.properties
+    if not isinstance(catalog, ClosedRestCatalog) or not table.location().startswith(_S3):
+        return
+    said = (catalog.signs_requests, _signing_of(table.config), catalog.server_signs_requests)
+    if not next((signs for signs in said if signs is not None), False) or _has_credentials(properties):
+        return
+    raise Refused(
+        f"table {'.'.join(table.name())}: its catalog gives no credentials for the store and wants to sign "
+        "each request itself (remote signing), which is not supported; let the catalog give out credentials "
+        "(vended credentials), give keys of your own in its configuration (s3.access-key-id) or by an AWS "
+        f"profile, or set {SIGNING} to false there if this machine's role may reach the store"
+    )
+
+
+def _has_credentials(properties: Mapping[str, Any]) -> bool:
+    """Whether the catalog, its configuration or the environment give credentials for S3."""
+    own = ("s3.access-key-id", "client.access-key-id", "s3.anonymous", *PROFILES)
+    return any(properties.get(name) for name in own) or are_given({}, os.environ)
+
+
+def _signing_of(properties: Mapping[str, Any]) -> bool | None:
+    """Return whether requests are signed by the catalog, by properties of which some are older than others;
+    `None` where they do not say."""
+    said = properties.get(SIGNING)
+    if said is not None:
+        return str(said).lower() == "true"
+    return True if properties.get("s3.signer") else None
 
 
 def closed_catalog(name: str, given: Mapping[str, str]) -> Catalog:

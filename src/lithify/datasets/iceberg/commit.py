@@ -34,6 +34,7 @@ from functools import partial
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from lithify.clock import Clock
@@ -44,7 +45,7 @@ from lithify.datasets.iceberg.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.listing import Listing, ManifestCache
 from lithify.datasets.iceberg.live_rows import LiveRows, RowCount
-from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 from lithify.datasets.iceberg.partitions import place_of
 from lithify.datasets.iceberg.publish import MAX_TRIES, Uncommitted, discard, publish, tries
 from lithify.datasets.iceberg.replace import (
@@ -86,10 +87,14 @@ class Committer:
         cache: ManifestCache,
         clock: Clock,
         rng: random.Random,
+        dated_ms: Callable[[], int],
     ) -> None:
+        """`dated_ms` gives the time of a snapshot. One that is ahead of the other writers' clocks would keep
+        them from committing, and by one that is behind the snapshot expires early: so it is the store's."""
         self._catalog = catalog
         self._identifier = identifier
         self._cache = cache
+        self._dated_ms = dated_ms
         self._clock = clock
         self._rng = rng
 
@@ -99,8 +104,9 @@ class Committer:
         branch_of: Callable[[Table], str],
         check: Callable[[Table], object],
     ) -> Verdicts:
-        """Publish what still holds of each. `check` raises when this process may not commit to the table that
-        was loaded; it has looked before anything is written."""
+        """Publish what still holds of each. `branch_of` says on which branch, and raises while the table's
+        data cannot be compacted: what is finished waits for that. `check` raises when this process may not
+        commit to the table that was loaded; it has looked before anything is written."""
         away: StoreUnavailable | None = None
         count = LiveRows()
         for _ in tries(self._clock, self._rng):
@@ -114,7 +120,7 @@ class Committer:
                 return batch.verdicts
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
             uncommitted = Uncommitted.from_now(self._clock)
-            prepared = write(table, branch, head, batch.replacement, summary, self._clock.now_ms())
+            prepared = write(table, branch, head, batch.replacement, summary, self._dated_ms())
             if uncommitted.is_too_late(self._clock):
                 discard(table.io, prepared.written)
                 continue
@@ -139,7 +145,7 @@ class Committer:
         if snapshot is None:
             return None
         paths = {
-            path for c in compactions for path in (*c.spec.inputs, *(output.path for output in c.outputs))
+            path for c in compactions for path in (*c.spec.inputs, *(file.path for file in files_written(c)))
         }
         return list_around(table, snapshot, self._cache, paths)
 
@@ -149,7 +155,7 @@ class Committer:
         batch = _Batch({}, [], Replacement())
         done = committed_ids(table, head.snapshot)
         for compaction in compactions:
-            there = tuple(output for output in compaction.outputs if head.has_data(output.path))
+            there = tuple(file for file in files_written(compaction) if head.has_data(file.path))
             if compaction.id in done or there:
                 batch.verdicts[compaction.id] = Verdict(published=there)
             else:
@@ -168,9 +174,12 @@ class Committer:
             return Verdict(refusal)
         base = list_files(table, planned, self._cache, set(spec.inputs))
         refusals = _refusals(base, head, spec, batch.replacement.removed)
-        whole = _refusal(base, head, spec)
         parts = components(spec.inputs, compaction.outputs)
-        clean = [part for part in parts if whole is None and refusals.keys().isdisjoint(part.inputs)]
+        for part in parts:
+            reason = part.left or _mixed(base, part)
+            if reason is not None:
+                refusals |= dict.fromkeys(part.inputs, reason)
+        clean = [part for part in parts if refusals.keys().isdisjoint(part.inputs)]
         rows = count.of(table.io, base, [path for part in clean for path in part.inputs])
         accepted = []
         for part in clean:
@@ -179,7 +188,7 @@ class Committer:
                 accepted.append(part)
             else:
                 refusals |= dict.fromkeys(part.inputs, miscounted)
-        reason = whole or next(iter(refusals.values()), None)
+        reason = next(iter(refusals.values()), None)
         if not accepted:
             return Verdict(reason or "it has no inputs")
         batch.include(head, compaction, accepted, planned.sequence_number or 0)
@@ -204,45 +213,51 @@ class _Batch:
         sequence_number: int,
     ) -> None:
         """Replace the inputs of these components by their outputs."""
-        spec = compaction.spec
         self.accepted.append(compaction.id)
-        partition = head.data[parts[0].inputs[0]].data_file.partition
         floats = float_columns(head.metadata.schema())
         for part in parts:
             for path in part.inputs:
                 self.replacement.removed[path] = head.data[path]
+            first = head.data[part.inputs[0]].data_file
             for output in part.outputs:
-                file = data_file_of(without_uncounted(output, floats), spec.lane.spec_id, partition)
+                file = data_file_of(without_uncounted(output, floats), first.spec_id, first.partition)
                 self.replacement.added.append(Added(file, sequence_number))
 
 
-def _refusal(base: Listing, head: Listing, spec: ChunkSpec) -> str | None:
-    """Why no output may replace any input, whatever happened to single ones."""
-    known = [base.data[path].data_file for path in spec.inputs if path in base.data]
-    if len({place_of(file) for file in known}) > 1:
-        return "the inputs are of several partitions"
-    schema, fields = head.metadata.schema(), head.metadata.specs()
-    if spec.lane.spec_id in fields and any(
-        schema.find_column_name(field.source_id) is None for field in fields[spec.lane.spec_id].fields
-    ):
-        return "a column the inputs are partitioned by was dropped"
-    return None
+def _mixed(base: Listing, part: Component) -> str | None:
+    """Why outputs cannot be of the partition of these inputs: they have several."""
+    known = (base.data[path].data_file for path in part.inputs if path in base.data)
+    return "the inputs are of several partitions" if len(set(map(place_of, known))) > 1 else None
+
+
+def _gone_specs(metadata: TableMetadata) -> frozenset[int]:
+    """Partition specs made from columns that are not there any more."""
+    schema = metadata.schema()
+    return frozenset(
+        spec_id
+        for spec_id, spec in metadata.specs().items()
+        if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
+    )
 
 
 def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[str]) -> dict[str, str]:
     """Which inputs must not be replaced in `head` by outputs made from `base`, and why."""
     found: dict[str, str] = {}
-    for path in spec.inputs:
-        reason = conflict(base, head, spec, path)
-        if path in replaced:
-            reason = "another compaction of the same commit replaces the same files"
-        if reason is not None:
-            found[path] = reason
+    gone = _gone_specs(head.metadata)
+    for part in spec.parts:
+        for path in part.inputs:
+            reason = conflict(base, head, spec, part.lane, path)
+            if part.lane.spec_id in gone:
+                reason = "a column the inputs are partitioned by was dropped"
+            if path in replaced:
+                reason = "another compaction of the same commit replaces the same files"
+            if reason is not None:
+                found[path] = reason
     return found
 
 
-def conflict(base: Listing, head: Listing, spec: ChunkSpec, path: str) -> str | None:
-    """Why an input must not be replaced in `head` by outputs made from `base`; `None` if it may."""
+def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: str) -> str | None:
+    """Why an input of `lane` must not be replaced in `head` by outputs made from `base`; `None` if it may."""
     planned, current = base.data.get(path), head.data.get(path)
     if path in base.repeated or path in head.repeated:
         return f"{path} is listed more than once"
@@ -258,8 +273,8 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, path: str) -> str | 
     unfit = base.equality_deletes.burden(planned).why_unfit
     if unfit is not None:
         return f"equality deletes apply to {path} and {unfit}"
-    if planned.data_file.spec_id != spec.lane.spec_id:
-        return f"{path} is of partition spec {planned.data_file.spec_id}, not {spec.lane.spec_id}"
+    if planned.data_file.spec_id != lane.spec_id:
+        return f"{path} is of partition spec {planned.data_file.spec_id}, not {lane.spec_id}"
     return None
 
 

@@ -1,7 +1,8 @@
 """An Iceberg table as a dataset.
 
 The table belongs to its catalog; what Lithify needs besides lies under the table's location, in a folder with
-the table's UUID: tables that share a location, or follow each other there, share nothing.
+the table's UUID: tables that share a location, or follow each other there, share nothing. A setting puts that
+folder elsewhere (`state_location`).
 
 | object, under `<location>/_lithify/<uuid>/` | value |
 |---|---|
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.types import NestedField
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
@@ -49,7 +52,7 @@ from lithify.datasets.iceberg.catalogs import (
 from lithify.datasets.iceberg.chosen_listing import list_files
 from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.documents import LEDGERS
-from lithify.datasets.iceberg.execute import execute_rewrite
+from lithify.datasets.iceberg.execute import execute_rewrites
 from lithify.datasets.iceberg.fileio import lend
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.lineage import Lineage, former_roots
@@ -58,31 +61,34 @@ from lithify.datasets.iceberg.model import (
     ChunkSpec,
     IcebergCompaction,
     IcebergLedger,
+    Lane,
+    LeftAlone,
     NewFile,
+    Output,
     TableState,
-    TimeRange,
+    WorkRange,
 )
 from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, known_in, others_in
-from lithify.datasets.iceberg.own_state import Record, State, StateFolder
-from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
+from lithify.datasets.iceberg.own_state import PREFIX, Record, State, StateFolder, recorded_in
+from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.past import past_of
 from lithify.datasets.iceberg.places import canonical, place_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
-from lithify.datasets.iceberg.policy import TablePolicy, left_out_of, parse_policy
+from lithify.datasets.iceberg.policy import TablePolicy, branch_of, left_out_of, parse_policy
 from lithify.datasets.iceberg.readers import Readers, Standing
-from lithify.datasets.iceberg.refusals import check_table
-from lithify.datasets.iceberg.repeating import repeating_columns
+from lithify.datasets.iceberg.refusals import branches_of, check_data, refused_parts
 from lithify.datasets.iceberg.retained import retained_of
+from lithify.datasets.iceberg.slim_entries import NO_COLUMN
 from lithify.datasets.iceberg.slim_listing import listing_for_plan
-from lithify.datasets.iceberg.sorting import sort_fields
-from lithify.datasets.iceberg.sources import equality_deletes_of, sources_of
-from lithify.datasets.iceberg.split import RANGE_BYTES, split
-from lithify.datasets.iceberg.state import draw_state, written_file
+from lithify.datasets.iceberg.split import RANGE_BYTES
+from lithify.datasets.iceberg.state import draw_files, draw_refused, draw_state, written_file
+from lithify.datasets.iceberg.state_location import StateLocation
 from lithify.datasets.iceberg.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
+from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, TaskResult
 from lithify.datasets.iceberg.timecolumn import find_time_column
+from lithify.datasets.iceberg.work import Terms, Work
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject, Refused, Replaced
+from lithify.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
@@ -97,6 +103,8 @@ from lithify.store.versions import Version, VersionedFiles
 if TYPE_CHECKING:
     from lithify.datasets.iceberg.beside import Beside
 
+MAX_COMMITS = 8
+"""Of all that is planned at a time."""
 _SUFFIX = ".json"
 
 
@@ -109,7 +117,17 @@ class _Memory:
     """The states that the plan began with."""
 
 
-class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]):
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """How the data of a table are compacted."""
+
+    policy: TablePolicy
+    branch: str
+    column: NestedField
+    """That tells the time of a row."""
+
+
+class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output]):
     """One table of a catalog. `Refused` when it does not exist."""
 
     def __init__(
@@ -123,14 +141,20 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         options: Mapping[str, str] | None = None,
         unrelated: Sequence[str] = (),
         open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
+        state_location: StateLocation | None = None,
     ) -> None:
         """`options` are properties of `policy`, without their prefix, that win over the table's own;
         `unrelated` names tables of the catalog, or patterns of names, that share no place with this one;
-        `open_place` gives the store in which the table lies, and the key of its root there."""
+        `open_place` gives the store in which the table lies, and the key of its root there; `state_location`
+        is where Lithify's own folder of it lies, if not under its location."""
         table = load_table(catalog, url.identifier)
-        store, self.root = open_place(table)
-        lend(store, table.io.properties)
-        folder = join(self.root, OWN_FOLDER, str(table.metadata.table_uuid))
+        self.table_store, self.root = open_place(table)
+        lend(self.table_store, table.io.properties)
+        self._state_location = state_location
+        store, folder = self.table_store, join(self.root, OWN_FOLDER, str(table.metadata.table_uuid))
+        if state_location is not None:
+            store = state_location.store
+            folder = state_location.folder_of(table.metadata.table_uuid, table.location())
         rng = rng if rng is not None else random.Random()
         super().__init__(str(url), store, folder, LEDGERS, clock, ids, rng)
         self._catalog = catalog
@@ -153,7 +177,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._cache = ManifestCache()
         self._footers = Footers()
         self._is_memory_damaged = False
-        self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
+        self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng, self.dated_ms)
         self.buffer_bytes = DEFAULT_BUFFER_BYTES
         """Rows that a task holds in memory."""
         self.range_bytes = RANGE_BYTES
@@ -163,8 +187,13 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
         self._replanning = Replanning()
+        self.alone: frozenset[str] = frozenset()
+        """Groups of the timeline that are not compacted together with others."""
         self._continues: str | None = None
         """The metadata file that was found to continue what is on record."""
+        self._state_id: str | None = None
+        """The identity of the folder, where the table records that it is elsewhere."""
+        self._check_place(table)
 
     @property
     def numbered_files(self) -> tuple[VersionedFiles, ...]:
@@ -173,6 +202,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
     # Reading
 
+    def confirm(self) -> None:
+        both(self.load, self._ledger.files.confirmed)
+
     def load(self) -> Table:
         """The table as it is now. `Replaced` when it is not the one this dataset was opened on."""
         table = load_table(self._catalog, self._identifier)
@@ -180,13 +212,34 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
             raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
-        lend(self.store, table.io.properties)  # which may have other credentials by now
+        lend(self.table_store, table.io.properties)  # which may have other credentials by now
+        self._check_place(table)
         return table
+
+    def _check_place(self, table: Table) -> None:
+        """`Refused` when the table records that its state is in another folder than this."""
+        place = recorded_in(table.metadata).place
+        if place is None or place == self._state_id:
+            return
+        state = self.state.read() if self.is_state_elsewhere else None
+        if state is None or state.id != place:
+            here = url_of(self.store.url, self.own_folder)
+            raise Refused(
+                f"{self.url}: the table records that Lithify's state of it is elsewhere than {here}: set "
+                "iceberg.state_location as other processes have it; if that folder is lost, remove the "
+                f"table's property {PREFIX}place"
+            )
+        self._state_id = place
 
     @property
     def location(self) -> str:
         """Where the table lies."""
         return self._location
+
+    @property
+    def is_state_elsewhere(self) -> bool:
+        """Whether Lithify's own folder is not under the table's location."""
+        return self._state_location is not None
 
     def others(self) -> list[Neighbour]:
         """All other tables of its catalog, read anew. `Refused` where one cannot be read."""
@@ -201,22 +254,52 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
 
     def begin_state(self, table: Table) -> State:
-        """The identity of Lithify's own folder of the table, before anything is put there that counts."""
-        return self.state.begin()
+        """The identity of Lithify's own folder of the table, before anything is put there that counts.
+        `Refused` when the table has its state at another place."""
+        if not self.is_state_elsewhere:
+            return self.state.begin()
+        if recorded_in(table.metadata).place is None:
+            self._check_nothing_beside(table)
+        state = self.state.begin()
+        self.record.place(table, state)
+        return state
+
+    def _check_nothing_beside(self, table: Table) -> None:
+        """`Refused` when the table's state lies under its location. Where that may not be read, there is
+        none that this process could have written."""
+        folder = join(self.root, OWN_FOLDER, str(self._uuid))
+        try:
+            beside = StateFolder(self.table_store, folder, self._ids).read()
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return
+        if beside is not None:
+            raise Refused(
+                f"{self.url}: its state lies in {url_of(self.table_store.url, folder)}, and "
+                "iceberg.state_location is set: stop what works on the table and move that folder to "
+                f"{url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
+            )
 
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
         and what waits to be deleted are there."""
         here = canonical(url_of(self.store.url, self.own_folder))
         for root in former_roots(table):
-            store, key = open_place(root, table.io.properties)
-            folder = join(key, OWN_FOLDER, str(self._uuid))
+            store, folder = self._former_folder(root, table)
             there = url_of(store.url, folder)
             if canonical(there) != here and next(iter(store.list(folder)), None) is not None:
                 raise Refused(
                     f"{self.url}: the table was moved, and its holds and readers were not: move what is in "
                     f"{there} to {url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
                 )
+
+    def _former_folder(self, root: str, table: Table) -> tuple[ObjectStore, str]:
+        """Lithify's own folder of the table when it lay at `root`."""
+        if self._state_location is not None:
+            return self._state_location.store, self._state_location.folder_of(self._uuid, root)
+        store, key = open_place(root, table.io.properties)
+        return store, join(key, OWN_FOLDER, str(self._uuid))
 
     def glance(self) -> tuple[IcebergLedger | None, TableState]:
         """Both at once. A ledger that is newer than the table shows work as done whose files are still
@@ -230,22 +313,45 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         return self._ledger.known(), self._drawn[2]
 
     def snapshot(self) -> TableState:
-        """The head of the branch; `Refused` for a table that cannot be compacted."""
+        """Return the head of the branch. Where the table's data cannot be compacted, the state says so
+        (`TableState.refused`), and other parts of maintenance go on."""
         table, chunks = both(self.load, self._chunks.latest)
         known = (table.metadata_location, chunks.id if chunks is not None else 0)
         if self._drawn is None or self._drawn[:2] != known:
-            policy = parse_policy(properties_of(table.metadata), self.url, self._options)
-            branch = check_table(table.metadata, policy.branch, self.url)
-            locations_of(table.metadata, table.io.properties)
-            column = find_time_column(table.metadata, policy.time_column, self.url)
-            _, listing = both(
-                partial(self._check_lineage, table),
-                lambda: listing_for_plan(table, branch, self._cache, column.field_id),
-            )
             states, notes = self._states(chunks)
-            state = draw_state(table, listing, policy, column, self._footers, states)
+            state = self._draw(table, states)
             self._drawn = (*known, replace(state, notes=(*state.notes, *notes)))
         return self._drawn[2]
+
+    def _draw(self, table: Table, states: ChunkStates) -> TableState:
+        wanted = self._branch_wanted(table)
+        terms: _Terms | None = None
+
+        def check() -> None:
+            nonlocal terms
+            terms = self._terms(table)
+
+        refused = refused_parts(table.metadata, wanted, self.url, check)
+        branch = wanted or MAIN_BRANCH if terms is None else terms.branch
+        column_id = NO_COLUMN if terms is None else terms.column.field_id
+        _, listing = both(
+            partial(self._check_lineage, table),
+            lambda: listing_for_plan(table, branch, self._cache, column_id),
+        )
+        if terms is None:
+            policy = replace(TablePolicy(), skip_parts=",".join(sorted(self.left_out(table))))
+            return draw_refused(table, listing, policy, refused, states)
+        return draw_state(table, listing, terms.policy, terms.column, self._footers, states, refused)
+
+    def _terms(self, table: Table) -> _Terms:
+        """Return how the table's data are compacted; `Refused` when they cannot be."""
+        policy = self.policy(table)
+        branch = check_data(table.metadata, policy.branch, self.url)
+        locations_of(table.metadata, table.io.properties)
+        return _Terms(policy, branch, find_time_column(table.metadata, policy.time_column, self.url))
+
+    def _branch_wanted(self, table: Table) -> str | None:
+        return branch_of(properties_of(table.metadata), self._options)
 
     def _check_lineage(self, table: Table) -> None:
         """`Refused` when the table does not continue what is on record, unless that was found of its present
@@ -306,11 +412,21 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         verdicts = self._committer.commit(compactions, self._branch, check)
         for compaction in compactions:
             verdict = verdicts[compaction.id]
+            self._note_alone(compaction, verdict.published)
             if verdict.dropped is not None:
                 tell_dropped(compaction.id, verdict.dropped)
         published = [(c.spec, verdicts[c.id].published) for c in compactions]
         self._remember_committed([(spec, files) for spec, files in published if files])
         return {compaction_id: verdict.refusal for compaction_id, verdict in verdicts.items()}
+
+    def _note_alone(self, compaction: IcebergCompaction, published: Sequence[NewFile]) -> None:
+        """Parts that could not be rewritten beside others are planned by themselves from here on, so that
+        each of them succeeds or fails for itself."""
+        spec = compaction.spec
+        left = {spec.part_of(o.sources[0]) for o in compaction.outputs if isinstance(o, LeftAlone)}
+        self.alone |= {part.lane.group for part in left}
+        if published and not left:
+            self.alone -= {part.lane.group for part in spec.parts}
 
     def _remember_committed(self, published: Iterable[tuple[ChunkSpec, Iterable[NewFile]]]) -> None:
         """Our own commit is no change that has to be analysed. Where a part of it was dropped, a chunk has
@@ -318,31 +434,36 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         table = self.load()
         self._continues = table.metadata_location  # it was looked before the commit; `advance` looks again
         state, _ = both(self.snapshot, lambda: self.lineage.advance(table))
+        if state.refusal:
+            return  # the table was changed since the commit
         column = find_time_column(table.metadata, state.policy.time_column, self.url)
         states = state.states
         for spec, files in published:
             planned = table.metadata.snapshot_by_id(spec.snapshot_id)
             if planned is not None:
                 number = planned.sequence_number or 0
-                added = [written_file(new, spec.lane, number, column) for new in files]
+                added = [written_file(new, _lane_of(new, spec), number, column) for new in files]
                 states = committed(states, spec.chunks, added, timeline_policy(state.policy))
         self._keep(states, state.states)
 
-    def policy(self, table: Table) -> TablePolicy:
-        """How the table is to be looked after."""
-        return parse_policy(properties_of(table.metadata), self.url, self._options)
+    def policy(self, table: Table, *, of_data: bool = True) -> TablePolicy:
+        """Return how the table is to be looked after; without `of_data`, all of it but how its data are to be
+        compacted. `Refused` when that cannot be told."""
+        return parse_policy(properties_of(table.metadata), self.url, self._options, of_data=of_data)
 
     def left_out(self, table: Table) -> frozenset[str]:
         """The parts of maintenance that the policy leaves out, even if the rest of it is refused."""
         return left_out_of(properties_of(table.metadata), self._options)
 
     def _branch(self, table: Table) -> str:
-        return check_table(table.metadata, self.policy(table).branch, self.url)
+        return self._terms(table).branch
 
     # Leadership
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """As any; and put the table on record."""
+        if self.is_state_elsewhere:  # before another ledger than the table's own is begun
+            self.begin_state(self.load())
         epoch = super().take_epoch(permit)
         table = self.load()
         self.lineage.advance(table)
@@ -378,20 +499,34 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
         return Readers(self.store, self.own_folder, thresholds)
 
+    def add_reader(self, checkpoint: str, name: str | None, *, continuous: bool) -> Standing:
+        """Register a reader; where it stands. `Refused` when what it needs may be gone."""
+        state = self.begin_state(self.load())
+
+        def record(table: Table, name: str) -> None:
+            self.record.reader(table, name)
+            self.state.check(state)
+
+        return self.readers().add(self.load, checkpoint, name, continuous, self._clock.now_ms(), record)
+
+    def drop_reader(self, name: str) -> str:
+        """Forget a reader; its name. `Refused` when there is none."""
+        return self.readers().drop(self.load(), name, self.record.no_reader)
+
     def standings(self, table: Table) -> tuple[Standing, ...]:
         """Where every registered reader stands."""
         readers = self.readers()
         return tuple(readers.standing(reader, table) for reader in readers.list())
 
     def cost_bytes(self, spec: ChunkSpec, snapshot: TableState) -> int:
-        inputs = set(spec.inputs)
-        return sum(file.size_bytes for file in snapshot.files if file.id in inputs)
+        found = (snapshot.by_id.get(path) for path in spec.inputs)
+        return sum(file.size_bytes for file in found if file is not None)
 
     def was_committed(self, compaction: IcebergCompaction) -> bool:
         """Whether a snapshot that the table still has names it."""
         table = self.load()
-        head = table.metadata.snapshot_by_name(self._branch(table))
-        return head is not None and compaction.id in committed_ids(table, head)
+        heads = map(table.metadata.snapshot_by_name, branches_of(table.metadata))
+        return any(head is not None and compaction.id in committed_ids(table, head) for head in heads)
 
     # Deciding
 
@@ -407,6 +542,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def capacity(self, snapshot: TableState) -> Capacity:
         return capacity_of(snapshot.policy)
 
+    def max_commits(self, snapshot: TableState) -> int | None:
+        """Each commit is a snapshot, which readers plan with and history keeps."""
+        return MAX_COMMITS
+
     def newest_ms(self, snapshot: TableState) -> int:
         return max(snapshot.timestamp_ms, 0)  # ids begin there
 
@@ -416,11 +555,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def priority(self, spec: ChunkSpec, snapshot: TableState) -> float:
         return priority(spec, snapshot)
 
-    def output_name(self, output: NewFile) -> str:
-        return output.path
+    def output_name(self, output: Output) -> str:
+        return output.name if isinstance(output, LeftAlone) else output.path
 
-    def output_bytes(self, output: NewFile) -> int:
-        return output.size_bytes
+    def output_bytes(self, output: Output) -> int:
+        return 0 if isinstance(output, LeftAlone) else output.size_bytes
 
     def timeline(
         self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD
@@ -434,6 +573,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             revive_deferred=self._may_revive,
             held=held,
             replanning=self._replanning,
+            alone=self.alone,
         )
 
     def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
@@ -442,10 +582,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
         def proposed() -> Plan:
             plan = proposals_of(snapshot, timeline, held)
-            if "data" not in snapshot.policy.left_out:
+            if "data" not in snapshot.policy.left_out or plan.refusal:
                 return plan
             why = "nothing is compacted unasked: lithify.skip-parts names data"
-            return replace(plan, proposals=(), notes=(why, *plan.notes))
+            return replace(plan, proposals=(), notes=(why, *plan.notes), is_left_out=True)
 
         # What is held shows in the timeline.
         plan = self._replanning.made_of(proposed, timeline, snapshot)
@@ -462,56 +602,44 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     # Executing
 
     def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> Job:
-        """Cut the compaction into ranges of time. Everything is taken from the planned snapshot."""
-        spec = compaction.spec
+        """Cut the compaction into the work of tasks. Everything is taken from the planned snapshot."""
+        if snapshot.refusal:
+            raise Refused(snapshot.refusal)
+        spec, progress = compaction.spec, compaction.progress
         table = self.load()
         listing = self._planned(table, spec)
         missing = [path for path in spec.inputs if path not in listing.data]
         if missing:
             raise Refused(f"compaction {compaction.id}: {missing[0]} is no file of the planned snapshot")
         column = find_time_column(table.metadata, snapshot.policy.time_column, self.url)
-        state = draw_state(table, listing, snapshot.policy, column, self._footers, ChunkStates())
-        inputs = set(spec.inputs)
-        files = [file for file in state.files if file.id in inputs]
-        positions = {path: n for n, path in enumerate(spec.inputs)}
-        progress = compaction.progress
-        target_bytes = snapshot.policy.target_file_size_bytes
-        ranges: list[tuple[TimeRange, tuple[NewFile, ...]]]
-        if progress is not None:
-            ranges = [(part.range, part.outputs) for part in progress.ranges]
-        else:
-            cut = split(files, spec.cuts, target_bytes, self.range_bytes)
-            ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column, positions)]
-        owner = compaction.worker
-        metadata = slim(table.metadata, table.io.properties)
-        sorted_by = [field.source_id for field in sort_fields(table.metadata, spec.sort_order_id)]
-        data_files = (listing.data[path].data_file for path in spec.inputs)
-        repeating = repeating_columns(metadata.schema(), data_files, sorted_by)
+        terms = Terms(
+            compaction_id=compaction.id,
+            spec=spec,
+            metadata=table.metadata,
+            io=table.io,
+            column=column,
+            target_bytes=snapshot.policy.target_file_size_bytes,
+            buffer_bytes=self.buffer_bytes,
+            range_bytes=self.range_bytes,
+            store_url=self.table_store.url,
+            store_options=task_options(self._location, table.io.properties),
+            state_url="" if self._state_location is None else self.store.url,
+            state_options={} if self._state_location is None else self._state_location.task_options,
+        )
+        files = draw_files(table, listing, spec.inputs, snapshot.policy, column, self._footers)
+        work, owner = Work(terms, listing, files), compaction.worker
+        recorded = () if progress is None else progress.ranges
+        ranges = [(one.range, work.tasks_of(one.range)) for one in recorded] or list(work.ranges())
         works = []
-        for index, (part, done) in enumerate(ranges):
-            sources = sources_of(listing, files, part, column, positions)
-            task = RewriteTask(
-                metadata=metadata,
-                io=table.io,
-                sources=sources,
-                range=part,
-                spec_id=spec.lane.spec_id,
-                time_field_id=column.field_id,
-                sort_order_id=spec.sort_order_id,
-                target_bytes=target_bytes,
-                buffer_bytes=self.buffer_bytes,
-                equality_deletes=equality_deletes_of(listing, sources),
-                name_prefix=data_prefix(mark_of(metadata), compaction.id, index),
-                repeating=repeating,
-                done=done,
-                reporting=None
+        for index, (part, tasks) in enumerate(ranges):
+            reporting = (
+                None
                 if owner is None
-                else self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms),
-                store_url=self.store.url,
-                store_options=task_options(self._location, table.io.properties),
+                else self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms)
             )
-            cost_bytes = sum(source.file.file_size_in_bytes for source in sources)
-            works.append(RangeWork(part, execute_rewrite, task, cost_bytes))
+            done = recorded[index].outputs if recorded else ()
+            batch = replace(work.batch(index, tasks, reporting), done=done)
+            works.append(RangeWork(part, execute_rewrites, batch, work.cost_bytes(tasks)))
         return Job(tuple(works))
 
     def _planned(self, table: Table, spec: ChunkSpec) -> Listing:
@@ -529,6 +657,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             cpu_s=result.cpu_s,
             peak_memory_bytes=result.peak_memory_bytes,
         )
+
+
+def _lane_of(new: NewFile, spec: ChunkSpec) -> Lane:
+    return spec.part_of(new.sources[0] if new.sources else 0).lane
 
 
 def _metadata_of(state: TableState) -> TableMetadata | None:

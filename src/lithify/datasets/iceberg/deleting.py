@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.lineage import Known, continues
+from lithify.datasets.iceberg.refusals import check_deletable
 from lithify.errors import Refused
 
 DEFAULT_MAX_PERCENT = 50
@@ -30,14 +31,12 @@ BATCH_FILES = 500
 ItemT = TypeVar("ItemT")
 
 
-def whole_table(dataset: IcebergDataset, what: str) -> Table:
-    """The table as it is now. `Refused` for one that is not surely whole, or of another format version than
-    the tested one; `what` says what is done with tables of that."""
+def whole_table(dataset: IcebergDataset) -> Table:
+    """Return the table as it is now. `Refused` for one that is not surely whole, or of a format version that
+    was not tested."""
     known = dataset.lineage.read()
     table = dataset.load()
-    version = table.metadata.format_version
-    if version != 2:
-        raise Refused(f"{dataset.url}: has format version {version}; {what}")
+    check_deletable(table.metadata, dataset.url)
     check_whole(table, known, dataset)
     return table
 

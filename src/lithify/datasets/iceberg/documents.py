@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from lithify.coordination.ledger_documents import Fields, LedgerFormat, Values
-from lithify.datasets.iceberg.model import ChunkSpec, Lane, NewFile, TimeRange
+from lithify.datasets.iceberg.model import (
+    ChunkSpec,
+    Lane,
+    LeftAlone,
+    NewFile,
+    Output,
+    SpecPart,
+    TimeRange,
+    WorkRange,
+)
 from lithify.jsonvalues import text, whole_number
 from lithify.planning.timeline.model import Bucket, ChunkKey
 
@@ -17,38 +26,73 @@ MAX_INPUTS = 1_000_000
 _MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 
 
+OF_SEVERAL_LANES = 2
+"""The version of documents with specs of several parts, or with inputs that were left alone."""
+
+
 def _of_spec(spec: ChunkSpec) -> Fields:
-    return {
+    first, *others = spec.parts
+    fields = {
         "task": spec.task,
         "snapshot_id": spec.snapshot_id,
-        "spec_id": spec.lane.spec_id,
-        "partition": spec.lane.partition,
+        **_of_part(first),
         "chunks": [[key.group, int(key.bucket), key.start_us] for key in spec.chunks],
-        "cuts": list(spec.cuts),
-        "inputs": list(spec.inputs),
         "sort_order_id": spec.sort_order_id,
     }
+    return {**fields, "more": [_of_part(part) for part in others]} if others else fields
 
 
 def _spec(fields: Fields) -> ChunkSpec:
     return ChunkSpec(
         task=text(fields["task"]),
         snapshot_id=int(fields["snapshot_id"]),
-        lane=Lane(int(fields["spec_id"]), text(fields["partition"])),
         chunks=tuple(ChunkKey(text(g), Bucket(b), int(s)) for g, b, s in fields["chunks"]),
-        cuts=tuple(map(int, fields["cuts"])),
-        inputs=tuple(map(text, fields["inputs"])),
+        parts=(_part(fields), *map(_part, fields.get("more", ()))),
         sort_order_id=int(fields["sort_order_id"]),
     )
+
+
+def _of_part(part: SpecPart) -> Fields:
+    return {
+        "spec_id": part.lane.spec_id,
+        "partition": part.lane.partition,
+        "cuts": list(part.cuts),
+        "inputs": list(part.inputs),
+    }
+
+
+def _part(fields: Fields) -> SpecPart:
+    return SpecPart(
+        lane=Lane(int(fields["spec_id"]), text(fields["partition"])),
+        cuts=tuple(map(int, fields["cuts"])),
+        inputs=tuple(map(text, fields["inputs"])),
+    )
+
+
+def _needed_version(spec: ChunkSpec) -> int:
+    return 1 if len(spec.parts) == 1 else OF_SEVERAL_LANES
+
+
+def _of_work(work: WorkRange) -> list[Any]:
+    """Of one range of a spec's first part as that range, else as a list of ranges with their parts."""
+    if len(work) == 1 and not work[0].part:
+        return _of_range(work[0])
+    return [[*_of_range(one), one.part] for one in work]
+
+
+def _work(fields: Any) -> WorkRange:
+    if fields and isinstance(fields[0], list):
+        return tuple(_range(*one) for one in fields)
+    return (_range(*fields),)
 
 
 def _of_range(part: TimeRange) -> list[Any]:
     return [part.start_us, part.end_us, list(part.cuts), part.with_nulls]
 
 
-def _range(fields: Any) -> TimeRange:
-    start, end, cuts, with_nulls = fields
-    return TimeRange(_optional(start), _optional(end), tuple(map(int, cuts)), bool(with_nulls))
+def _range(start: Any, end: Any, cuts: Any, with_nulls: Any, part: Any = 0) -> TimeRange:
+    number = whole_number(part, most=MAX_INPUTS)
+    return TimeRange(_optional(start), _optional(end), tuple(map(int, cuts)), bool(with_nulls), number)
 
 
 def _optional(value: Any) -> int | None:
@@ -57,6 +101,21 @@ def _optional(value: Any) -> int | None:
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
+
+
+def _of_output(output: Output) -> Fields:
+    if isinstance(output, LeftAlone):
+        return {"left": output.name, "sources": _of_positions(output.sources), "reason": output.reason}
+    return _of_file(output)
+
+
+def _output(fields: Fields) -> Output:
+    if "left" in fields:
+        sources = _positions(fields["sources"])
+        if not sources:
+            raise ValueError("nothing was left alone")
+        return LeftAlone(text(fields["left"]), sources, text(fields["reason"]))
+    return _file(fields)
 
 
 def _of_file(file: NewFile) -> Fields:
@@ -132,4 +191,6 @@ def _id(value: Any) -> int:
     return whole_number(int(value), most=_MAX_INT)
 
 
-LEDGERS = LedgerFormat(Values(_of_spec, _spec), Values(_of_range, _range), Values(_of_file, _file))
+LEDGERS = LedgerFormat(
+    Values(_of_spec, _spec, _needed_version), Values(_of_work, _work), Values(_of_output, _output)
+)

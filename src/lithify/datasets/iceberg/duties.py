@@ -14,8 +14,9 @@
 What `lithify.skip-parts` names is left out of all that: files, deletes, manifests, expiry.
 
 Each comes though one before it was refused or has failed, in whatever way. The first of these failures is
-raised after all of them. The garbage is first, so that it is collected from a table which the others must not
-touch. A run that something stands in the way of says so in the log, and is tried again after the interval.
+raised after all of them, the others are logged. The garbage is first, so that it is collected from a table
+which the others must not touch. A run that something stands in the way of says so in the log, and is tried
+again after the interval.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def duties(
                 with contained(f"{what} of {dataset.url}"):
                     done = run(done)
             except LithifyError as error:
+                if failures:  # the first one is raised
+                    _log.error("%s: %s failed: %s", dataset.url, what, error)
                 failures.append(error)
         if not failures:
             return done
@@ -105,7 +108,7 @@ def _steps(
     try:
         table = dataset.load()
         left_out = dataset.left_out(table)
-        wanted = dataset.policy(table)
+        wanted = dataset.policy(table, of_data=False)
     except LithifyError as error:
         if due.kinds != garbage:
             failures.append(error)

@@ -77,6 +77,11 @@ class Burden:
         )
 
     @property
+    def is_too_much(self) -> bool:
+        """Whether there are more of them than a task can apply."""
+        return self.unfit is None and (self.rows > MAX_ROWS or self.size_bytes > MAX_BYTES)
+
+    @property
     def why_unfit(self) -> str | None:
         """Why they cannot be applied ("they …"); `None` when they can."""
         if self.unfit is None and self.rows > MAX_ROWS:

@@ -24,13 +24,15 @@ from lithify.clock import SystemClock
 from lithify.coordination.reporting import reported
 from lithify.datasets.iceberg.fileio import lend
 from lithify.datasets.iceberg.floats import NanColumns
+from lithify.datasets.iceberg.model import LeftAlone
 from lithify.datasets.iceberg.reader import RangeReader
 from lithify.datasets.iceberg.sizing import even_rows
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
 from lithify.datasets.iceberg.spill import Pieces
-from lithify.datasets.iceberg.task import RewriteTask, TaskResult
+from lithify.datasets.iceberg.task import RewriteBatch, RewriteTask, TaskResult
 from lithify.datasets.iceberg.writer import DataWriter, RollingWriter
-from lithify.errors import StoreError
+from lithify.defects import contained
+from lithify.errors import LithifyError, NoRoom, StoreError, StoreUnavailable
 from lithify.ids import Ids, RandomIds
 from lithify.peak_memory import peak_memory_bytes
 from lithify.store.urls import open_store
@@ -42,26 +44,61 @@ _SURELY_ONE = 0.6
 compress."""
 
 
-def execute_rewrite(task: RewriteTask) -> TaskResult:
+def execute_rewrites(batch: RewriteBatch) -> TaskResult:
     """Run a task in this process."""
-    if task.done:
-        return TaskResult(task.done, 0, 0, 0, 0, 0.0, peak_memory_bytes())
+    if batch.done:
+        return TaskResult(batch.done, 0, 0, 0, 0, 0.0, peak_memory_bytes())
     ids = RandomIds()
-    if not task.store_url:
-        return run_rewrite(task, ids, _no_report)
-    store, _ = open_store(task.store_url, task.store_options)
-    lend(store, task.io.properties)
-    with reported(task.reporting, store, SystemClock(), ids) as reporter:
+    if not batch.store_url:
+        return run_rewrites(batch, ids, _no_report)
+    store, _ = open_store(batch.store_url, batch.store_options)
+    for task in batch.tasks[:1]:
+        lend(store, task.io.properties)
+    if batch.state_url:
+        store, _ = open_store(batch.state_url, batch.state_options)
+    with reported(batch.reporting, store, SystemClock(), ids) as reporter:
 
         def report(bytes_read: float, bytes_written: int) -> None:
             if reporter is not None and reporter.is_due():
                 reporter.report(round(bytes_read), bytes_written)
 
-        return run_rewrite(task, ids, report)
+        return run_rewrites(batch, ids, report)
+
+
+def run_rewrites(batch: RewriteBatch, ids: Ids, report: Report) -> TaskResult:
+    """Run one rewrite after the other. Where other parts of the compaction can go on, inputs that cannot be
+    rewritten are left alone. That the store is away or a disk is full is raised in any case, since the other
+    parts would fail likewise."""
+    done = TaskResult((), 0, 0, 0, 0, 0.0, 0)
+    for task in batch.tasks:
+        read, written = done.bytes_read, done.bytes_written
+
+        def report_all(
+            bytes_read: float, bytes_written: int, read: int = read, written: int = written
+        ) -> None:
+            report(read + bytes_read, written + bytes_written)
+
+        try:
+            with contained(f"rewriting {task.sources[0].file.file_path} and what shares its partition"):
+                done += run_rewrite(task, ids, report_all)
+        except (StoreUnavailable, NoRoom):
+            raise
+        except LithifyError as error:
+            if batch.is_whole:
+                raise
+            done += _left_alone(task, str(error), ids)
+    return done
+
+
+def _left_alone(task: RewriteTask, reason: str, ids: Ids) -> TaskResult:
+    name = f"{task.name_prefix}-{ids.uuid().hex}-left"
+    sources = tuple(sorted(source.position for source in task.sources))
+    return TaskResult((LeftAlone(name, sources, reason),), 0, 0, 0, 0, 0.0, peak_memory_bytes())
 
 
 def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
-    """Run a task; `ids` name the outputs, and `report` is told now and then how many bytes have moved."""
+    """Rewrite one range; `ids` name the outputs, and `report` is called now and then with how many bytes have
+    moved."""
     started_s = time.process_time()
     reader = RangeReader(task)
     time_name = reader.column_name(task.time_field_id)

@@ -3,6 +3,7 @@
 - The times of a file whose entry has no bounds of the time column: a table may have its metrics switched
   off, but Parquet keeps them anyway.
 - Whether a file may be rewritten (`columns.why_unfit`). One that is damaged, gone or encrypted may not.
+- Whether a file without rows by its entry really has none.
 
 A footer that was read is remembered, since data files never change.
 """
@@ -43,6 +44,7 @@ class Footer:
     """What the time column covers; `Bucket.UNKNOWN` when the footer does not say."""
     unfit: str | None = None
     """Why the file must not be rewritten ("they …")."""
+    has_rows: bool = True
 
 
 class Footers:
@@ -87,6 +89,8 @@ def read_footer(
             return Footer(Bucket.UNKNOWN, "do not exist any more")
         except pa.ArrowInvalid as error:
             return Footer(Bucket.UNKNOWN, f"cannot be read: {error}")
+    if not file.metadata.num_rows:
+        return Footer(Bucket.NULL, has_rows=False)
     unfit = why_unfit(file, schema, names)
     if unfit is not None:
         return Footer(Bucket.UNKNOWN, unfit)

@@ -43,7 +43,7 @@ def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> I
     yield _check_kept(retained)
     if retained.readers:
         yield from _check_readers(dataset, table, now_ms)
-    policy = dataset.policy(table)
+    policy = dataset.policy(table, of_data=False)
     is_on = bool(policy.expire_snapshots) and "expiry" not in policy.left_out
     yield _check_policy(table.metadata, is_on, dataset.url, now_ms)
     if policy.remove_orphans:
@@ -54,16 +54,20 @@ def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> I
             "expiry",
             f"the last run of {duration(max(now_ms - last[1].last_ms, 0))} ago ended with {last[0]}: "
             f"{last[1].why}",
-            f"remove the cause, then see what it says now: lithify expire --dry-run {dataset.url}",
+            f"remove the cause, then: lithify expire {dataset.url}",
         )
 
 
 def _check_orphans(dataset: IcebergDataset, interval_ms: int, now_ms: int) -> Finding:
     run = OrphanRuns(dataset.store, dataset.own_folder).known()
-    look = f"see what it says now: lithify remove-orphans {dataset.url}"
+    look = f"lithify remove-orphans {dataset.url}"
     if run is not None and run.why:
         ago = duration(max(now_ms - run.at_ms, 0))
-        return warning("orphans", f"a look for orphan files {ago} ago was refused: {run.why}", look)
+        return warning(
+            "orphans",
+            f"a look for orphan files {ago} ago was refused: {run.why}",
+            f"remove the cause, then: {look}",
+        )
     if run is None or not run.deleting_ms:
         return ok("orphans", "no coordinator has looked for orphan files yet")
     ago_ms = max(now_ms - run.deleting_ms, 0)
@@ -72,7 +76,7 @@ def _check_orphans(dataset: IcebergDataset, interval_ms: int, now_ms: int) -> Fi
             "orphans",
             f"coordinators are to look for orphan files every {duration(interval_ms)}, and the last one did "
             f"{duration(ago_ms)} ago",
-            f"see whether a coordinator runs and what its log says; {look}",
+            f"see whether a coordinator runs and what its log says; or once: {look} --delete",
         )
     return ok("orphans", f"{run.deleted} orphan files were deleted {duration(ago_ms)} ago")
 
@@ -142,11 +146,16 @@ def _check_policy(metadata: TableMetadata, is_on: bool, url: str, now_ms: int) -
     except Refused as error:
         return problem("policy", str(error), "set it to such a number; nothing is expired until then")
     age_ms = now_ms - retention.older_than_ms
-    if age_ms > LONGEST_MS or retention.min_kept > MOST_KEPT or (is_on and not may_expire(properties)):
-        why = "gc.enabled is not true" if not may_expire(properties) else _numbers(age_ms, retention.min_kept)
+    if is_on and not may_expire(properties):
         return warning(
             "policy",
-            f"the table keeps all of its history for ever: {why}",
+            "the table keeps all of its history for ever: gc.enabled is not true",
+            "set gc.enabled to true if no other table uses its files, or lithify.expire-snapshots to 0",
+        )
+    if age_ms > LONGEST_MS or retention.min_kept > MOST_KEPT:
+        return warning(
+            "policy",
+            f"the table keeps all of its history for ever: {_numbers(age_ms, retention.min_kept)}",
             "set history.expire.max-snapshot-age-ms and history.expire.min-snapshots-to-keep to what readers "
             "need, if that is not meant",
         )

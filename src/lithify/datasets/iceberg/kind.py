@@ -22,17 +22,21 @@ from lithify.datasets.iceberg.deleting import DEFAULT_MAX_PERCENT, check_percent
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
+from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
+from lithify.datasets.iceberg.state_location import open_state_location
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import Observer
 from lithify.ids import Ids
+from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.proof import proved
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
 
@@ -53,11 +57,14 @@ class IcebergKind:
 
         def open_place(table: Table) -> tuple[ObjectStore, str]:
             store, root = store_of(table)
-            return wrap(store), root
+            return proved(wrap(store), join(root, OWN_FOLDER, str(table.metadata.table_uuid)), ids), root
 
         parsed = parse_url(url)
         catalog = open_catalog(parsed.catalog, config.store_options_of(url), waiting)
         settings = config.of(IcebergSettings)
+        location = settings.state_location.strip()
+        options = config.store_options_of(location)
+        state = open_state_location(location, catalog, options, wrap) if location else None
         return IcebergDataset(
             catalog,
             parsed,
@@ -66,6 +73,7 @@ class IcebergKind:
             options=settings.properties,
             unrelated=settings.unrelated,
             open_place=open_place,
+            state_location=state,
         )
 
     def check_settings(self, config: Config) -> None:
@@ -80,7 +88,7 @@ class IcebergKind:
         """What the timeline finds worth it, or as if nothing had to wait."""
 
         def plan_everything(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            return request(state, ledger, _now_us(clock), held=held)
+            return request(state, ledger, _now_us(clock), held=held, alone=dataset.alone)
 
         return plan_everything if asked.full else dataset.propose
 
@@ -90,7 +98,7 @@ class IcebergKind:
             raise Refused("say what to compact: either --full, or chunks with --chunk")
 
         def plan_asked(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            return request(state, ledger, _now_us(clock), names, held)
+            return request(state, ledger, _now_us(clock), names, held, dataset.alone)
 
         return plan_asked
 

@@ -43,6 +43,10 @@ MAX_READERS = 32
 """Manifests read at once."""
 
 
+ListingKey = tuple[str, int]
+"""A metadata file of the table, and one of its snapshots."""
+
+
 class ManifestCache:
     """Live entries of manifests by path, the least recently used forgotten first, and the manifest lists that
     were read last. Safe to share between threads."""
@@ -52,6 +56,7 @@ class ManifestCache:
         self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
         self._entries = 0
         self._lists: OrderedDict[str, Sequence[ManifestFile]] = OrderedDict()
+        self._listings: OrderedDict[ListingKey, Listing] = OrderedDict()
         self._lock = threading.Lock()
 
     def manifests(self, io: FileIO, snapshot: Snapshot) -> Sequence[ManifestFile]:
@@ -67,6 +72,21 @@ class ManifestCache:
             while len(self._lists) > MAX_CACHED_LISTS:
                 self._lists.popitem(last=False)
         return found
+
+    def listing(self, key: ListingKey) -> Listing | None:
+        """The listing that was kept under this key last."""
+        with self._lock:
+            return self._listings.get(key)
+
+    def keep(self, key: ListingKey, listing: Listing) -> None:
+        """Keep a listing for the next caller that needs it. Of all that are kept, there are no more entries
+        than are kept otherwise."""
+        with self._lock:
+            self._listings[key] = listing
+            kept = sum(map(_entries_in, self._listings.values()))
+            while len(self._listings) > 1 and kept > self.max_entries:
+                _, forgotten = self._listings.popitem(last=False)
+                kept -= _entries_in(forgotten)
 
     def forget_list(self, snapshot: Snapshot) -> None:
         """Read the manifest list of a snapshot anew the next time."""
@@ -99,6 +119,10 @@ class ManifestCache:
         while self._entries > self.max_entries and len(self._kept) > 1:
             _, forgotten = self._kept.popitem(last=False)
             self._entries -= len(forgotten)
+
+
+def _entries_in(listing: Listing) -> int:
+    return sum(len(entries) for _, entries in listing.manifests)
 
 
 @dataclass(frozen=True)
@@ -171,7 +195,7 @@ class Listing:
                 entry.sequence_number or 0, entry.data_file, _partition(entry.data_file)
             )
 
-    @property
+    @cached_property
     def delete_file_count(self) -> int:
         """Live delete files of any kind."""
         kinds = (DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
@@ -206,11 +230,16 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 
 
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
-    """The live entries of one snapshot."""
-    manifests = listed_manifests(table, snapshot, cache)
-    with translated(f"listing {'.'.join(table.name())}"):
-        entries = cache.read(table.io, manifests, table.metadata.specs())
-    return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+    """The live entries of one snapshot; of the same table the very same value, for as long as it is kept."""
+    key = table.metadata_location, snapshot.snapshot_id
+    found = cache.listing(key)
+    if found is None:
+        manifests = listed_manifests(table, snapshot, cache)
+        with translated(f"listing {'.'.join(table.name())}"):
+            entries = cache.read(table.io, manifests, table.metadata.specs())
+        found = Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+        cache.keep(key, found)
+    return found
 
 
 def listed_entries(manifests: Iterable[ManifestFile]) -> int:

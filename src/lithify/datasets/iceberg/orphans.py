@@ -153,7 +153,7 @@ class _Run:
         self._dataset = dataset
         self._options = options
         self._tell = tell
-        self._store = dataset.store
+        self._store = dataset.table_store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
         now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
         self._now_ms = now_ms
@@ -204,7 +204,7 @@ class _Run:
 
     def _load(self) -> Table:
         """The table as it is now. `Refused` for one whose files are not surely known."""
-        table = whole_table(self._dataset, "orphans of version 2 are removed")
+        table = whole_table(self._dataset)
         if not may_expire(properties_of(table.metadata)):
             raise Refused(
                 f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "

@@ -7,7 +7,7 @@ of one spec never have the same name: a text that reads like no value at all is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -43,12 +43,20 @@ def is_unpartitioned(spec: PartitionSpec) -> bool:
 
 def partition_path(spec: PartitionSpec, partition: Record, schema: Schema) -> str:
     """`day=2025-01-01/device=a`; empty for an unpartitioned spec."""
+    return partition_paths(spec, schema)(partition)
+
+
+def partition_paths(spec: PartitionSpec, schema: Schema) -> Callable[[Record], str]:
+    """Return what names the partitions of a spec, as `partition_path` does, one after the other."""
     if any(schema.find_column_name(field.source_id) is None for field in spec.fields):
-        return repr(partition)  # of a column that is gone: its type is not known
+        return repr  # of a column that is gone: its type is not known
     types = spec.partition_type(schema).fields
-    return "/".join(
-        f"{quote_plus(field.name, safe='')}={_quoted(field, of.field_type, partition[n])}"
+    fields = [
+        (n, quote_plus(field.name, safe=""), field, of.field_type)
         for n, (field, of) in enumerate(zip(spec.fields, types, strict=True))
+    ]
+    return lambda partition: "/".join(
+        f"{name}={_quoted(field, kind, partition[n])}" for n, name, field, kind in fields
     )
 
 

@@ -4,7 +4,8 @@
    active tasks.
 2. The service chooses which tasks start now (`capacity_of`). Black ones wait: once the tasks they share files
    with are committed, the next plan has them with the files that are there then.
-3. A spec is cut at the edges of all chunks its inputs meet. An input that reaches beyond the chunks of
+3. Small tasks of several partitions are one compaction (`planning.timeline.tasks`), with a part for each.
+4. A spec is cut at the edges of all chunks its inputs meet. An input that reaches beyond the chunks of
    its task is rewritten whole, and its rows there become files of those other chunks.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal, Total
-from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, TableState
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, SpecPart, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline.calendar import Calendar, Granularity
@@ -33,6 +34,8 @@ from lithify.planning.timeline.plan import Replanning
 from lithify.planning.timeline.rules import urgency
 
 US_PER_S = 1_000_000
+MAX_BUNDLE_FILES = 20_000
+"""Inputs of a compaction of many small partitions: some megabytes in the ledger."""
 MAX_CUTS = 20_000
 """Edges of one spec. A file that spans more, as one wrong timestamp can bring about, is cut at the edges of
 coarser chunks first."""
@@ -50,6 +53,7 @@ def timeline_policy(policy: TablePolicy) -> TimelinePolicy:
         max_task_bytes=policy.max_task_bytes,
         small_task_bytes=min(policy.max_task_bytes, policy.small_task_bytes),
         max_combine_gap_us=policy.max_combine_gap_seconds * US_PER_S,
+        max_bundle_files=MAX_BUNDLE_FILES,
         skip_clock_us=policy.skip_from_now_seconds * US_PER_S or None,
         skip_newest_us=policy.skip_from_latest_seconds * US_PER_S or None,
     )
@@ -70,9 +74,11 @@ def plan_table(
     revive_deferred: bool = False,
     held: Held = NOTHING_HELD,
     replanning: Replanning | None = None,
+    alone: frozenset[str] = frozenset(),
 ) -> TimelinePlan:
-    """The timeline of a table and what it needs; chunks with a `held` file are left alone. `replanning` is
-    what planned the table before, if anybody did."""
+    """The timeline of a table and what it needs; chunks with a `held` file are left alone, and groups that
+    are `alone` are not done together with others. `replanning` is what planned the table before, if anything
+    did."""
     return (replanning if replanning is not None else Replanning()).plan(
         state.files,
         timeline_policy(state.policy),
@@ -81,6 +87,7 @@ def plan_table(
         active=active_tasks(ledger),
         revive_deferred=revive_deferred,
         held=held,
+        alone=alone,
     )
 
 
@@ -96,16 +103,27 @@ def capacity_of(policy: TablePolicy) -> Capacity:
 def proposals_of(state: TableState, timeline: TimelinePlan, held: Held = NOTHING_HELD) -> Plan:
     """The tasks, and why the rest is left alone."""
     if state.snapshot_id is None:
-        return Plan(notes=("the table has no snapshot yet",))
+        return Plan(notes=(*state.notes, "the table has no snapshot yet"), refusal=state.refusal)
     notes = (*state.notes, *held_notes(timeline, held))
-    return Plan(proposed(timeline.tasks, state), notes, _totals(timeline))
+    return Plan(
+        proposed(timeline.tasks, state),
+        notes,
+        state.refusal,
+        left_alone=left_notes(state),
+        stuck=left_notes(state, only_stuck=True),
+        totals=_totals(timeline),
+    )
+
+
+def left_notes(state: TableState, *, only_stuck: bool = False) -> tuple[str, ...]:
+    """Return the notes about files that cannot be compacted."""
+    return tuple(files.note for files in state.left_alone if files.is_stuck or not only_stuck)
 
 
 def proposed(tasks: Iterable[Task], state: TableState) -> tuple[Proposal, ...]:
     """Tasks of the timeline as proposals."""
-    files = {file.id: file for file in state.files}
     return tuple(
-        Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason, task.after)
+        Proposal(spec_of(task, state), task.priority, task.cost_bytes, task.reason, task.after)
         for task in tasks
     )
 
@@ -113,8 +131,7 @@ def proposed(tasks: Iterable[Task], state: TableState) -> tuple[Proposal, ...]:
 def priority(spec: ChunkSpec, state: TableState) -> float:
     """How urgent a compaction is with those of its inputs that the table has now: by the files that it would
     save, or by the rows that are deleted, whichever is more. By the timeline's measures, over all chunks."""
-    inputs = set(spec.inputs)
-    files = [file for file in state.files if file.id in inputs]
+    files = [state.by_id[path] for path in spec.inputs if path in state.by_id]
     rows, deleted = sum(file.rows for file in files), sum(file.deleted_rows for file in files)
     if any(file.deletes and not file.deleted_rows for file in files):
         deleted_ratio = 0.5
@@ -124,19 +141,29 @@ def priority(spec: ChunkSpec, state: TableState) -> float:
     return max(deleted_ratio, urgency(abs(len(files) - needed)))
 
 
-def spec_of(task: Task, state: TableState, files: Mapping[str, TimelineFile]) -> ChunkSpec:
+def spec_of(task: Task, state: TableState) -> ChunkSpec:
     """A task of the timeline as a compaction of the table."""
+    known = state.specs.get((task.key, task.files))
+    if known is not None and known.chunks == task.chunks:
+        return known
     assert state.snapshot_id is not None
-    inputs = [files[path] for path in task.files]
-    return ChunkSpec(
+    calendar = timeline_policy(state.policy).calendar
+    by_group: dict[str, list[TimelineFile]] = {}
+    for path in task.files:
+        file = state.by_id[path]
+        by_group.setdefault(file.group, []).append(file)
+    spec = ChunkSpec(
         task=task.key,
         snapshot_id=state.snapshot_id,
-        lane=Lane.of_group(task.group),
         chunks=task.chunks,
-        cuts=cuts_of(inputs, timeline_policy(state.policy).calendar),
-        inputs=task.files,
+        parts=tuple(
+            SpecPart(Lane.of_group(group), cuts_of(files, calendar), tuple(file.id for file in files))
+            for group, files in by_group.items()
+        ),
         sort_order_id=state.sort_order_id,
     )
+    state.specs[task.key, task.files] = spec
+    return spec
 
 
 def cuts_of(files: Sequence[TimelineFile], calendar: Calendar) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ DEFAULT_TARGET_BYTES = 512 * MIB
 MAX_SECONDS = 10**11
 """3,170 years: more than between any two times, and still a number of microseconds."""
 MAX_NUMBER = 1 << 60
-_SKIP = "skip-parts"
+_SKIP, _BRANCH = "skip-parts", "branch"
 _ICEBERG_TARGET = "write.target-file-size-bytes"
 
 
@@ -90,6 +90,27 @@ class TablePolicy:
         return _parts(self.skip_parts)
 
 
+_OF_DATA = frozenset(
+    {
+        "granularity",
+        "time_zone",
+        "time_column",
+        "target_file_size_bytes",
+        "min_saved_files",
+        "min_new_percent",
+        "allowed_lateness_seconds",
+        "max_deleted_percent",
+        "skip_from_latest_seconds",
+        "skip_from_now_seconds",
+        "max_task_bytes",
+        "small_task_bytes",
+        "max_combine_gap_seconds",
+        "max_tasks",
+        "max_active_bytes",
+        "max_queued_tasks",
+    }
+)
+"""Of no concern to any part of maintenance but the compaction of data."""
 _TEXTS = ("granularity", "time_zone", "time_column", "skip_parts", "branch")
 _AT_LEAST = {
     "target_file_size_bytes": 1,
@@ -120,18 +141,24 @@ def left_out_of(properties: Mapping[str, str], instead: Mapping[str, str] = _NOT
     return _parts(instead.get(_SKIP, own))
 
 
+def branch_of(properties: Mapping[str, str], instead: Mapping[str, str] = _NOTHING) -> str | None:
+    """Return the branch that is named, whatever else is wrong with a policy."""
+    return instead.get(_BRANCH, properties.get(f"{PREFIX}{_BRANCH}"))
+
+
 def _parts(text: str) -> frozenset[str]:
     return frozenset(filter(None, (part.strip() for part in text.split(","))))
 
 
 def parse_policy(
-    properties: Mapping[str, str], url: str, instead: Mapping[str, str] = _NOTHING
+    properties: Mapping[str, str], url: str, instead: Mapping[str, str] = _NOTHING, *, of_data: bool = True
 ) -> TablePolicy:
-    """The policy in the properties of a table; `instead`, without the prefix, wins over them. `Refused` when
-    one has no meaning."""
+    """Return the policy in the properties of a table; `instead`, without the prefix, wins over them. Without
+    `of_data`, what concerns the compaction of data alone is left at its default and not read. `Refused` when
+    a property is not known, or one that is read has no meaning."""
     properties = {**properties, **{PREFIX + name: text for name, text in instead.items()}}
     values: dict[str, str | int] = {}
-    if _ICEBERG_TARGET in properties:
+    if of_data and _ICEBERG_TARGET in properties:
         values["target_file_size_bytes"] = _number(_ICEBERG_TARGET, properties[_ICEBERG_TARGET], 1, url)
     for key, text in properties.items():
         if not key.startswith(PREFIX):
@@ -139,6 +166,8 @@ def parse_policy(
         name = _NAMES.get(key)
         if name is None:
             raise Refused(f"{url}: the property {key} is not known; known are {', '.join(_NAMES)}")
+        if name in _OF_DATA and not of_data:
+            continue
         values[name] = text if name in _TEXTS else _number(key, text, _AT_LEAST.get(name, 0), url)
     policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
     for name, most in _AT_MOST.items():

@@ -1,13 +1,14 @@
 """What is refused before anything is written, and which files are left alone.
 
-A table is refused as a whole when a commit or a rewrite could not be right for it. Single files that
-cannot be rewritten are left alone, with a note, and the others are compacted.
+Each part of maintenance has preconditions of its own, and one that is not met stops that part alone
+(`refused_parts`). Single files that cannot be rewritten are left alone, with a note, and the others are
+compacted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyiceberg.manifest import DataFile, FileFormat
@@ -18,6 +19,7 @@ from pyiceberg.transforms import IdentityTransform
 from lithify.datasets.iceberg.reach import ALLOWED, EVERYWHERE, REACH
 from lithify.datasets.iceberg.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.writeoptions import check_writing
+from lithify.datasets.maintenance import ORPHANS
 from lithify.errors import CorruptObject, Refused, Unsupported
 
 MAX_FIELD_ID = (1 << 31) - 201
@@ -26,8 +28,8 @@ MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
-def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """The branch to compact; `Refused` when the table as a whole cannot be."""
+def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch to compact; `Refused` when the table's data cannot be."""
     if metadata.format_version == 1:
         raise Unsupported(
             f"{url}: format version 1 has no sequence numbers, without which a late delete could be lost; "
@@ -61,8 +63,8 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
 
 
 def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """The branch whose manifests or delete files are rewritten; `Refused` when those of the table cannot
-    be."""
+    """Return the branch whose manifests or delete files are rewritten; `Refused` when those of the table
+    cannot be."""
     if metadata.format_version not in (1, 2):
         raise Unsupported(
             f"{url}: format version {metadata.format_version} has deletion vectors, and row ids by the place "
@@ -73,6 +75,37 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
     _check_sound(metadata, url)
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
+
+
+def check_deletable(metadata: TableMetadata, url: str) -> None:
+    """`Refused` when it is not known for certain which files the table's snapshots need."""
+    version = metadata.format_version
+    if version not in (1, 2):
+        raise Unsupported(
+            f"{url}: which files a table of format version {version} needs is not known here for certain, so "
+            "nothing of it is expired or removed; versions 1 and 2 are supported"
+        )
+
+
+def refused_parts(
+    metadata: TableMetadata, branch: str | None, url: str, check_compaction: Callable[[], object]
+) -> dict[str, str]:
+    """Return, by part of maintenance, why it cannot be done with the table, as far as its metadata tell.
+    `check_compaction` raises `Refused` when its data cannot be compacted."""
+    checks: dict[str, Callable[[], object]] = {
+        "data": check_compaction,
+        "deletes": lambda: check_rewritable(metadata, branch, url),
+        "manifests": lambda: check_rewritable(metadata, branch, url),
+        "expiry": lambda: check_deletable(metadata, url),
+        ORPHANS: lambda: check_deletable(metadata, url),
+    }
+    refused: dict[str, str] = {}
+    for part, check in checks.items():
+        try:
+            check()
+        except Refused as error:
+            refused[part] = str(error)
+    return refused
 
 
 def _check_sound(metadata: TableMetadata, url: str) -> None:
@@ -108,8 +141,13 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
         )
 
 
+def branches_of(metadata: TableMetadata) -> list[str]:
+    """Return the names of the table's branches."""
+    return [n for n, ref in metadata.refs.items() if ref.snapshot_ref_type == SnapshotRefType.BRANCH]
+
+
 def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
-    branches = [n for n, ref in metadata.refs.items() if ref.snapshot_ref_type == SnapshotRefType.BRANCH]
+    branches = branches_of(metadata)
     if wanted is not None:
         if wanted not in branches and (wanted != MAIN_BRANCH or metadata.refs.get(wanted) is not None):
             raise Refused(f"{url}: there is no branch {wanted!r}; branches are {', '.join(sorted(branches))}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
-from lithify.datasets.iceberg.plan import active_tasks, held_notes, proposed, timeline_policy
+from lithify.datasets.iceberg.plan import active_tasks, held_notes, left_notes, proposed, timeline_policy
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import Action, Bucket, Chunk, ChunkKey, TimelinePlan, Verdict
@@ -47,6 +47,7 @@ def everything(
     now_us: int,
     names: Collection[str] | None = None,
     held: Held = NOTHING_HELD,
+    alone: frozenset[str] = frozenset(),
 ) -> TimelinePlan:
     """The timeline as if nothing had to wait; with `names`, as if these chunks and no others needed it."""
     policy = replace(
@@ -58,7 +59,7 @@ def everything(
     )
     if names is not None:
         policy = replace(policy, rules=(Wanted(frozenset(names), policy.calendar),))
-    return plan(state.files, policy, now_us, active=active_tasks(ledger), held=held)
+    return plan(state.files, policy, now_us, active=active_tasks(ledger), held=held, alone=alone)
 
 
 def request(
@@ -67,10 +68,13 @@ def request(
     now_us: int,
     names: Collection[str] | None = None,
     held: Held = NOTHING_HELD,
+    alone: frozenset[str] = frozenset(),
 ) -> Plan:
     """Everything, or the chunks of these names, without what is `held`. `Refused` for a name that no chunk
     has."""
-    timeline = everything(state, ledger, now_us, names, held)
+    if state.refusal:
+        return Plan(notes=state.notes, refusal=state.refusal)
+    timeline = everything(state, ledger, now_us, names, held, alone)
     calendar = timeline_policy(state.policy).calendar
     wanted = {
         planned.chunk.key
@@ -85,7 +89,12 @@ def request(
     busy -= sum(len(wanted.intersection(task.chunks)) for task in tasks)
     if busy:
         notes.append(f"{busy} chunk(s) are being compacted already")
-    return Plan(proposed(tasks, state), tuple(notes))
+    return Plan(
+        proposed(tasks, state),
+        tuple(notes),
+        left_alone=left_notes(state),
+        stuck=left_notes(state, only_stuck=True),
+    )
 
 
 def _check_names(

@@ -122,7 +122,8 @@ class DeleteRewriter:
         done = RewritingDeletes(dry_run)
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
-            branch = check_rewritable(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
+            policy = self._dataset.policy(table, of_data=False)
+            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
             by_partition = _by_partition(table)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
@@ -227,10 +228,10 @@ class DeleteRewriter:
         new = [added.file for added in work.added]
         summary = deletes_summary(head.parent.summary, gone, new)
         written = (*writer.written, *(file.file_path for file in new))
+        now_ms = self._dataset.dated_ms()
         if uncommitted.is_too_late(self._clock):
             discard(table.io, written)
             return None
-        now_ms = self._clock.now_ms()
         prepared = prepare(
             table, branch, head.parent, writer.snapshot_id, path, summary, now_ms, written, writer.written
         )

@@ -132,7 +132,8 @@ class ManifestRewriter:
         work: _Work | None = None
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
-            branch = check_rewritable(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
+            policy = self._dataset.policy(table, of_data=False)
+            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
             if parent is None:
@@ -280,7 +281,7 @@ class ManifestRewriter:
             **{"changed-partition-count": "0"},
             **_totals(parent),
         )
-        now_ms = self._clock.now_ms()
+        now_ms = self._dataset.dated_ms()
         named = _paths(work.groups)
         return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path], named)
 

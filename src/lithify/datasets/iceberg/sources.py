@@ -1,4 +1,5 @@
-"""What a task has to read: which inputs meet its range, and with what deletes."""
+"""What a task has to read: which inputs meet its range, and with what deletes. Values that several tasks have
+in common are the same objects, so that they travel once with what has several of these tasks."""
 
 from __future__ import annotations
 
@@ -15,36 +16,53 @@ from lithify.datasets.iceberg.task import SourceFile, without_statistics
 from lithify.planning.timeline.model import Interval, TimelineFile
 
 
-def sources_of(
-    listing: Listing,
-    files: Sequence[TimelineFile],
-    part: TimeRange,
-    column: NestedField,
-    positions: Mapping[str, int],
-) -> tuple[SourceFile, ...]:
-    """The inputs that have, or may have, rows of the range; `positions` are theirs among all, by path."""
-    found = []
-    for file in files:
-        entry = listing.data[file.id]
-        may_have_nulls = _may_have_nulls(entry.data_file, column)
-        if _meets(file, part) or (part.with_nulls and may_have_nulls):
-            is_inside = _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
-            deletes = sorted(listing.deletes_of(entry), key=lambda d: d.file_path)
-            slim_deletes = tuple(without_statistics(delete) for delete in deletes)
-            slim_file = without_statistics(entry.data_file)
-            number = entry.sequence_number or 0
-            found.append(SourceFile(positions[file.id], slim_file, slim_deletes, is_inside, number))
-    return tuple(found)
+class Sources:
+    """The inputs of one compaction as tasks read them."""
 
+    def __init__(self, listing: Listing, column: NestedField, positions: Mapping[str, int]) -> None:
+        """`column` tells the time of a row; `positions` are those of all inputs, by path."""
+        self._listing = listing
+        self._column = column
+        self._positions = positions
+        self._files: dict[str, DataFile] = {}
+        self._equality: dict[str, EqualityDelete] = {}
 
-def equality_deletes_of(listing: Listing, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
-    """The equality delete files that apply to any of the sources, which are of one partition: those that
-    apply to the oldest."""
-    if not sources:
-        return ()
-    oldest = min(sources, key=lambda source: source.number)
-    found = listing.equality_deletes.of(listing.data[oldest.file.file_path])
-    return tuple(replace(delete, file=without_statistics(delete.file)) for delete in found)
+    def of(self, files: Sequence[TimelineFile], part: TimeRange) -> tuple[SourceFile, ...]:
+        """Return those of these inputs that have, or may have, rows of the range."""
+        found = []
+        for file in files:
+            entry = self._listing.data[file.id]
+            may_have_nulls = _may_have_nulls(entry.data_file, self._column)
+            if _meets(file, part) or (part.with_nulls and may_have_nulls):
+                is_inside = _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
+                deletes = sorted(self._listing.deletes_of(entry), key=lambda d: d.file_path)
+                slim_deletes = tuple(map(self._without_statistics, deletes))
+                slim_file = self._without_statistics(entry.data_file)
+                number = entry.sequence_number or 0
+                found.append(SourceFile(self._positions[file.id], slim_file, slim_deletes, is_inside, number))
+        return tuple(found)
+
+    def equality_deletes(self, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
+        """Return the equality delete files that apply to any of the sources, which are of one partition:
+        those that apply to the oldest."""
+        if not sources:
+            return ()
+        oldest = min(sources, key=lambda source: source.number)
+        found = self._listing.equality_deletes.of(self._listing.data[oldest.file.file_path])
+        return tuple(map(self._slim, found))
+
+    def _slim(self, delete: EqualityDelete) -> EqualityDelete:
+        known = self._equality.get(delete.path)
+        if known is None or known.number != delete.number:
+            known = replace(delete, file=self._without_statistics(delete.file))
+            self._equality[delete.path] = known
+        return known
+
+    def _without_statistics(self, file: DataFile) -> DataFile:
+        known = self._files.get(file.file_path)
+        if known is None:
+            known = self._files[file.file_path] = without_statistics(file)
+        return known
 
 
 def _meets(file: TimelineFile, part: TimeRange) -> bool:
@@ -66,6 +84,6 @@ def _lies_inside(file: TimelineFile, part: TimeRange) -> bool:
 
 
 def _may_have_nulls(file: DataFile, column: NestedField) -> bool:
-    if column.required:
+    if column.required or not file.record_count:
         return False
     return (file.null_value_counts or {}).get(column.field_id) != 0

@@ -4,18 +4,20 @@
    metrics are off for the column), it is taken from the footer of the file.
 2. Where the table has a name mapping, it may have files that were not written for Iceberg. Their footers
    are read in any case: they say whether a rewrite can be right.
-3. A file in which no row has a time goes to the bucket of such files.
+3. A file in which no row has a time, or that has no rows, goes to the bucket of such files.
 4. Rows that delete files hide by position are counted where such a file is for one data file only. Those that
    equality deletes hide are estimated (`equality_deletes`), if the policy wants to know: each commit of such
    deletes changes the estimate of every older file.
 5. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
-   the planner leaves it alone and still counts it, so that the totals are those of the table.
+   the planner leaves it alone and still counts it, so that the totals are those of the table. So does every
+   file of a table whose data cannot be compacted at all (`draw_refused`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
@@ -27,17 +29,18 @@ from pyiceberg.types import NestedField
 from lithify.datasets.iceberg.equality_deletes import NO_BURDEN, Burden
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
-from lithify.datasets.iceberg.model import Lane, NewFile, TableState
+from lithify.datasets.iceberg.model import Lane, LeftFiles, NewFile, TableState
 from lithify.datasets.iceberg.ownership import parse_name
-from lithify.datasets.iceberg.partitions import Place, partition_path, place_of
+from lithify.datasets.iceberg.partitions import Place, partition_paths, place_of
 from lithify.datasets.iceberg.policy import TablePolicy
-from lithify.datasets.iceberg.refusals import Refusals, count_notes, table_notes
+from lithify.datasets.iceberg.refusals import Refusals, table_notes
 from lithify.datasets.iceberg.replace import data_file_of
 from lithify.datasets.iceberg.timecolumn import bound_us, bounded
 from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
 
 _UNKNOWN_TIMES = "have no bounds of the time column, neither in the manifest nor in the file"
+_MISCOUNTED = "have rows, although the manifest says that they have none; remove them and add them anew"
 _REPEATED = (
     "are listed more than once, so that readers give their rows as often; if that was a mistake, remove the "
     "path and add it once"
@@ -51,11 +54,13 @@ def draw_state(
     time_column: NestedField,
     footers: Footers,
     states: ChunkStates,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> TableState:
-    """The table as the planner sees it."""
+    """The table as the planner sees it. `refused`: parts of maintenance that cannot be done, but data."""
     drawn = _Drawn(table, listing, time_column, policy) if listing is not None else None
     if drawn is not None:
         drawn.read_footers(footers)
+    left = () if drawn is None else drawn.left_alone()
     return TableState(
         uuid=str(table.metadata.table_uuid),
         snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
@@ -64,16 +69,81 @@ def draw_state(
         files=() if drawn is None else (*drawn.files.values(), *drawn.repeated.values()),
         delete_files=listing.delete_file_count if listing is not None else 0,
         policy=policy,
-        notes=(*count_notes(() if drawn is None else drawn.left_alone()), *table_notes(table.metadata)),
+        notes=(*(files.note for files in left), *table_notes(table.metadata)),
+        left_alone=left,
+        refused=refused,
         states=states,
         source=listing,
+    )
+
+
+def draw_files(
+    table: Table,
+    listing: Listing,
+    paths: Iterable[str],
+    policy: TablePolicy,
+    time_column: NestedField,
+    footers: Footers,
+) -> Mapping[str, TimelineFile]:
+    """Draw these data files alone, by path; each of them can be named by its path."""
+    drawn = _Drawn(table, listing, time_column, policy, [listing.data[path] for path in paths])
+    drawn.read_footers(footers)
+    return drawn.files
+
+
+def draw_refused(
+    table: Table,
+    listing: Listing | None,
+    policy: TablePolicy,
+    refused: Mapping[str, str],
+    states: ChunkStates,
+) -> TableState:
+    """Draw a table whose data cannot be compacted: its files are counted, and none has a time."""
+    lanes = _Lanes(table)
+    files: dict[str, TimelineFile] = {}
+    for entry in () if listing is None else listing.entries(DataFileContent.DATA):
+        file = _timeline_file(entry, Bucket.UNKNOWN, lanes.of(entry.data_file), (), NO_BURDEN)
+        known = files.get(file.id)
+        files[file.id] = file if known is None else _together(known, file)
+    return TableState(
+        uuid=str(table.metadata.table_uuid),
+        snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
+        timestamp_ms=listing.snapshot.timestamp_ms if listing is not None else 0,
+        sort_order_id=table.metadata.default_sort_order_id,
+        files=tuple(files.values()),
+        delete_files=listing.delete_file_count if listing is not None else 0,
+        policy=policy,
+        notes=(refused["data"],),
+        refused=refused,
+        states=states,
+        source=listing,
+    )
+
+
+def _together(before: TimelineFile, file: TimelineFile) -> TimelineFile:
+    """Return what a path stands for that is listed once more."""
+    return TimelineFile(
+        id=file.id,
+        times=Bucket.UNKNOWN,
+        size_bytes=before.size_bytes + file.size_bytes,
+        rows=before.rows + file.rows,
+        version=max(before.version, file.version),
+        group=before.group,
     )
 
 
 class _Drawn:
     """The files of a listing, which is gone through once: there may be very many."""
 
-    def __init__(self, table: Table, listing: Listing, column: NestedField, policy: TablePolicy) -> None:
+    def __init__(
+        self,
+        table: Table,
+        listing: Listing,
+        column: NestedField,
+        policy: TablePolicy,
+        chosen: Iterable[ManifestEntry] | None = None,
+    ) -> None:
+        """Of the data files those that are `chosen`, or all."""
         self._table = table
         self._column = column
         self._names = table.metadata.name_mapping()
@@ -83,18 +153,20 @@ class _Drawn:
         """Paths that are listed more than once: each stands for several files."""
         self._reasons: dict[str, str] = {}
         """By path, why a file is left alone."""
+        self._stuck: set[str] = set()
+        """Those of them to which more deletes apply than can be applied."""
         self._asked: dict[str, int] = {}
         """Sizes of the files whose footers have to be read, by path."""
         self._refusals = Refusals(table.metadata, table.io.properties)
         self._estimates_deletes = bool(policy.max_deleted_percent)
         lanes, has_deletes = _Lanes(table), bool(listing.delete_file_count)
-        for entry in listing.entries(DataFileContent.DATA):
+        for entry in listing.entries(DataFileContent.DATA) if chosen is None else chosen:
             file = self._file(entry, listing, lanes, has_deletes=has_deletes)
             if file.id not in self.files and file.id not in self.repeated:
                 self.files[file.id] = file
             else:
                 self._repeat(self.repeated.get(file.id) or self.files.pop(file.id), file)
-        if has_deletes:
+        if has_deletes and chosen is None:
             self._repeat_deletes(listing)
 
     def _file(
@@ -107,7 +179,13 @@ class _Drawn:
         times = Bucket.UNKNOWN if reason is not None else times_of(file, self._column)
         if reason is not None:
             self._reasons[file.file_path] = reason
-        elif times is Bucket.UNKNOWN or (self._names is not None and parse_name(file.file_path) is None):
+            if burden.is_too_much:
+                self._stuck.add(file.file_path)
+        elif (
+            times is Bucket.UNKNOWN
+            or not file.record_count
+            or (self._names is not None and parse_name(file.file_path) is None)
+        ):
             self._asked[file.file_path] = file.file_size_in_bytes
         known = burden if self._estimates_deletes else NO_BURDEN
         return _timeline_file(entry, times, lanes.of(file), deletes, known)
@@ -116,14 +194,7 @@ class _Drawn:
         """What is deleted from which of the files that a path stands for does not matter here."""
         self._reasons.pop(file.id, None)
         self._asked.pop(file.id, None)
-        self.repeated[file.id] = TimelineFile(
-            id=file.id,
-            times=Bucket.UNKNOWN,
-            size_bytes=before.size_bytes + file.size_bytes,
-            rows=before.rows + file.rows,
-            version=max(before.version, file.version),
-            group=before.group,
-        )
+        self.repeated[file.id] = _together(before, file)
 
     def _repeat_deletes(self, listing: Listing) -> None:
         """A path that is that of a delete file too is no data file's alone."""
@@ -142,6 +213,9 @@ class _Drawn:
             file, times = self.files[path], footer.times
             if footer.unfit is not None:
                 self._reasons[path] = footer.unfit
+            elif not file.rows and footer.has_rows:
+                self._reasons[path] = _MISCOUNTED
+                times = Bucket.UNKNOWN
             elif file.times is not Bucket.UNKNOWN:
                 continue
             elif times is Bucket.UNKNOWN:
@@ -149,10 +223,17 @@ class _Drawn:
             known = bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
             self.files[path] = replace(file, times=known)
 
-    def left_alone(self) -> Iterator[str]:
-        """Of each file that is left alone, why."""
-        yield from self._reasons.values()
-        yield from (_REPEATED for _ in self.repeated)
+    def left_alone(self) -> tuple[LeftFiles, ...]:
+        """Which files are left alone, for each reason."""
+        found: dict[tuple[str, bool], list[TimelineFile]] = {}
+        for path, reason in self._reasons.items():
+            found.setdefault((reason, path in self._stuck), []).append(self.files[path])
+        if self.repeated:
+            found[_REPEATED, False] = list(self.repeated.values())
+        return tuple(
+            LeftFiles(why, len(files), sum(f.size_bytes for f in files), sum(f.rows for f in files), is_stuck)
+            for (why, is_stuck), files in sorted(found.items())
+        )
 
 
 def _timeline_file(
@@ -200,7 +281,9 @@ def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedF
 
 
 def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
-    """What the manifest says about a file's times."""
+    """What the manifest says about a file's times. One without rows has none."""
+    if not file.record_count:
+        return Bucket.NULL
     low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
     high = bound_us(column.field_type, (file.upper_bounds or {}).get(column.field_id))
     if low is not None and high is not None and low <= high:
@@ -218,6 +301,8 @@ class _Lanes:
     def __init__(self, table: Table) -> None:
         self._schema: Schema = table.metadata.schema()
         self._specs: Mapping[int, PartitionSpec] = table.metadata.specs()
+        self._names: dict[int, Callable[[Record], str]] = {}
+        """How partitions are named, by spec."""
         self._known: dict[Place, Lane] = {}
         self._last: tuple[int, Record, Lane] | None = None
 
@@ -233,6 +318,11 @@ class _Lanes:
         key = place_of(file)
         lane = self._known.get(key)
         if lane is None:
-            name = partition_path(self._specs[file.spec_id], file.partition, self._schema)
-            lane = self._known[key] = Lane(file.spec_id, name)
+            lane = self._known[key] = Lane(file.spec_id, self._name_of(file))
         return lane
+
+    def _name_of(self, file: DataFile) -> str:
+        name = self._names.get(file.spec_id)
+        if name is None:
+            name = self._names[file.spec_id] = partition_paths(self._specs[file.spec_id], self._schema)
+        return name(file.partition)

@@ -1,4 +1,4 @@
-"""The work of one Spark task: rewrite the rows of one range of time.
+"""The work of one Spark task: rewrite the rows of one range of time, or of several small partitions.
 
 These are the small picklable values that travel between driver and task. Rows are read and written by
 the task itself, through PyIceberg's file access.
@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.equality_deletes import EqualityDelete
-from lithify.datasets.iceberg.model import NewFile, TimeRange
+from lithify.datasets.iceberg.model import Output, TimeRange
 from lithify.datasets.iceberg.table_properties import writing_properties
 
 MIB = 1024 * 1024
@@ -39,7 +39,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Everything one task needs."""
+    """Everything that rewriting one range takes."""
 
     metadata: TableMetadata
     """Of the planned snapshot, without its history."""
@@ -53,7 +53,7 @@ class RewriteTask:
     """0 sorts by time."""
     target_bytes: int
     """Outputs are about even in size and not larger than this."""
-    name_prefix: str
+    name_prefix: str = ""
     """Of the names of outputs; each attempt adds something of its own."""
     equality_deletes: tuple[EqualityDelete, ...] = ()
     """All that apply to any source, of the planned snapshot."""
@@ -61,20 +61,32 @@ class RewriteTask:
     """Field ids of texts that are carried as dictionaries."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     """Rows held in memory before they are put on the local disk, in Arrow's format."""
-    done: tuple[NewFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteBatch:
+    """What one task does, one rewrite after the other."""
+
+    tasks: tuple[RewriteTask, ...]
+    is_whole: bool = True
+    """Whether the compaction has nothing beside it that goes on when this cannot be done."""
+    done: tuple[Output, ...] = ()
     """Outputs that an earlier attempt finished and recorded; then there is nothing left to do."""
     reporting: Reporting | None = None
-    """Where to say how many bytes have moved, in the store of `store_url`; nowhere by default."""
+    """Where to say how many bytes have moved, in the store of `state_url`; nowhere by default."""
     store_url: str = ""
     store_options: Mapping[str, str] = field(default_factory=dict)
+    state_url: str = ""
+    """Empty: that of `store_url`."""
+    state_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """What one task did. Only this travels back to the driver."""
 
-    outputs: tuple[NewFile, ...]
-    """In order of time."""
+    outputs: tuple[Output, ...]
+    """In order of time, those of one part after the other."""
     rows: int
     bytes_read: int
     """Estimate: of each source, its size by the share of its rows that belongs to the range."""
@@ -82,6 +94,17 @@ class TaskResult:
     spilled_bytes: int
     cpu_s: float
     peak_memory_bytes: int
+
+    def __add__(self, other: TaskResult) -> TaskResult:
+        return TaskResult(
+            self.outputs + other.outputs,
+            self.rows + other.rows,
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+            self.spilled_bytes + other.spilled_bytes,
+            self.cpu_s + other.cpu_s,
+            max(self.peak_memory_bytes, other.peak_memory_bytes),
+        )
 
 
 def slim(metadata: TableMetadata, configured: Mapping[str, Any]) -> TableMetadata:

@@ -11,20 +11,22 @@ def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLe
     to look at, which does what is left of it."""
     if compaction.state is State.SCHEDULED:
         return None
+    if state.refusal:
+        return state.refusal
     spec = compaction.spec
     if not spec.inputs:
         return "it has no inputs"
     if len(set(spec.inputs)) != len(spec.inputs):
         return "an input is named twice"
-    live = {file.id: file for file in state.files}
-    for path in spec.inputs:
-        file = live.get(path)
-        if file is None:
-            return f"{path} is no file of the table any more"
-        if file.group != spec.lane.group:
-            return f"{path} is of another partition than the others"
-    if list(spec.cuts) != sorted(set(spec.cuts)):
-        return "its cuts do not ascend"
+    for part in spec.parts:
+        for path in part.inputs:
+            file = state.by_id.get(path)
+            if file is None:
+                return f"{path} is no file of the table any more"
+            if file.group != part.lane.group:
+                return f"{path} is of another partition than the others"
+        if list(part.cuts) != sorted(set(part.cuts)):
+            return "its cuts do not ascend"
     inputs = set(spec.inputs)
     for other in ledger.active():
         goes_first = other.state is not State.SUBMITTED or other.id < compaction.id

@@ -40,6 +40,34 @@ def spec_json(spec: ChunkSpec) -> dict[str, Any]:
     return {"kind": "chunks", "task": spec.task, "snapshot_id": spec.snapshot_id, "inputs": list(spec.inputs)}
 
 
+def show_refused(state: TableState) -> tuple[Line, ...]:
+    """Say which parts of maintenance cannot be done with the table, and why; one reason once."""
+    parts: dict[str, list[str]] = {}
+    for part, why in state.refused.items():
+        parts.setdefault(why, []).append(part)
+    return tuple(Line(why, f"{', '.join(names).capitalize()}:", is_bad=True) for why, names in parts.items())
+
+
+def left_json(state: TableState) -> list[Facts]:
+    """Which data files cannot be compacted and why, as JSON values."""
+    return [
+        {
+            "files": left.files,
+            "bytes": left.size_bytes,
+            "rows": left.rows,
+            "why": left.why,
+            "is_stuck": left.is_stuck,
+        }
+        for left in state.left_alone
+    ]
+
+
+def _nothing(plan: Plan) -> str:
+    if plan.left_alone:
+        return "Nothing that can be compacted now, beside what is left alone:"
+    return "Nothing to compact now."
+
+
 def show_plan(
     url: str,
     state: TableState,
@@ -62,11 +90,15 @@ def show_plan(
         **timeline_json(timeline.plan, timeline.calendar, timeline.words),
         "starts": [proposal.spec.task for proposal in plan.proposals],
         "notes": list(plan.notes),
+        "refused": dict(state.refused),
+        "left_alone": left_json(state),
         "history": facts,
         "orphans": orphans_json(orphans),
     }
-    nothing = () if plan.proposals else (Line("Nothing to compact now."),)
-    return Shown(document, (timeline, *nothing, notes(plan.notes), *blocks, *_show_orphans(orphans, now_ms)))
+    nothing = () if plan.proposals or state.refusal else (Line(_nothing(plan)),)
+    said = notes([note for note in plan.notes if note != state.refusal])
+    refused = show_refused(state)
+    return Shown(document, (timeline, *nothing, *refused, said, *blocks, *_show_orphans(orphans, now_ms)))
 
 
 def _show_orphans(run: OrphanRun | None, now_ms: int) -> tuple[Block, ...]:
@@ -102,6 +134,7 @@ def show_run(run: Run) -> Shown:
         "peak_task_memory_bytes": totals.peak_task_memory_bytes,
         "seconds": run.seconds,
         "notes": list(result.plan.notes),
+        "left_alone": [] if result.after is None else left_json(result.after),
     }
     ended = (*result.dropped, *result.refused, *result.failures)
     blocks = (
@@ -187,6 +220,7 @@ def show_status(found: Status) -> Shown:
             f"{facts['delete_files']:,} delete files"
         ),
     ]
+    blocks += show_refused(found.snapshot)
     if kept is not None:
         blocks += show_history(kept, found.at_ms)
     if totals:
@@ -197,6 +231,8 @@ def show_status(found: Status) -> Shown:
         blocks.append(Table("Totals", columns("", ">chunks", ">files", ">bytes", ">rows"), rows))
     document = {
         "table": facts,
+        "refused": dict(found.snapshot.refused),
+        "left_alone": left_json(found.snapshot),
         "history": None if kept is None else history_json(kept),
         "totals": {name: _total_json(total) for name, total in totals.items()},
     }

@@ -152,6 +152,11 @@ class LogDataset(LogSteps):
     def newest_ms(self, snapshot: LogSnapshot) -> int:
         return self._now_ms()
 
+    def new_id_ms(self, snapshot: LogSnapshot, now_ms: int) -> int:
+        """A round goes by the time in its ids: tombstones whose delete horizon has come are removed, and
+        others get one. So it is the store's."""
+        return self.dated_ms()
+
     def sources(self, spec: LogSpec) -> frozenset[str]:
         return frozenset({spec.partition})
 

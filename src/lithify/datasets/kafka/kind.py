@@ -23,6 +23,7 @@ from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.steps import OWN_FOLDER
 from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
@@ -31,7 +32,9 @@ from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids, RandomIds
+from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.proof import proved
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown
 
@@ -51,7 +54,10 @@ class LogKind:
         settings = config.of(KafkaSettings)
         name = None if settings.copy_to is None else checked_topic(settings.copy_to)
         source, output = open_places(url, settings.output, config, waiting, name)
-        places = (wrap(source.store), source.root), (wrap(output.store), output.root)
+        store = proved(wrap(output.store), join(output.root, OWN_FOLDER), ids)
+        # Nothing is written where a log lies, unless what is made of it goes to the same store.
+        read = store if source.store is output.store else wrap(source.store)
+        places = (read, source.root), (store, output.root)
         if name is not None:
             return TopicCopy(url, *places, clock, ids, settings, source.options, output.options)
         if settings.live:
@@ -176,4 +182,5 @@ def _member(
     if settings.member is None:
         raise Refused(f"{url}: belongs to a group, where it needs a name; set kafka.member")
     folder = open_folder(settings.group, config, waiting)
-    return LogMember(GroupFiles(folder.store, folder.root, clock, ids), checked_name(settings.member))
+    store = proved(folder.store, folder.root, ids)
+    return LogMember(GroupFiles(store, folder.root, clock, ids), checked_name(settings.member))

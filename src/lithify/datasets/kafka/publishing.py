@@ -48,6 +48,7 @@ from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound, Preco
 from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.times import store_now_ms
 from lithify.store.together import all_of
 
 WRITES_BETWEEN_LOOKS = 64
@@ -61,7 +62,7 @@ class Standstill:
 
     activity: str
     seen_ms: int
-    """When it was seen; wall-clock milliseconds."""
+    """Not after this it was seen, by the clock of Lithify's store."""
     quiet_ms: int
     """0: it may move."""
 
@@ -212,7 +213,8 @@ class _Publication:
         activity = self._look()
         if not known.quiet_ms:
             return
-        if activity == known.activity and self._clock.now_ms() - known.seen_ms >= known.quiet_ms:
+        now_key = join(self._task.work.target.rpartition("/")[0], "now")
+        if activity == known.activity and store_now_ms(self._own, now_key) - known.seen_ms >= known.quiet_ms:
             return
         self._clock.sleep_s(known.quiet_ms / 1000)
         if self._look() != activity:

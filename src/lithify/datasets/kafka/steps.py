@@ -53,6 +53,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
 
 OWN_FOLDER = "_lithify"
+NEVER_MS = (1 << 63) - 1
 
 
 class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
@@ -222,15 +223,17 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     ) -> list[RangeWork[int]]:
         found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
         staged = self._staged(found.done[-1])
-        names = sorted(meta.key for meta in self.store.list(staged))
+        listed = list(self.store.list(staged))
+        # It was merged after the index was published, and with it what the broker had written last.
+        seen_ms = min((meta.last_modified_ms for meta in listed), default=NEVER_MS)
         task = PublishTask(
             self._work(compaction, 0, self._report_key(compaction.id)),
             self._root,
             folder.folder,
             found.topic_id,
-            Standstill(found.activity, ulid_ms(found.done[0]), terms.quiet_ms),
+            Standstill(found.activity, seen_ms, terms.quiet_ms),
             staged,
-            tuple(key for key in names if key.endswith(MANIFEST_SUFFIX)),
+            tuple(sorted(meta.key for meta in listed if meta.key.endswith(MANIFEST_SUFFIX))),
         )
         return [RangeWork(0, publish_merged, task, max(1, folder.size_bytes))]
 

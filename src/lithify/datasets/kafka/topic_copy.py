@@ -175,13 +175,17 @@ class TopicCopy(CutTopic):
         ]
         for reason in filter(None, reasons):
             raise Refused(f"{self.url}: {reason}")
-        cuts = {name: self._cut(folder, state.copied.get(name)) for name, folder in partitions.items()}
+        # How old an object is, the store's clock says; a plan for which nothing was written yet does not ask.
+        now_ms = self.dated_ms() if state.source else self._now_ms()
+        cuts = {
+            name: self._cut(folder, state.copied.get(name), now_ms) for name, folder in partitions.items()
+        }
         offsets = listed_offsets(self._source, self._root, self._name)
         return CopySnapshot(partitions, state, None, cuts, topic, self._name, offsets, found.of_source)
 
-    def _cut(self, folder: PartitionFolder, copied: Copied | None) -> Cut:
+    def _cut(self, folder: PartitionFolder, copied: Copied | None, now_ms: int) -> Cut:
         """What a round is about that begins now."""
-        young_ms = self._now_ms() - self._quiet_ms if self._quiet_ms else NO_BOUND
+        young_ms = now_ms - self._quiet_ms if self._quiet_ms else NO_BOUND
         old = [one.modified_ms for one in folder.segments if one.modified_ms <= young_ms]
         until_ms = max(old, default=0)
         return Cut(until_ms if copied is None else max(until_ms, copied.until_ms), folder.bound + 1)

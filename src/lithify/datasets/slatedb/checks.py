@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
-from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.compaction.finding import Finding, advice, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -55,7 +55,10 @@ def check_database(
         yield problem(
             "state files",
             f"the state files cannot be read: {error}",
-            "check credentials, endpoint and region, and that this user may list and read the folder",
+            advice(
+                error,
+                "check credentials, endpoint and region, and that this user may list and read the folder",
+            ),
         )
         return
     yield ok("state files", f"the manifest (epoch {manifest.compactor_epoch}) and the ledger are sound")
@@ -91,7 +94,7 @@ def _check_objects(dataset: SlateDataset, manifest: Manifest) -> Iterator[Findin
         yield problem(
             "objects",
             f"the database's folders cannot be listed: {error}",
-            "allow this user to list them (S3: s3:ListBucket)",
+            advice(error, "allow this user to list them (S3: s3:ListBucket)"),
         )
         return
     missing = sorted(named - there)
@@ -136,5 +139,9 @@ def _check_versions(dataset: SlateDataset) -> Finding:
     try:
         counts = {"manifests": len(dataset.manifest_ids()), "compactions files": len(dataset.ledger_ids())}
     except StoreError as error:
-        return warning("versions", f"old versions cannot be listed: {error}", "allow this user to list them")
-    return check_versions(counts, "SlateDB's garbage collector or Lithify's coordinator")
+        return warning(
+            "versions",
+            f"old versions cannot be listed: {error}",
+            advice(error, "allow this user to list them"),
+        )
+    return check_versions(counts, dataset.url, "SlateDB's garbage collector or Lithify's coordinator")

@@ -4,7 +4,8 @@
 2. Validate every compaction against it; refused ones are left out. Nothing is refused before the latest
    manifest has been read.
 3. Publish the transformed manifest as the next version, with a checkpoint that pins the version it replaces:
-   that one lists the inputs, so readers and iterators keep those they are using until it expires.
+   that one lists the inputs, so readers and iterators keep those they are using until it expires. It expires
+   by the clock that is ahead, of this machine's and the store's, because collectors go by another one.
 4. If the publication took more than half of the checkpoint's life, because the store was away, lengthen it.
 
 On a conflict, all starts again from the latest manifest: what is pinned is always the version that is
@@ -20,10 +21,9 @@ readers or garbage collectors published meanwhile stays.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from lithify.clock import Clock
 from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction
@@ -46,10 +46,17 @@ class Commit:
     """One commit by the coordinator of `epoch`."""
 
     def __init__(
-        self, files: DatabaseFiles, clock: Clock, ids: Ids, epoch: int, checkpoint_lifetime_s: int
+        self,
+        files: DatabaseFiles,
+        latest_ms: Callable[[], int],
+        ids: Ids,
+        epoch: int,
+        checkpoint_lifetime_s: int,
     ) -> None:
+        """`latest_ms` tells the time by this machine's clock or the store's, whichever is ahead: with a clock
+        that is behind, a checkpoint would have ended before it is published."""
         self._files = files
-        self._clock = clock
+        self._latest_ms = latest_ms
         self._ids = ids
         self._epoch = epoch
         self._lifetime_s = checkpoint_lifetime_s
@@ -105,11 +112,11 @@ class Commit:
 
     def _is_fresh(self, pin: Checkpoint) -> bool:
         """Whether it has at least half of its life before it."""
-        age_s = self._clock.now_ms() // 1000 - pin.create_time_s
+        age_s = self._latest_ms() // 1000 - pin.create_time_s
         return 2 * age_s <= self._lifetime_s
 
     def _new_checkpoint(self, manifest_id: int, old: Checkpoint | None = None) -> Checkpoint:
-        now_s = self._clock.now_ms() // 1000
+        now_s = self._latest_ms() // 1000
         expires_s = min(now_s + self._lifetime_s, MAX_CHECKPOINT_TIME_S)
         return Checkpoint(self._ids.uuid() if old is None else old.id, manifest_id, expires_s, now_s)
 

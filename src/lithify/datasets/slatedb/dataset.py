@@ -56,7 +56,7 @@ from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
-from lithify.store.times import StoreTime
+from lithify.store.times import StoreTime, store_now_ms
 from lithify.store.together import both
 from lithify.store.versions import Counts
 
@@ -98,7 +98,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
             store, self.paths, self.url, clock, ids, rng if rng is not None else random.Random()
         )
         self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
-        self._lease = ObjectLease(store, self.paths.own_folder)
+        self._lease = ObjectLease(store, self.paths.own_folder, clock)
         self._store_time = StoreTime(store, self.paths.time_key, clock)
         self._glanced_s = -inf
         self._tries = Tries()
@@ -171,7 +171,15 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     ) -> Mapping[Ulid, str | None]:
         """Publish the outputs of all `compactions` that are still valid, each whole or not at all."""
         lifetime_s = self.options.checkpoint_lifetime_s
-        return Commit(self._files, self._clock, self._ids, epoch, lifetime_s).publish(compactions)
+        return Commit(self._files, self._latest_ms, self._ids, epoch, lifetime_s).publish(compactions)
+
+    def _latest_ms(self) -> int:
+        """The time by this machine's clock or the store's, whichever is ahead."""
+        times = self._lease.times
+        if not times.is_known:  # nobody leads here, or an answer was lost
+            sent = times.sent()
+            times.saw(store_now_ms(self.store, self.paths.time_key), sent)
+        return times.latest_ms()
 
     # Leadership
 

@@ -54,6 +54,7 @@ from lithify.datasets.slatedb.kernel.python_rows import (
 from lithify.datasets.slatedb.kernel.spans import Bounds, bounds_of
 from lithify.datasets.slatedb.kernel.windows import Reader
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
+from lithify.datasets.slatedb.policies import check_policies, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.task import (
     SMALL_BYTES,
     MergeTask,
@@ -137,6 +138,9 @@ class _Merge:
             sizes = {part.key: part.stated_bytes for part in parts}
             sent = {part.key: part.content for part in parts if part.content is not None}
             is_remote, store = False, PreloadedStore(store, sizes, sent)
+        filtered = newest_filtered(task.sources) if _is_small(parts) else None
+        if filtered is not None and filtered in parts:  # else it was looked at before ranges were cut
+            check_policies(filtered, read_stored_filter(store, filtered))
         options = task.options
         if options.block_size is None:
             options = replace(options, block_size=read_block_size(store, parts))

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lithify.datasets.slatedb.sst import BytesLike
+from lithify.errors import CorruptObject
 from lithify.kernel.cache import entry
 
 BLOOM_NAME = "_bf"
@@ -46,6 +48,25 @@ def encode_filters(filters: Sequence[NamedFilter]) -> bytes:
         name = named.name.encode()
         parts += [_U16.pack(len(name)), name, _U64.pack(len(named.data)), named.data]
     return b"".join(parts)
+
+
+def decode_names(raw: BytesLike, where: str) -> list[str]:
+    """The names in a raw composite filter block; `CorruptObject` for what is none."""
+    try:
+        (count,) = _U16.unpack_from(raw, 0)
+        position, names = _U16.size, []
+        for _ in range(count):
+            (length,) = _U16.unpack_from(raw, position)
+            position += _U16.size
+            name = bytes(raw[position : position + length])
+            (size,) = _U64.unpack_from(raw, position + length)
+            position += length + _U64.size + size
+            names.append(name.decode())
+        if position != len(raw):
+            raise ValueError(f"{len(raw)} bytes, of which the filters take {position}")
+    except (struct.error, ValueError) as error:
+        raise CorruptObject(where, f"is no block of filters: {error}") from error
+    return names
 
 
 def build_bloom(hashes: NDArray[np.uint64], bits_per_key: int) -> bytes:

@@ -33,6 +33,7 @@ from lithify.events import Observer
 from lithify.ids import Ids, RandomIds, Ulid, parse_ulid
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.store.objects import ObjectStore
+from lithify.store.proof import proved
 from lithify.store.urls import open_store, with_wait
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown
@@ -54,7 +55,7 @@ class SlateKind:
         given = config.store_options_of(url)
         store, root = open_store(url, given, waiting)
         return SlateDataset(
-            wrap(store),
+            proved(wrap(store), DatabasePaths(root).own_folder, ids),
             root,
             clock,
             ids,
@@ -176,6 +177,7 @@ class SlateKind:
         dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
         store, root = open_store(url, config.store_options_of(url), command_waiting(url, config))
         paths = DatabasePaths(root)
+        store = proved(store, paths.own_folder, ids)
         report = garbage.collect_each(store, paths, clock, dues, dry_run=dry_run, ids=ids)
         return view.show_garbage(url, report)
 

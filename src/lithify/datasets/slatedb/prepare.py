@@ -1,6 +1,8 @@
 """Making a claimed compaction ready to run: one task for each of its ranges.
 
-1. Find the views of its sources in the manifest, newest source first, and the objects behind them.
+1. Find the views of its sources in the manifest, newest source first, and the objects behind them. Refuse
+   sources with filters of a policy that outputs would not have: clients skip filters whose names they do not
+   know, and would read without any.
 2. Cut the key space into ranges (`split`), or take up the ranges that an earlier worker recorded.
 3. Give each range those SSTs of each source that can show a key of it, in their order (`narrowed`). A
    source that has none is left out: a task reads nothing of it. So the request for one range stays small,
@@ -24,9 +26,17 @@ from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.kernel.spans import bounds_of, sent_blocks
 from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
+from lithify.datasets.slatedb.model import (
+    KeyRange,
+    Manifest,
+    Sst,
+    TieredSpec,
+    Tree,
+    tree_label,
+)
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.policies import check_policies, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.sources import Locator, source_views
 from lithify.datasets.slatedb.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
 from lithify.datasets.slatedb.validate import older_l0_left
@@ -78,6 +88,7 @@ class Preparation:
         if not sources:
             return Job(())
         cut, outputs = self._cut(compaction, sources, slots)
+        self._check_policies(sources)
         ranges = cut.ranges
         progress = compaction.progress
         horizon = (
@@ -156,6 +167,13 @@ class Preparation:
             options = replace(options, block_size=found)
         ranges = tuple(done.range for done in recorded)
         return split.Cut(options, ranges), [done.outputs for done in recorded]
+
+    def _check_policies(self, sources: Sources) -> None:
+        """`Refused` where clients would use none of the filters that outputs get. A task that reads all at
+        once sees that by itself."""
+        part = newest_filtered(sources)
+        if part is not None and not split.is_small(split.shown_parts(sources), self._sst_options(sources)):
+            check_policies(part, self._foreseen.take(read_stored_filter, self._store, part))
 
     def _sst_options(self, sources: Sources) -> SstOptions:
         compression = self._options.compression

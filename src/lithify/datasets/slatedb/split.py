@@ -35,6 +35,7 @@ from lithify.datasets.slatedb.block_size import block_size_of, largest_of, read_
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.kernel.spans import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
+from lithify.datasets.slatedb.policies import newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.task import SENT_BYTES, SMALL_BYTES, SourceSst, SstOptions
 from lithify.errors import LithifyError
 from lithify.store import together
@@ -174,6 +175,8 @@ class Foreseen:
             reads = [(read_index, part) for part in parts]
             if largest is not None:
                 reads.insert(0, (read_stored_stats, largest))
+            if (filtered := newest_filtered(sources)) is not None:
+                reads.insert(0, (read_stored_filter, filtered))
         self._begun = {
             (read, part.key): together.beside.start(partial(read, store, part))
             for read, part in reads[:INDEX_READERS]

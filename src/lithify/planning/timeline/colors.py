@@ -2,8 +2,8 @@
 
 Two tasks that share a file must not run together: the first one rewrites the file whole, and the
 second would read what is no longer there. Tasks come in order of time and do not interleave, and a file
-covers one stretch of time. So a file that two tasks share is an input of all tasks between them too,
-and it is enough to wait for the nearest ones that share.
+covers one stretch of time. So a file that two tasks share is an input of all tasks between them too, and it
+is enough to wait for the nearest ones that share. Tasks of several groups share no file with any other.
 
 With one dependency (the plain form):
 1. A task that shares no file with the one before is red.

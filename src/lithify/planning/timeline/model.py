@@ -188,6 +188,9 @@ class TimelinePolicy:
     """A task that reads less may be combined with another such one before it."""
     max_combine_gap_us: int = 0
     """Combined tasks are at most this far apart."""
+    max_bundle_files: int = 0
+    """Small tasks of several groups that share no file with others are done together, with about so many
+    files; 0: each is done by itself."""
     several_dependencies: bool = True
     """`False`: every task that shares a file with the one before waits for it. `True`: only every
     other one waits, for both its neighbours."""
@@ -203,6 +206,8 @@ class TimelinePolicy:
 
     def __post_init__(self) -> None:
         positive = ("max_file_bytes", "min_saved_files", "max_task_bytes", "small_task_bytes")
+        if self.max_bundle_files < 0:
+            raise Refused(f"max_bundle_files is {self.max_bundle_files}; it must not be negative")
         for name in (*positive, "max_chunks_per_file"):
             if getattr(self, name) < 1:
                 raise Refused(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -271,14 +276,16 @@ class Color(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Rewrite all files of these chunks, cut at the chunk edges. A file that reaches into a chunk
-    of another task is rewritten whole: its rows there become new files of that chunk."""
+    """Rewrite all files of these chunks, cut at the chunk edges, those of each group by themselves. A file
+    that reaches into a chunk of another task is rewritten whole: its rows there become new files of that
+    chunk."""
 
     key: str
-    """Deterministic: the group and the first chunk."""
+    """Deterministic: the group and the first chunk, and of how many more groups there are chunks."""
     group: str
+    """Of the first chunk; a bundle has chunks of others as well."""
     chunks: tuple[ChunkKey, ...]
-    """Ascending."""
+    """Ascending within each group."""
     files: tuple[str, ...]
     """Ids of the inputs, as of this plan. A black task has to `resolve` them again."""
     cost_bytes: int

@@ -89,6 +89,7 @@ class Replanning:
         active: Sequence[ActiveTask] = (),
         revive_deferred: bool = False,
         held: Mapping[str, str] = MappingProxyType({}),
+        alone: frozenset[str] = frozenset(),
     ) -> TimelinePlan:
         """See `plan`. Files are the same when they are the same object, which nobody may change."""
         known = (states if states is not None else ChunkStates()).under(policy).records
@@ -101,9 +102,9 @@ class Replanning:
             layout = self._layout
             hold = replace(_Hold.of(layout, policy, now_us), files=held)
             judged = [_judge(chunk, known, busy, hold, rules, revive_deferred) for chunk in layout.chunks]
-            made_of = judged, tuple(active)
+            made_of = judged, tuple(active), alone
             if self._made_of != made_of:
-                self._plan, self._made_of = _planned(layout, judged, active, busy, policy), made_of
+                self._plan, self._made_of = _planned(layout, judged, active, busy, policy, alone), made_of
             return self._plan
 
 
@@ -116,6 +117,7 @@ def plan(
     active: Sequence[ActiveTask] = (),
     revive_deferred: bool = False,
     held: Mapping[str, str] = MappingProxyType({}),
+    alone: frozenset[str] = frozenset(),
 ) -> TimelinePlan:
     """What to compact now.
 
@@ -123,10 +125,18 @@ def plan(
 
     Chunks whose record in `states` still holds are not analysed; deferred ones among them are left
     alone unless `revive_deferred` (the queue is empty). Chunks of an active task get no second one,
-    and tasks that share a file with an active task wait for it.
+    and tasks that share a file with an active task wait for it. Chunks of groups that are `alone` are not
+    done together with those of others.
     """
     return Replanning().plan(
-        files, policy, now_us, states=states, active=active, revive_deferred=revive_deferred, held=held
+        files,
+        policy,
+        now_us,
+        states=states,
+        active=active,
+        revive_deferred=revive_deferred,
+        held=held,
+        alone=alone,
     )
 
 
@@ -136,9 +146,10 @@ def _planned(
     active: Sequence[ActiveTask],
     busy: dict[ChunkKey, str],
     policy: TimelinePolicy,
+    alone: frozenset[str],
 ) -> TimelinePlan:
     tasks = paint(
-        [_task(run, policy) for run in form(map(_part, judged), policy)],
+        [_task(run, policy) for run in form(map(_part, judged), policy, alone)],
         active,
         several=policy.several_dependencies,
     )
@@ -241,12 +252,16 @@ def _task(run: Run, policy: TimelinePolicy) -> Task:
     files = inputs((part.chunk for part in run), policy)
     cost_bytes = sum(file.size_bytes for file in files)
     first, urgent = run[0].chunk.key, max(run, key=lambda part: part.priority)
+    groups = len({part.chunk.key.group for part in run})
+    others = f" and {groups - 1} more" if groups > 1 else ""
     reason = urgent.reason
     if len(run) > 1:
         where = _name(urgent.chunk.key, policy)
-        reason = f"{len(run)} chunks with {len(files)} files; {where}: {reason}"
+        of = f" of {groups} partitions" if groups > 1 else ""
+        where = f"{urgent.chunk.key.group}@{where}" if groups > 1 else where
+        reason = f"{len(run)} chunks{of} with {len(files)} files; {where}: {reason}"
     return Task(
-        key=f"{first.group}@{_name(first, policy)}",
+        key=f"{first.group}@{_name(first, policy)}{others}",
         group=first.group,
         chunks=tuple(part.chunk.key for part in run),
         files=tuple(file.id for file in files),

@@ -48,12 +48,18 @@ class DeletedRows:
 
 @dataclass(frozen=True, slots=True)
 class NoRows:
-    """A chunk whose rows are all deleted is empty."""
+    """Files without rows are dropped, which costs no more than a commit. A chunk of deleted rows alone is
+    empty."""
 
     def __call__(self, chunk: Chunk) -> Verdict | None:
+        if chunk.key.bucket is Bucket.NULL or not chunk.rows:
+            without = sum(not file.rows for file in chunk.files)
+            if without:
+                noun = "file" if without == 1 else "files"
+                return Verdict(Action.COMPACT, f"{without} {noun} without rows", urgency(without))
         if chunk.rows > chunk.deleted_rows:
             return None
-        return Verdict(Action.EMPTY, "no rows" if not chunk.rows else "all rows are deleted")
+        return Verdict(Action.EMPTY, "all rows are deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,9 @@ def rules_of(policy: TimelinePolicy) -> tuple[Rule, ...]:
 def judge(chunk: Chunk, rules: tuple[Rule, ...]) -> Verdict:
     """The verdict on a chunk. The buckets without times are not a matter of rules, but for `NULL`."""
     if chunk.key.bucket is Bucket.UNKNOWN:
-        return Verdict(Action.NO_OPINION, f"the times of {len(chunk.files)} files are not known")
+        return Verdict(
+            Action.NO_OPINION, f"{len(chunk.files)} files are left alone, or their times are not known"
+        )
     if chunk.key.bucket is Bucket.WIDE:
         return Verdict(
             Action.COMPACT, f"{len(chunk.files)} files reach over too many chunks (max_chunks_per_file)", 0.5

@@ -9,6 +9,9 @@
 3. *Split*: a candidate above the limit is cut at chunk edges into pieces within it. A single chunk
    above the limit stays whole and is *oversize*.
 4. Pieces in which no chunk must be compacted are dropped: what their neighbours do decides about them.
+5. *Bundle*: where small pieces of several groups are left that share no file with any other piece, they
+   are put together, the most urgent first, as long as the bundle itself is small. So a table of thousands of
+   small partitions is a few tasks and not thousands.
 
 A run's cost counts each file once. Files are only ever shared by neighbours, so when a chunk is added
 to a run that ends just before it, the cost grows by the files that begin in it.
@@ -24,7 +27,7 @@ compacted; no task has one that must not be rewritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lithify.planning.timeline.model import Bucket, Chunk, Interval, TimelineFile, TimelinePolicy
@@ -85,10 +88,44 @@ def split(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
     return [piece for run in runs for piece in _pieces(run, policy.max_task_bytes)]
 
 
-def form(parts: Iterable[Part | None], policy: TimelinePolicy) -> list[Run]:
-    """All steps."""
+def form(
+    parts: Iterable[Part | None], policy: TimelinePolicy, alone: Collection[str] = frozenset()
+) -> list[Run]:
+    """All steps. Groups that are `alone` are in no bundle."""
     pieces = split(combine(candidates(parts), policy), policy)
-    return [piece for piece in pieces if any(part.must for part in piece)]
+    return bundle([piece for piece in pieces if any(part.must for part in piece)], policy, alone)
+
+
+def bundle(runs: Sequence[Run], policy: TimelinePolicy, alone: Collection[str] = frozenset()) -> list[Run]:
+    """Step 5. Runs that stay as they are come first, in their order."""
+    may = (run for run in runs if policy.max_bundle_files and run[0].chunk.key.group not in alone)
+    small = [run for run in may if _is_apart(run) and _is_small(run, policy)]
+    if len({run[0].chunk.key.group for run in small}) < 2:
+        return list(runs)
+    small.sort(key=lambda run: (-max(part.priority for part in run), run[0].chunk.key))
+    apart = {id(run) for run in small}
+    bundles: list[list[Part]] = []
+    cost = files = 0
+    for run in small:
+        run_files = sum(len(part.chunk.files) for part in run)
+        is_open = cost < policy.small_task_bytes and files + run_files <= policy.max_bundle_files
+        if bundles and is_open and cost + cost_bytes(run) <= policy.max_task_bytes:
+            bundles[-1] += run
+        else:
+            bundles.append(list(run))
+            cost = files = 0
+        cost, files = cost + cost_bytes(run), files + run_files
+    whole = (sorted(parts, key=lambda part: part.chunk.key) for parts in bundles)
+    return [*(run for run in runs if id(run) not in apart), *map(tuple, whole)]
+
+
+def _is_small(run: Run, policy: TimelinePolicy) -> bool:
+    return cost_bytes(run) < policy.small_task_bytes
+
+
+def _is_apart(run: Run) -> bool:
+    """Whether it shares no file with chunks of other runs."""
+    return not run[0].chunk.overlap_prior and not run[-1].chunk.overlap_later
 
 
 def inputs(chunks: Iterable[Chunk], policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
@@ -192,7 +229,9 @@ def _misfits(chunk: Chunk, policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
     return tuple(
         file
         for file in chunk.files
-        if not least <= file.size_bytes <= most or (file.deletes and policy.max_deleted_ratio is not None)
+        if not least <= file.size_bytes <= most
+        or not file.rows
+        or (file.deletes and policy.max_deleted_ratio is not None)
     )
 
 

@@ -12,6 +12,7 @@
 
 from lithify.testing.s3.log import LoggedRequest, by_class, longest_chain, most_in_flight
 from lithify.testing.s3.process import S3Process
+from lithify.testing.s3.quirks import Quirk
 from lithify.testing.s3.requests import Operation, Verb
 from lithify.testing.s3.server import S3Server
 from lithify.testing.s3.weather import Fate, Latency, Outage, Weather, latency_of_all
@@ -22,6 +23,7 @@ __all__ = [
     "LoggedRequest",
     "Operation",
     "Outage",
+    "Quirk",
     "S3Process",
     "S3Server",
     "Verb",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from email.utils import formatdate
 from functools import lru_cache
 from urllib.parse import quote, unquote
@@ -20,6 +20,7 @@ from lithify.testing.s3.answers import Answer, S3Error, xml_answer
 from lithify.testing.s3.buckets import Bucket, Buckets
 from lithify.testing.s3.listing import MAX_KEYS, last_of, page_of
 from lithify.testing.s3.objects import StoredObject
+from lithify.testing.s3.quirks import Quirk, of_answer, of_write
 from lithify.testing.s3.requests import Operation, Request
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -39,7 +40,10 @@ class Operations:
 
     def __init__(self, buckets: Buckets, *, whole_seconds: bool = False) -> None:
         self._buckets = buckets
+        self.quirks: frozenset[Quirk] = frozenset()
         self._listed_ms = 1000 if whole_seconds else 1
+        self.not_allowed: frozenset[Operation] = frozenset()
+        """Answered by 405, as tables buckets of S3 do for some."""
         self._by_operation: dict[Operation, Callable[[Request], Answer]] = {
             Operation.GET: self._get,
             Operation.HEAD: self._head,
@@ -63,7 +67,9 @@ class Operations:
     def answer(self, request: Request) -> Answer:
         """Let `request` take effect."""
         try:
-            return self._by_operation[request.operation](request)
+            if request.operation in self.not_allowed:
+                raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed here.")
+            return of_answer(self._by_operation[request.operation](request), self.quirks)
         except S3Error as error:
             return error.answer(request.path, body=request.method != "HEAD")
 
@@ -77,14 +83,14 @@ class Operations:
 
     def _put(self, request: Request) -> Answer:
         bucket = self._bucket(request)
-        _check_write(request, bucket)
+        _check_write(request, bucket, self.quirks)
         stored = StoredObject(request.body, _kept_headers(request))
         bucket.put(request.key, stored)
         return Answer(200, {"ETag": stored.etag})
 
     def _copy(self, request: Request) -> Answer:
         bucket = self._bucket(request)
-        _check_write(request, bucket)
+        _check_write(request, bucket, self.quirks)
         name, _, key = unquote(request.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
         source = self._buckets.get(name).get(key)
         is_replaced = request.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
@@ -166,7 +172,7 @@ class Operations:
         upload = bucket.upload(request.key, request.query["uploadId"])
         there = bucket.find(request.key)
         if upload.made is None:
-            _check_write(request, bucket)
+            _check_write(request, bucket, self.quirks)
             named = [
                 (_number(part.findtext("{*}PartNumber", ""), "PartNumber"), part.findtext("{*}ETag", ""))
                 for part in _document(request).findall("{*}Part")
@@ -271,9 +277,10 @@ def _span(text: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-def _check_write(request: Request, bucket: Bucket) -> None:
+def _check_write(request: Request, bucket: Bucket, quirks: Collection[Quirk]) -> None:
     there = bucket.find(request.key)
-    unless, wanted = request.headers.get("if-none-match"), request.headers.get("if-match")
+    headers = of_write(request.headers, quirks)
+    unless, wanted = headers.get("if-none-match"), headers.get("if-match")
     if unless is not None and unless != "*":
         raise S3Error(501, "NotImplemented", "If-None-Match of a write has to be *")
     if wanted is not None and there is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,8 @@ from typing import Self, TypeVar
 
 from lithify.testing.s3.connection import Connection
 from lithify.testing.s3.log import LoggedRequest
+from lithify.testing.s3.quirks import Quirk
+from lithify.testing.s3.requests import Operation
 from lithify.testing.s3.site import Site
 from lithify.testing.s3.weather import Weather
 
@@ -82,6 +84,24 @@ class S3Server:
     @weather.setter
     def weather(self, weather: Weather) -> None:
         self._run(lambda: setattr(self._site, "weather", weather))
+
+    @property
+    def not_allowed(self) -> frozenset[Operation]:
+        """Operations that are answered by 405 from now on. Can be set."""
+        return self._site.operations.not_allowed
+
+    @not_allowed.setter
+    def not_allowed(self, operations: frozenset[Operation]) -> None:
+        self._run(lambda: setattr(self._site.operations, "not_allowed", operations))
+
+    @property
+    def quirks(self) -> frozenset[Quirk]:
+        """What it does otherwise than S3 from now on. Can be set."""
+        return self._site.operations.quirks
+
+    @quirks.setter
+    def quirks(self, quirks: Collection[Quirk]) -> None:
+        self._run(lambda: setattr(self._site.operations, "quirks", frozenset(quirks)))
 
     @property
     def log(self) -> list[LoggedRequest]:

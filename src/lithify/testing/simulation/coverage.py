@@ -13,6 +13,7 @@ _CALL_FAULTS = ("fail_before", "fail_after", "crash_before", "crash_after", "pau
 
 FAULTS = (
     *(f"fault: {process} {fault}" for process in _PROCESSES for fault in _CALL_FAULTS),
+    "fault: clock far off",
     "fault: delay",
     "fault: late flush",
     "fault: task failed",

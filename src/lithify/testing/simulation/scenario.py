@@ -11,7 +11,10 @@ import random
 from dataclasses import dataclass
 
 MAX_SKEW_MS = 1_500
-"""No clock is further off than this, in either direction."""
+"""No clock is further off than this, in either direction, but for those of `LOOSE_KINDS`."""
+HOUR_MS = 3_600_000
+LOOSE_KINDS = ("coordinator", "collector")
+"""Processes of these kinds may have clocks that are off by up to an hour, until the world is calm."""
 HEARTBEAT_TIMEOUT_MS = 8_000
 HEARTBEAT_INTERVAL_MS = 2_000
 RANGE_START_TIMEOUT_MS = 5_000

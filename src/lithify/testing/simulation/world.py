@@ -27,7 +27,15 @@ from lithify.testing.simulation.codecs import REAL_SHARE, Codecs
 from lithify.testing.simulation.core.fibers import FiberClock, Scheduler
 from lithify.testing.simulation.core.recording import RecordedWorld
 from lithify.testing.simulation.model import Model
-from lithify.testing.simulation.scenario import MAX_PAUSE_MS, SLOW_LATENCY_MS, Faults, Scenario
+from lithify.testing.simulation.scenario import (
+    HOUR_MS,
+    LOOSE_KINDS,
+    MAX_PAUSE_MS,
+    MAX_SKEW_MS,
+    SLOW_LATENCY_MS,
+    Faults,
+    Scenario,
+)
 
 ROOT = "db"
 COORDINATORS = ("coordinator", "slatedb")
@@ -93,6 +101,9 @@ class World(RecordedWorld):
         """How many coordinators in a row refused to start because another may be alive."""
         self.watcher: Watcher | None = None
         self._names: Counter[str] = Counter()
+        self.hours = random.Random(f"clocks {seed}")
+        self.loose_ms = self.hours.choice((0, 0, HOUR_MS))
+        """How far clocks of `LOOSE_KINDS` are off, at most, besides what all are."""
 
     def process(self, kind: str) -> Process:
         """A new process with a name of its own."""
@@ -101,6 +112,8 @@ class World(RecordedWorld):
         self.processes = [p for p in self.processes if not p.is_dead]
         self.processes.append(process)
         self.log(process.name, f"starts, its clock is {process.clock.skew_ms:+d} ms off")
+        if abs(process.clock.skew_ms) > MAX_SKEW_MS:
+            self.count("fault: clock far off")
         return process
 
     def end(self) -> None:
@@ -111,6 +124,9 @@ class World(RecordedWorld):
         """From now on nothing goes wrong any more."""
         self.faults = Faults(skew_ms=self.faults.skew_ms)
         self.is_calm = True
+        self.loose_ms = 0
+        for process in self.processes:
+            process.set_clock()
         self.log("world", "from now on nothing goes wrong")
 
 
@@ -124,6 +140,9 @@ class Process:
         self.name = name
         self.rng = world.rng
         self.clock = FiberClock(world.scheduler, world.rng.randint(-skew_ms, skew_ms))
+        self._small_skew_ms = self.clock.skew_ms
+        if kind in LOOSE_KINDS:
+            self.clock.skew_ms += world.hours.randint(-world.loose_ms, world.loose_ms)
         self.ids = RandomIds(world.rng)
         self.is_dead = False
         self.coordinator: HasEpoch | None = None
@@ -142,6 +161,10 @@ class Process:
         """Called when this process falls asleep for long."""
         watched = WatchedStore(world, self)
         self.store: ObjectStore = FaultyStore(watched, lambda _, call: self._decide(call))
+
+    def set_clock(self) -> None:
+        """Its clock is as right as most are."""
+        self.clock.skew_ms = self._small_skew_ms
 
     def kill(self) -> None:
         """It dies at its next store call at the latest."""

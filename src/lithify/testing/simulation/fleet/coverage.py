@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lithify.testing.simulation.fleet.scenario import Drill
+from lithify.testing.simulation.fleet.scenario import Anew, Drill
 
 EXPECTED = (
     *(f"drill: {drill.value}" for drill in Drill),
+    *(f"anew: {what.name.lower()}" for what in Anew),
+    *(f"anew: {what.name.lower()} later" for what in Anew),
     "event: AttemptFailed",
+    "event: MadeAnew",
     "event: Committed",
     "event: Quarantined",
     "event: Recovered",
@@ -18,6 +21,7 @@ EXPECTED = (
     "event: crew leaves",
     "event: keeper leaves",
     "event: taken back",
+    "event: written to another dataset",
     "event: task failed",
     "fault: answer lost",
     "fault: bells lost",

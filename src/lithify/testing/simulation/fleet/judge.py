@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lithify.clock import SystemClock
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Ledger, State
@@ -84,6 +85,10 @@ class Judge:
         self.is_quiet = False
         """Nothing healthy is to be written any more."""
         self._facts = {name: _Facts(names=place.names) for name, place in world.places.items()}
+        self._strays: set[str] = set()
+        """Objects that were written in the place of a dataset, by processes that knew the one before."""
+        self._anew: set[str] = set()
+        """Datasets that were made anew."""
         self._said: dict[str, list[int]] = {}
         """When members wrote their objects, since these are there."""
         self._thresholds: list[tuple[int, int]] = []
@@ -118,6 +123,29 @@ class Judge:
             self._said.pop(parts[2].removesuffix(".json"), None)
         elif parts[:2] == [FLEET, "catalog"]:
             self._check_needed(int(parts[2].removesuffix(".json")))
+        elif process is not None and parts[0] == FOLDER and key not in self._strays and _is_version(key):
+            raise self._fail(rules.ANEW, f"{process.name} deletes {key}")
+        self._strays.discard(key)
+
+    def strayed(self, process: Process, key: str) -> None:
+        """Something of a dataset that is gone was written in its place."""
+        self._world.count("event: written to another dataset")
+        process.log(f"has written {key} to another dataset")
+        self._strays.add(key)
+
+    def made_anew(self, place: Place) -> None:
+        """All that was known of the one before is nothing to it."""
+        ledger = place.ledger or Ledger()
+        since_ms = {str(c.id): 0 for c in ledger.active()}
+        self._facts[place.plan.name] = _Facts(
+            names=place.names,
+            ledger=ledger,
+            beats_ms=dict(since_ms),
+            submitted_ms=dict(since_ms),
+        )
+        self._anew.add(place.url)
+        for shown in self._shown.values():
+            shown.pop(place.url, None)
 
     def _wrote_of(self, process: Process | None, place: Place, key: str, data: bytes) -> None:
         plan, facts = place.plan, self._facts[place.plan.name]
@@ -170,7 +198,8 @@ class Judge:
                 self._moved(process, place, facts, old, compaction)
         left = {c.id for c in ledger.compactions}
         for old in before.active():
-            if old.id not in left and old.state is State.COMPACTED and old.id not in facts.committed:
+            is_done = old.state is State.COMPACTED and not place.is_of_former(old.spec)
+            if is_done and old.id not in left and old.id not in facts.committed:
                 raise self._fail(rules.COMMITTING, f"{process.name} forgets {old.id} of {place.plan.name}")
 
     def _moved(
@@ -185,7 +214,11 @@ class Judge:
         before = None if old is None else old.state
         if before is not new.state:
             self._world.count(f"step: {new.state.value} by {process.kind}")
-        if before is State.COMPACTED and new.state is not State.COMPLETED:
+        if (
+            not place.is_of_former(new.spec)
+            and before is State.COMPACTED
+            and new.state is not State.COMPLETED
+        ):
             raise self._fail(rules.COMMITTING, f"{process.name} makes {what} {new.state.name}, which is done")
         if before is None:
             facts.submitted_ms[new.id] = now_ms
@@ -232,7 +265,7 @@ class Judge:
     # Who leads
 
     def _wrote_lease(self, process: Process | None, place: Place, facts: _Facts) -> None:
-        found = ObjectLease(self._world.objects, place.truth.own_folder).read()
+        found = ObjectLease(self._world.objects, place.truth.own_folder, SystemClock()).read()
         before, facts.lease = facts.lease, None if found is None else found.lease
         if before is None or facts.lease is None or before.holder == facts.lease.holder:
             return
@@ -274,7 +307,8 @@ class Judge:
             shown = self._shown[process.member, attempt.worker]
             if sum(first < tick for first in shown.values()) >= SUSPECT_DATASETS:
                 excusable += 1
-            shown.setdefault(url, tick)
+            if url not in self._anew:  # a keeper forgets what it was shown, once it notices
+                shown.setdefault(url, tick)
         others = [name for name in peers.workers if name in self.plans and not self.plans[name].is_sick]
         is_there_another = any(not peers.faults.is_suspect(name) for name in others)
         if excusable:
@@ -354,6 +388,12 @@ class Judge:
                 return f"{name} has enough in {', '.join(wanting)}"
         return None
 
+    def check_anew(self) -> None:
+        """What was written to another dataset was taken back."""
+        left = sorted(filter(_is_version, self._strays))
+        if left:
+            raise self._fail(rules.ANEW, f"{left[0]} stays, and is of the dataset that was there before")
+
     def check_end(self) -> None:
         """Everything is at rest."""
         for name, facts in self._facts.items():
@@ -375,3 +415,8 @@ class Judge:
         least = min((n for n in needed if n is not None), default=numbers[-1])
         if numbers[0] < least:
             raise self._fail(rules.GONE, f"catalogs {numbers} are left, and nobody needs one below {least}")
+
+
+def _is_version(key: str) -> bool:
+    """Whether this is a version of an index or a ledger."""
+    return key.split("/")[2] == "index" or key.split("/")[2:4] == ["_lithify", "ledger"]

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lithify.errors import LithifyError
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
 from lithify.testing.faulty import Crash
 from lithify.testing.simulation.fleet.judge import Judge
-from lithify.testing.simulation.fleet.scenario import MAX_SOURCES, SMALL_QUEUE, SMALL_QUEUE_BYTES
+from lithify.testing.simulation.fleet.scenario import (
+    MAX_SOURCES,
+    MIN_SOURCES,
+    SMALL_QUEUE,
+    SMALL_QUEUE_BYTES,
+    Anew,
+)
 from lithify.testing.simulation.fleet.seats import Seat
 from lithify.testing.simulation.fleet.shelves import PATTERN, Place
 from lithify.testing.simulation.fleet.world import FLEET, Process, World
 
 _LOOK_MS = 1_000
 _AWAY_MS = 25_000
+_ANEW_MS = 30_000
+_AT_A_WRITE_SHARE = 0.7
 _LOSABLE = ("boards", "bells", "memory", "members", "wakes")
 _LOST_SHARE = 0.2
 
@@ -58,6 +66,57 @@ def trouble(world: World, place: Place) -> None:
     world.scheduler.sleep_ms(end_ms - start_ms)
     place.trouble = None
     world.log(place.plan.name, "is well again")
+
+
+class MadeAnew:
+    """Somebody deletes a dataset that is worked on, and makes another one in its place: at some time, or just
+    before a process creates a version in it."""
+
+    def __init__(self, world: World, judge: Judge, place: Place, backup: Mapping[str, bytes]) -> None:
+        self._world = world
+        self._judge = judge
+        self._place = place
+        self._backup = backup
+        self._what = world.rng.choice(tuple(Anew))
+        self._gap_ms = world.rng.choice((0, 0, 30_000))
+        self.is_over = False
+
+    def run(self) -> None:
+        """Do it, within a time that is drawn."""
+        world, place = self._world, self._place
+        until_ms = world.now_ms + world.rng.randint(0, _ANEW_MS)
+        if world.rng.random() < _AT_A_WRITE_SHARE:
+            place.before_version = self._drop
+        world.scheduler.sleep_ms(until_ms - world.now_ms)
+        if place.before_version is not None or not self._is_dropped:
+            place.before_version = None
+            self._drop()
+        while not self.is_over:
+            world.scheduler.sleep_ms(_LOOK_MS)
+
+    _is_dropped = False
+
+    def _drop(self) -> None:
+        world, what = self._world, self._what
+        world.count(f"anew: {what.name.lower()}{' later' if self._gap_ms else ''}")
+        world.log("world", f"{self._place.plan.name} is gone")
+        self._is_dropped = True
+        self._place.drop(keeps_own=what is Anew.BESIDE)
+        self._judge.made_anew(self._place)
+        if self._gap_ms:
+            world.scheduler.spawn(self._make, self._gap_ms)
+        else:
+            self._make()
+
+    def _make(self) -> None:
+        place, what = self._place, self._what
+        self._world.log("world", f"in the place of {place.plan.name} is {what.value}")
+        if what is Anew.BACKUP:
+            place.put_back(self._backup)
+            self._judge.made_anew(place)
+        for unit in range(place.plan.units):
+            place.add(unit, MIN_SOURCES)
+        self.is_over = True
 
 
 def vandal(world: World, judge: Judge) -> None:

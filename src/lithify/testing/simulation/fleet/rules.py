@@ -17,6 +17,7 @@
 | NEEDED     | no version of the catalog goes that a member, or what it admitted or runs, needs           |
 | GONE       | in the end those that nobody needs are gone                                                |
 | SURVIVES   | nothing that is wrong with a dataset, or the store, ends a keeper or a crew                |
+| ANEW       | a dataset that was made anew is worked on, and nothing of the one before stays in its place |
 | LEFT       | in the end nobody leads anything, and no board has a hint                                  |
 """
 
@@ -37,6 +38,7 @@ QUEUES = "a crew claims what is its queues'"
 NEEDED = "no catalog goes that somebody needs"
 GONE = "catalogs that nobody needs go"
 SURVIVES = "nothing ends a keeper or a crew"
+ANEW = "a dataset that was made anew is another one"
 LEFT = "nothing is left over"
 
 ALL = (
@@ -55,5 +57,6 @@ ALL = (
     NEEDED,
     GONE,
     SURVIVES,
+    ANEW,
     LEFT,
 )

@@ -62,6 +62,14 @@ class Drill(Enum):
     PAUSE = "the small queue is paused"
 
 
+class Anew(Enum):
+    """What takes the place of a dataset that is deleted."""
+
+    ANOTHER = "another one"
+    BESIDE = "another one, beside what Lithify left"
+    BACKUP = "a backup"
+
+
 @dataclass(frozen=True, slots=True)
 class ShelfPlan:
     """One dataset."""

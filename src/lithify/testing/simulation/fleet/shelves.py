@@ -17,7 +17,7 @@ from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject
+from lithify.errors import CorruptObject, DatasetNotFound
 from lithify.ids import Ulid, ulid_ms
 from lithify.jsonvalues import text
 from lithify.planning.admission import Capacity
@@ -50,6 +50,11 @@ def unit_of(name: str) -> str:
     return name.partition("/")[0]
 
 
+def is_own(key: str) -> bool:
+    """Whether Lithify keeps this object beside a dataset."""
+    return key.split("/")[2] == "_lithify"
+
+
 def compaction_of(name: str) -> str | None:
     """Which compaction has made it; `None` for what has arrived."""
     made, dot, _ = name.partition("/")[2].partition(".")
@@ -75,7 +80,7 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
 
     def __init__(self, place: Place, process: Process | None) -> None:
         world, root = place.world, f"{FOLDER}/{place.plan.name}"
-        store = world.told_objects if process is None else process.store
+        store = world.told_objects if process is None else process.store_of(place)
         clock = world.clock if process is None else process.clock
         folder = f"{root}/_lithify"
         super().__init__(url_of(place.plan.name), store, folder, LEDGERS, clock, world.ids, world.rng)
@@ -110,6 +115,8 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
     def _names(self, version: Version | None) -> Names:
         if self._process is not None:
             self._place.check(self._process)
+            if version is None:
+                raise DatasetNotFound(f"{self.url} is not there")
         return () if version is None else decode(version.data, self.index.key(version.id))
 
     def backlog(self, snapshot: Names, now_ms: int) -> tuple[Backlog, ...]:
@@ -218,6 +225,12 @@ class Place:
         self.contents: dict[str, tuple[int, ...]] = {}
         """What each name stands for that ever was."""
         self._arrived = 0
+        self.incarnations = {True: 0, False: 0}
+        """How often what Lithify keeps beside it was deleted, and how often the rest."""
+        self._former: frozenset[str] = frozenset()
+        """Names of what was deleted."""
+        self.before_version: Callable[[], object] | None = None
+        """Is called once, when a process is about to create a version of its index or ledger."""
         self.trouble = Trouble.DAMAGED if plan.is_damaged else None
         self.truth = Shelf(self, None)
         for unit in range(plan.units):
@@ -248,6 +261,39 @@ class Place:
             new.append((name, self.plan.source_bytes))
         if new:
             self.truth.change(lambda names: (*names, *new))
+
+    def backup(self) -> dict[str, bytes]:
+        """All its objects."""
+        objects = self.world.objects
+        return {meta.key: objects.get(meta.key) for meta in objects.list(f"{FOLDER}/{self.plan.name}")}
+
+    def drop(self, *, keeps_own: bool) -> None:
+        """Delete it, but perhaps not what Lithify keeps beside it."""
+        self._former = frozenset(self.contents)
+        gone = [key for key in self.backup() if not (keeps_own and is_own(key))]
+        for key in gone:
+            self.world.objects.delete(key)
+        for part in self.incarnations:
+            self.incarnations[part] += not (part and keeps_own)
+        self.truth = Shelf(self, None)
+
+    def put_back(self, backup: Mapping[str, bytes]) -> None:
+        """Make it what it was, where nothing is."""
+        for key, data in backup.items():
+            self.world.objects.put(key, data)
+        self.truth = Shelf(self, None)
+        self._former -= dict(self.names).keys()
+
+    def is_of_former(self, spec: Spec) -> bool:
+        """Whether a compaction has something of the dataset that was here before."""
+        return not self._former.isdisjoint(spec)
+
+    def asks_before_version(self, key: str) -> None:
+        """A process is about to create an object."""
+        folder = key.removeprefix(f"{FOLDER}/{self.plan.name}/").rpartition("/")[0]
+        if self.before_version is not None and folder in ("index", "_lithify/ledger"):
+            event, self.before_version = self.before_version, None
+            event()
 
     def made(self, task: Task, number: int) -> Named:
         """What a task has put together."""

@@ -6,12 +6,13 @@
    left alone; healthy units that failed are forgiven. After `SETTLE_MS` it is peace.
 4. Something new arrives everywhere, and the hot dataset goes on being hot; one drill is held. All other
    healthy work is done within the patience of the scenario.
-5. Then the hot one is done as well, leaderships are given back, and for `QUIET_MS` nothing is written.
+5. Then the hot one is done as well. A dataset that has work is made anew, and what is there then is done too.
+6. Leaderships are given back, and for `QUIET_MS` nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from lithify.fleet import catalog_changes as changes
@@ -22,6 +23,7 @@ from lithify.testing.simulation.fleet import rules
 from lithify.testing.simulation.fleet.judge import ADMITTED_AFTER_PAUSE_MS, Judge
 from lithify.testing.simulation.fleet.people import (
     Arrivals,
+    MadeAnew,
     coming,
     person,
     restore,
@@ -90,10 +92,12 @@ def _play(world: World, judge: Judge) -> None:
     world.scheduler.spawn(lambda: person(world))
     world.scheduler.run_until(until_ms)
     _settle(world, judge, seats)
+    backups = {name: place.backup() for name, place in world.places.items()}
     _siege(world, judge, keepers, crews, joins)
     for one in arrivals:
         one.is_over = True
     _until_done(world, judge, rules.DONE, with_hot=True)
+    _make_anew(world, judge, backups)
     world.scheduler.run_until(world.now_ms + _REST_MS)
     judge.check_end()
     judge.is_quiet = True
@@ -164,6 +168,20 @@ def _pause(world: World, judge: Judge) -> None:
     world.scheduler.run_until(world.now_ms + _PAUSED_MS - ADMITTED_AFTER_PAUSE_MS)
     judge.paused_ms = None
     restore(world)
+
+
+def _make_anew(world: World, judge: Judge, backups: Mapping[str, Mapping[str, bytes]]) -> None:
+    plans = [plan for plan in world.scenario.shelves if plan.is_healthy and not plan.is_idle]
+    place = world.places[world.rng.choice(plans).name]
+    anew = MadeAnew(world, judge, place, backups[place.plan.name])
+    for unit in range(place.plan.units):
+        place.add(unit, MIN_SOURCES)
+    world.files.wakes.wake(place.url)
+    world.scheduler.spawn(anew.run)
+    while not anew.is_over:
+        world.scheduler.run_until(world.now_ms + _LOOK_MS)
+    _until_done(world, judge, rules.ANEW, with_hot=True)
+    judge.check_anew()
 
 
 def _arrive(world: World) -> None:

@@ -25,7 +25,7 @@ from lithify.testing.simulation.core.processes import (
     SharedWorld,
 )
 from lithify.testing.simulation.fleet.scenario import Scenario, Trouble
-from lithify.testing.simulation.fleet.shelves import FOLDER, Place
+from lithify.testing.simulation.fleet.shelves import FOLDER, Place, is_own
 
 ResultT = TypeVar("ResultT")
 
@@ -41,6 +41,9 @@ class Watcher(Protocol):
 
     def failed(self, process: Process, place: Place) -> None:
         """A look at a dataset fails, since something is wrong with it."""
+
+    def strayed(self, process: Process, key: str) -> None:
+        """A process that has opened a dataset which is gone has written this in the place of it."""
 
 
 class World(SharedWorld):
@@ -116,6 +119,10 @@ class Process(FaultyProcess):
         if world.is_traced:
             self.log(f"starts, its clock is {self.clock.skew_ms:+d} ms off")
 
+    def store_of(self, place: Place) -> ProcessStore:
+        """The store for what this process does with a dataset that it opens now."""
+        return _Opened(self.world.objects, self, place)
+
     def begin(self, what: str) -> CallFaults:
         if self.world.is_over and self.world.watcher is None:
             raise StoreError("what a process had left open is closed when all is over")
@@ -168,3 +175,42 @@ class _Store(ProcessStore):
     def _delete(self, key: str) -> None:
         self._of.deletes(key)
         self.inner.delete(key)
+
+
+class _Opened(_Store):
+    """The store for what a process does with a dataset, of which it is known which one that was."""
+
+    def __init__(self, inner: MemoryStore, process: Process, place: Place) -> None:
+        super().__init__(inner, process)
+        self._place, self._incarnations = place, dict(place.incarnations)
+
+    def _create(self, key: str, data: bytes, put_id: str | None) -> str | None:
+        self._place.asks_before_version(key)
+        if self._is_there(key):
+            return super()._create(key, data, put_id)
+        etag = self.inner.create(key, data, put_id)
+        self._strayed(key)
+        return etag
+
+    def _put(self, key: str, data: bytes) -> None:
+        if self._is_there(key):
+            super()._put(key, data)
+        else:
+            self.inner.put(key, data)
+            self._strayed(key)
+
+    def _replace(self, key: str, data: bytes, etag: str) -> str | None:
+        if self._is_there(key):
+            return super()._replace(key, data, etag)
+        written = self.inner.replace(key, data, etag)
+        self._strayed(key)
+        return written
+
+    def _is_there(self, key: str) -> bool:
+        """Whether what was opened is what this object is of."""
+        part = is_own(key)
+        return self._place.incarnations[part] == self._incarnations[part]
+
+    def _strayed(self, key: str) -> None:
+        if self._of.world.watcher is not None:
+            self._of.world.watcher.strayed(self._of, key)

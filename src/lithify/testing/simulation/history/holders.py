@@ -9,7 +9,7 @@ from lithify.compaction.model import Compaction
 from lithify.datasets.holding import Held
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, IcebergLedger, Lane
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, IcebergLedger, Lane, SpecPart
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import HoldLapsed, LithifyError
 from lithify.testing.simulation.history import rules
@@ -132,6 +132,8 @@ def run_compactor(process: Process) -> None:
         if not dataset:
             dataset.append(process.dataset())
             process.sleep_ms(process.rng.randint(1, scenario.compaction_pause_ms))
+        if dataset[0].stored_ledger() is None:  # it was removed
+            dataset[0]._ledger.take_epoch(lambda taking: None)
         dataset[0].update_ledger(_end_all)
 
     insist(process, open_it)
@@ -143,7 +145,7 @@ def _compact(process: Process, dataset: IcebergDataset) -> None:
     rng, now_ms = process.rng, process.clock.now_ms()
     head = dataset.load().metadata.current_snapshot()
     assert head is not None, "a table begins with a snapshot"
-    spec = ChunkSpec("task", head.snapshot_id, Lane(0, ""), (), (), (), 0)
+    spec = ChunkSpec("task", head.snapshot_id, (), (SpecPart(Lane(0, ""), (), ()),), 0)
 
     def submit(ledger: IcebergLedger) -> IcebergLedger:
         if ledger.active():

@@ -175,7 +175,7 @@ class ToyTable(IcebergDataset):
             upper_bounds={TIME_FIELD: bound(high - 1)},
         )
         task = ToyTask(compaction.id, self.unit(spec) in self._place.poisoned, (output,))
-        return Job((RangeWork(TimeRange(low, high), toy, task, size_bytes),))
+        return Job((RangeWork((TimeRange(low, high),), toy, task, size_bytes),))
 
     def remember(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:
         if shed:

@@ -1,0 +1,54 @@
+"""By which policies a database's clients make filters, as the names in its newest SSTs tell.
+
+Outputs get the filter of SlateDB's default policy. Clients skip a filter whose name they do not know: with
+another policy they would read outputs without any. So such a compaction is refused before an output is
+written. The names stand in the filter block, which nothing else reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from lithify.datasets.slatedb.filter import BLOOM_NAME, decode_names
+from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, FilterFormat, layout_problem
+from lithify.datasets.slatedb.sst import unseal
+from lithify.datasets.slatedb.task import SourceSst
+from lithify.errors import CorruptObject, Refused
+from lithify.store.objects import ObjectStore
+
+_log = logging.getLogger("lithify")
+
+
+def newest_filtered(sources: Sequence[Sequence[SourceSst]]) -> SourceSst | None:
+    """The newest source SST that has filters with names; `None` where there is none."""
+    for part in (part for source in sources for part in source):
+        info = part.sst.info
+        if info.filter_len and info.filter_format is FilterFormat.COMPOSITE:
+            return part
+    return None
+
+
+def read_stored_filter(store: ObjectStore, part: SourceSst) -> bytes:
+    """The filter block as it is stored."""
+    info = part.sst.info
+    if problem := layout_problem(info):
+        raise CorruptObject(part.key, problem)
+    return store.get_range(part.key, info.filter_offset, info.filter_len)
+
+
+def check_policies(part: SourceSst, stored: bytes) -> None:
+    """`Refused` for filters of a policy that outputs would not have. One that cannot be read tells nothing,
+    and is made anew."""
+    name = f"{part.key} (filter)"
+    try:
+        names = decode_names(unseal(stored, part.sst.info.compression, name, limit=MAX_METADATA_BYTES), name)
+    except CorruptObject as error:
+        _log.warning("%s", error)
+        return
+    others = sorted(set(names) - {BLOOM_NAME})
+    if others:
+        raise Refused(
+            f"{name}: it has filters of the policy {others[0]!r}, which Lithify cannot make, so clients "
+            "would read its outputs without any; leave this database to a SlateDB compactor with that policy"
+        )

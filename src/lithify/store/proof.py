@@ -1,0 +1,283 @@
+"""Proof that a store keeps what the protocol rests on, found before the first write of a place.
+
+A *place* is a folder of Lithify's own: of a dataset, a fleet, a group. Two promises are tried with an object
+of a random name below `probes/`, which is deleted again (`examine`):
+
+1. *Create-if-absent* (S3: `If-None-Match: *`). An object that exists is not created again and stays as it is.
+   Otherwise two processes can publish the same version, and the work of one of them is lost.
+2. *Conditional overwrite* (S3: `If-Match`). An object is overwritten by the ETag of its last write, which the
+   store gives when it writes and when it reads; not by an older ETag, and not once the object is gone.
+   Leases, holds, groups and garbage collection rest on it.
+
+`ProvedStore` does that before the first call that changes anything. Reads need no proof, so a plan or a
+status works with any store and with credentials that may only read. A proof that succeeds is remembered in
+the place as `proof.json`, which costs later processes one read. The memory holds only where it was written:
+it names the store, and it has a time of the store's own clock that has to agree with when it was written by
+the same clock. A copy of it, in a bucket that was moved or restored elsewhere, is younger than it says, so
+the store there is tried anew.
+
+- Two processes that begin at once use objects of their own, and write the same memory.
+- A process that dies meanwhile leaves its object behind and no memory. The next proof deletes such objects
+  when they are an hour old.
+- What a store could not be asked (it is away, nothing may be written) proves nothing and is remembered by
+  nobody.
+- The file system of this machine and memory are Lithify's own code and need no proof (`proved`).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lithify.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    UnfitStore,
+)
+from lithify.ids import Ids
+from lithify.jsonvalues import UNDECODABLE, whole_number
+from lithify.store.keys import join, url_of
+from lithify.store.objects import ObjectStore, is_local
+from lithify.store.readonly import READS
+from lithify.store.wrapped import Call, WrappedStore
+
+CREATE, OVERWRITE = "create-if-absent", "conditional overwrite"
+PROBES = "probes"
+MEMORY = "proof.json"
+REQUIREMENTS = 1
+"""Changes when more is tried than before: older memories prove nothing then."""
+LEFTOVER_MS = 3_600_000
+"""A probe of that age has no process any more."""
+MAX_APART_MS = 300_000
+"""Between the end of a proof and the write of its memory, both by the store's clock."""
+MAX_MS = (1 << 63) - 1
+_WHOLE_SECOND_MS = 1_000
+_FIRST, _SECOND, _THIRD = b"probe", b"twice", b"again"
+_NO_ETAG = "the store gives no etag to overwrite an object by"
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a store keeps a promise."""
+
+    check: str
+    says: str
+    do: str = ""
+    """The advice where the promise is not kept; empty where it is."""
+    at_ms: int = 0
+    """When it was tried, by the store's clock, as far as that is known."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it does."""
+        return not self.do
+
+
+def examine(store: ObjectStore, key: str) -> Iterator[Verdict]:
+    """Try both promises with an object at `key`, where there is none, and delete it. `StoreError` when
+    nothing can be written there, or the store does not answer."""
+    try:
+        yield _try_create(store, key)
+        yield _try_overwrite(store, key)
+    finally:
+        with suppress(StoreError):  # the right to delete is another question
+            store.delete(key)
+
+
+def probe_key(folder: str, ids: Ids) -> str:
+    """A new key for `examine`."""
+    return join(folder, PROBES, f"{ids.uuid().hex}.probe")
+
+
+def sweep(store: ObjectStore, folder: str, now_ms: int) -> None:
+    """Delete the probes that dead processes have left in a place; `now_ms` is by the store's clock."""
+    with suppress(StoreError):
+        probes = list(store.list(join(folder, PROBES)))
+        for meta in probes:
+            if now_ms - meta.last_modified_ms > LEFTOVER_MS:
+                store.delete(meta.key)
+
+
+# The promises
+
+
+def _try_create(store: ObjectStore, key: str) -> Verdict:
+    do = "use a store that has conditional writes (S3: If-None-Match), or enable them"
+    try:
+        store.create(key, _FIRST)
+    except StoreUnavailable:
+        raise
+    except ObjectExists:
+        if not _is_there(store, key):  # else only the answer to a first try was lost
+            return Verdict(CREATE, "the store says that a new object exists already", do)
+    except StoreError as error:
+        _put_instead(store, key, error)
+        return Verdict(CREATE, f"creating an object only if absent does not work here: {error}", do)
+    try:
+        store.create(key, _SECOND)
+    except StoreUnavailable:
+        raise
+    except ObjectExists:
+        return Verdict(CREATE, "an object that exists is not created again")
+    except StoreError as error:
+        return Verdict(CREATE, f"creating an object only if absent does not work here: {error}", do)
+    return Verdict(
+        CREATE,
+        "the store overwrote an object that was to be created only if absent, so two processes could publish "
+        "the same version, and what one of them committed would be lost",
+        "do not write to it, with Lithify or with SlateDB; use a store that has conditional writes "
+        "(S3: If-None-Match), or enable them",
+    )
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        return store.get(key) == _FIRST
+    except ObjectNotFound:
+        return False
+
+
+def _put_instead(store: ObjectStore, key: str, error: StoreError) -> None:
+    """Find out whether a failed create was about its condition; raise its error where nothing can be written
+    at all."""
+    try:
+        store.put(key, _FIRST)
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        raise error from None
+
+
+def _try_overwrite(store: ObjectStore, key: str) -> Verdict:
+    try:
+        fault, at_ms = _fault_of_overwriting(store, key)
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        fault, at_ms = f"conditional overwrites do not work here: {error}", 0
+    if not fault:
+        return Verdict(OVERWRITE, "an object is overwritten by its own etag, and by no other", at_ms=at_ms)
+    return Verdict(
+        OVERWRITE,
+        fault,
+        "leases, holds and garbage collection need conditional overwrites by strong etags (S3: If-Match); "
+        "use a store that has them, and no proxy that changes etags",
+    )
+
+
+def _fault_of_overwriting(store: ObjectStore, key: str) -> tuple[str, int]:
+    """What the store does wrong with the object at `key`, empty where that is nothing; and its time."""
+    first = store.get_with_meta(key)[1].etag
+    if first is None:
+        return _NO_ETAG, 0
+    written = None
+    with suppress(PreconditionFailed, ObjectNotFound):  # perhaps only the answer to a first try was lost
+        written = store.replace(key, _THIRD, first)
+    data, meta = store.get_with_meta(key)
+    if data != _THIRD:
+        return (
+            f"the store refuses an overwrite by the very etag that it gave ({first[:80]}), as one does whose "
+            "etags are weak"
+        ), 0
+    if meta.etag is None:
+        return _NO_ETAG, 0
+    if meta.etag == first:
+        return f"the store gives two contents of an object the same etag ({first[:80]})", 0
+    if not _is_refused(store, key, first):
+        return "the store overwrote an object in spite of a wrong etag", 0
+    if written is not None and written != meta.etag:
+        return (
+            f"the store gives an object one etag when it is written ({written[:80]}) and another when it is "
+            f"read ({meta.etag[:80]})"
+        ), 0
+    try:
+        store.delete(key)
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        return "", meta.last_modified_ms  # what cannot be deleted is not gone either
+    if not _is_refused(store, key, meta.etag):
+        return "the store overwrote an object that was gone, in spite of an etag", 0
+    return "", meta.last_modified_ms
+
+
+def _is_refused(store: ObjectStore, key: str, etag: str) -> bool:
+    """Whether an overwrite by an etag that is not the object's any more is refused."""
+    try:
+        store.replace(key, _FIRST, etag)
+    except (PreconditionFailed, ObjectNotFound):
+        return True
+    return False
+
+
+# The memory
+
+
+class ProvedStore(WrappedStore):
+    """Passes everything on, once the store is proved for the place `folder`. `UnfitStore`, before anything is
+    changed, where the store does not keep a promise."""
+
+    def __init__(self, inner: ObjectStore, folder: str, ids: Ids) -> None:
+        super().__init__(inner)
+        self._folder = folder
+        self._ids = ids
+        self._is_proved = False
+        self._proving = threading.Lock()
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if not self._is_proved and call.method not in READS:
+            with self._proving:
+                self._prove()
+        return action()
+
+    def _prove(self) -> None:
+        if not self._is_proved and not self._is_remembered():
+            self._remember(self._proved_ms())
+        self._is_proved = True
+
+    def _is_remembered(self) -> bool:
+        try:
+            data, meta = self.inner.get_with_meta(join(self._folder, MEMORY))
+        except ObjectNotFound:
+            return False
+        try:
+            known = json.loads(data)
+            proved_ms = whole_number(known["proved_ms"], most=MAX_MS)
+            is_of_here = (known["store"], known["requirements"]) == (self.url, REQUIREMENTS)
+        except UNDECODABLE:
+            return False
+        return is_of_here and -_WHOLE_SECOND_MS <= meta.last_modified_ms - proved_ms <= MAX_APART_MS
+
+    def _proved_ms(self) -> int:
+        """Prove it; when that was, by the store's clock."""
+        now_ms = 0
+        for verdict in examine(self.inner, probe_key(self._folder, self._ids)):
+            if not verdict.is_kept:
+                place = url_of(self.url, self._folder)
+                raise UnfitStore(f"{place}: {verdict.says}; nothing else was written; {verdict.do}")
+            now_ms = max(now_ms, verdict.at_ms)
+        sweep(self.inner, self._folder, now_ms)
+        return now_ms
+
+    def _remember(self, proved_ms: int) -> None:
+        known = {"store": self.url, "requirements": REQUIREMENTS, "proved_ms": proved_ms}
+        self.inner.put(join(self._folder, MEMORY), json.dumps(known).encode())
+
+
+def proved(store: ObjectStore, folder: str, ids: Ids) -> ObjectStore:
+    """The store for a place, proved before its first write where it is another program's."""
+    return store if is_local(store) else ProvedStore(store, folder, ids)
+
+
+def unproved(store: ObjectStore) -> ObjectStore:
+    """The same store without a proof, for the doctor, whose findings are told one by one."""
+    return store.inner if isinstance(store, ProvedStore) else store

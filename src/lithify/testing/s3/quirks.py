@@ -1,0 +1,44 @@
+"""What servers that call themselves S3 do otherwise with conditional writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+from lithify.testing.s3.answers import Answer, S3Error
+
+
+class Quirk(Enum):
+    """One thing that a server does otherwise."""
+
+    IGNORES_IF_NONE_MATCH = "a create overwrites"
+    NO_IF_NONE_MATCH = "a create is answered by 501"
+    IGNORES_IF_MATCH = "an overwrite with any etag succeeds"
+    NO_IF_MATCH = "an overwrite with an etag is answered by 501"
+    WEAK_ETAGS = "its etags are weak, so none ever matches"
+    WEAKENED_ETAGS = "its etags are strong, and a proxy makes them weak on their way out"
+
+
+_NOT_IMPLEMENTED = {Quirk.NO_IF_NONE_MATCH: "if-none-match", Quirk.NO_IF_MATCH: "if-match"}
+_IGNORED = {Quirk.IGNORES_IF_NONE_MATCH: "if-none-match", Quirk.IGNORES_IF_MATCH: "if-match"}
+_WEAK = "W/"
+
+
+def of_write(headers: Mapping[str, str], quirks: Collection[Quirk]) -> Mapping[str, str]:
+    """The headers of a write as a server with these quirks takes them; `S3Error` where it does not."""
+    for quirk, name in _NOT_IMPLEMENTED.items():
+        if quirk in quirks and name in headers:
+            raise S3Error(501, "NotImplemented", f"A header you provided implies functionality: {name}")
+    ignored = {name for quirk, name in _IGNORED.items() if quirk in quirks}
+    taken = {name: value for name, value in headers.items() if name not in ignored}
+    if Quirk.WEAK_ETAGS in quirks and "if-match" in taken:
+        taken["if-match"] = f"{_WEAK}{taken['if-match'].removeprefix(_WEAK)}"  # it matches nothing
+    return taken
+
+
+def of_answer(answer: Answer, quirks: Collection[Quirk]) -> Answer:
+    """The answer as it arrives."""
+    etag = answer.headers.get("ETag")
+    if etag is None or not {Quirk.WEAK_ETAGS, Quirk.WEAKENED_ETAGS} & set(quirks):
+        return answer
+    return answer._replace(headers={**answer.headers, "ETag": f"{_WEAK}{etag}"})
