@@ -14,6 +14,7 @@ import pytest
 
 import lithify
 from lithify import events
+from lithify.clock import SystemClock
 from lithify.compaction.lease import Lease, Taking
 from lithify.coordination.leases import ObjectLease
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -214,7 +215,7 @@ def test_a_lease_that_was_left_behind_proves_nothing(tmp_path: Path) -> None:
     dataset = dataset_at(path)
     epoch, (latest, _) = dataset.snapshot().compactor_epoch, dataset.latest_manifest()
     assert epoch == 1
-    lease = ObjectLease(dataset.store, dataset.paths.own_folder)
+    lease = ObjectLease(dataset.store, dataset.paths.own_folder, SystemClock())
     taking = Taking(epoch, latest + 1, "00" * 16)
     lease.write(Lease("lithify-1", taken=epoch, taking=taking, is_ended=True), None)
     assert isinstance(dataset, SlateDataset)

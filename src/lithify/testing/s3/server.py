@@ -16,8 +16,8 @@ from typing import Self, TypeVar
 
 from lithify.testing.s3.connection import Connection
 from lithify.testing.s3.log import LoggedRequest
-from lithify.testing.s3.requests import Operation
 from lithify.testing.s3.quirks import Quirk
+from lithify.testing.s3.requests import Operation
 from lithify.testing.s3.site import Site
 from lithify.testing.s3.weather import Weather
 
