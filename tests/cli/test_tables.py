@@ -19,6 +19,7 @@ from lithify.cli.settings import load_settings
 from lithify.datasets.iceberg import equality_deletes
 from lithify.datasets.iceberg.ownership import mark_of
 from tests.cli.invoking import invoke, invoke_json
+from tests.datasets.iceberg.other_cleaners import own_folder
 from tests.datasets.iceberg.running import dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -133,13 +134,18 @@ def test_what_cannot_be_compacted_is_said_by_every_command(
     assert not maintained["is_done"]
 
 
+def left_behind(table: Table) -> Path:
+    """A file that a killed attempt of a coordinator left, which had made Lithify's folder before."""
+    dataset_of(table).take_epoch()
+    age_files(own_folder(table), 1)
+    return orphan_of(table)
+
+
 def test_gc_lists_orphans_and_deletes_them_when_told_to(table: Table, lake: list[str]) -> None:
-    orphan = orphan_of(table)
+    orphan = left_behind(table)
     other = orphan.with_name("somebody-elses.parquet")
     other.write_bytes(b"not ours")
-    past = time.time() - 100
-    for file in (orphan, other):
-        os.utime(file, (past, past))
+    age_files(Path(table.location().removeprefix("file://")), 100)
     assert not invoke_json("gc", *lake)["garbage"]
     listed = invoke_json("gc", "--min-age", "60", *lake)
     assert [found["path"] for found in listed["garbage"]] == [orphan.as_uri()]
@@ -199,7 +205,7 @@ def test_a_coordinator_that_is_to_collect_nothing(table: Table, tmp_path: Path) 
 
 
 def test_gc_does_with_each_kind_as_the_settings_say(table: Table, lake: list[str], tmp_path: Path) -> None:
-    orphan = orphan_of(table)
+    orphan = left_behind(table)
     age_files(tmp_path)
     old = ["--set", "iceberg.garbage.data_files.min_age=7d"]
     said = ["--set", "iceberg.garbage.data_files.dry_run=true"]
@@ -218,7 +224,7 @@ def test_gc_does_with_each_kind_as_the_settings_say(table: Table, lake: list[str
 
 
 def test_gc_stops_before_it_deletes_too_much(table: Table, lake: list[str], tmp_path: Path) -> None:
-    orphan = orphan_of(table)
+    orphan = left_behind(table)
     for number in range(1, 120):
         orphan.with_name(orphan.name.replace("0" * 32, f"{number:032x}")).write_bytes(b"left behind")
     age_files(tmp_path)

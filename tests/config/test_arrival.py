@@ -18,6 +18,7 @@ from lithify import events, wiring
 from lithify.cli.kind_options import Given
 from lithify.cli.settings import SINGLE, TABLES, load_settings, settings
 from lithify.config.model import Config, options
+from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.registry import all_registered, config_type
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.options import SlateOptions
@@ -90,8 +91,15 @@ class Built:
         bucket = a_bucket([logs.data(0, ("a", "1"))])
         return self.dataset(f"kafka+{bucket.store.url}/{bucket.topic}")
 
+    def table(self) -> Any:
+        return self.dataset(TABLE)
+
     def policy(self) -> Any:
-        return self.dataset(TABLE).snapshot().policy
+        return self.table().snapshot().policy
+
+    def has_state_in(self, root: str, folder: str) -> bool:
+        store, own_folder = KIND.own_place(self.table())
+        return store.url == root and own_folder.startswith(f"{folder}/")
 
     def spark(self) -> Made:
         self.patch.setattr("lithify.engine.spark.SparkEngine", Made)
@@ -225,6 +233,12 @@ CASES: dict[str, Case] = {
     **under("slatedb.garbage_collector_options.detach_options", collected("DETACH")),
     **under("slatedb.garbage_collector_options.lithify_options", collected("PROGRESS")),
     "iceberg.properties": Case("hour", "hour", lambda b: b.policy().granularity, "granularity"),
+    "iceberg.unrelated_tables": Case(
+        "broken.t, other.*", ("broken.t", "other.*"), lambda b: b.table()._apart
+    ),
+    "iceberg.state_location": Case(
+        "memory://states/of", True, lambda b: b.has_state_in("memory://states", "of")
+    ),
     **under("iceberg.garbage.data_files", collected("DATA", TABLE)),
     **under("iceberg.garbage.manifests", collected("MANIFEST", TABLE)),
     **under("iceberg.garbage.ledger_versions", collected("VERSION", TABLE)),

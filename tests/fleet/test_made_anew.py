@@ -15,6 +15,7 @@ from lithify import events, wiring
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import SlateKind
 from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog_changes import first_catalog, set_queue
 from lithify.store.objects import ObjectStore
 from lithify.store.waiting import Waiting
 from lithify.store.wrapped import Call, WrappedStore
@@ -259,3 +260,25 @@ def test_it_is_told_once(fleet: Watching, templates: Templates) -> None:
     (event,) = [event for event in fleet.events if isinstance(event, events.MadeAnew)]
     assert event.dataset.endswith(str(path))
     assert "made anew or restored" in event.reason
+
+
+@pytest.mark.parametrize("versions", [2, 20])
+def test_the_fleets_own_catalog_is_made_anew(fleet: Watching, versions: int) -> None:
+    """Members follow the one that is there, whatever its number is."""
+    path = fleet.folder / NAME
+    keeper = fleet.keeper()
+    fleet.crew()
+    fleet.run(60)
+    for meta in list(fleet.memory.list("fleet")):
+        if meta.key.startswith("fleet/catalog"):
+            fleet.memory.delete(meta.key)
+    fleet.run(30)
+    fleet.process().catalog.create(first_catalog("Q1"))
+    for weight in range(2, versions):
+        fleet.change(lambda catalog: set_queue(catalog, "Q1", weight=weight))  # noqa: B023
+    fleet.add("*")
+    fill(path, 4)
+    before, commits = rows(path), fleet.times(events.Committed, path)
+    fleet.until(lambda: fleet.times(events.Committed, path) > commits, BOUND_S)
+    assert rows(path) == before
+    assert keeper._catalog.now.number == versions

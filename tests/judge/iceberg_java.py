@@ -28,7 +28,7 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +68,35 @@ class Rows:
     def dicts(self) -> list[dict[str, Any]]:
         """Each row by names of columns."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.values]
+
+
+class Page(NamedTuple):
+    """A page of values."""
+
+    encoded_bytes: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A column of a row group."""
+
+    row_group: int
+    row_group_bytes: int
+    """In the file."""
+    column: str
+    has_column_index: bool
+    has_offset_index: bool
+    dictionary_bytes: int
+    pages: list[Page]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFile:
+    """A Parquet file as parquet-mr reads it."""
+
+    metadata: dict[str, str]
+    chunks: list[Chunk]
 
 
 class IcebergJava:
@@ -158,6 +187,22 @@ class IcebergJava:
         """Append a Parquet file that exists, with the metrics that `add_files` takes from its footer, in one
         commit."""
         self.ask("append_file", table=table, path=path, partition=partition)
+
+    def metrics(self, metadata_location: str, path: str) -> dict[str, dict[int, Any]]:
+        """What Java would say in a manifest about a Parquet file of the table with this metadata file: sizes,
+        counts and bounds by field id, as the footer has them, each by its name in manifests."""
+        found = self.ask("metrics", metadata_location=metadata_location, path=path)
+        return {
+            name: {int(n): _value(value) for n, value in by_field.items()} for name, by_field in found.items()
+        }
+
+    def parquet(self, path: str) -> ParquetFile:
+        """What parquet-mr finds in a file, which it reads whole."""
+        found = self.ask("parquet", path=path)
+        chunks = [
+            Chunk(**{**chunk, "pages": [Page(*page) for page in chunk["pages"]]}) for chunk in found["chunks"]
+        ]
+        return ParquetFile(found["metadata"], chunks)
 
     def write_parquet(self, path: str, schema: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a file by parquet-mr, of any schema in its own words: numbers, texts, groups as mappings,

@@ -75,6 +75,8 @@ class Server:
             "delete_equal": self._delete_equal,
             "delete_positions": self._delete_positions,
             "append_file": self._append_file,
+            "metrics": self._metrics,
+            "parquet": self._parquet,
             "write_parquet": self._write_parquet,
             "stream": self._stream,
         }
@@ -163,6 +165,14 @@ class Server:
     def _append_file(self, table: str, path: str, partition: str | None) -> None:
         """See `IcebergJudge.appendFile`."""
         self._judge.appendFile(self._load(table), path, partition)
+
+    def _metrics(self, metadata_location: str, path: str) -> Any:
+        """See `IcebergJudge.metrics`."""
+        return json.loads(self._judge.metrics(self._judge.table(metadata_location, None, None), path))
+
+    def _parquet(self, path: str) -> Any:
+        """See `IcebergJudge.parquet`."""
+        return json.loads(self._judge.parquet(path))
 
     def _write_parquet(self, path: str, schema: str, rows: list[dict[str, Any]]) -> None:
         """See `IcebergJudge.writeParquet`."""

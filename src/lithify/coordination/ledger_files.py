@@ -47,15 +47,8 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         self._clock = clock
         self._ids = ids
         self._rng = rng
-        self.files = VersionedFiles(
-            store,
-            join(folder, "ledger"),
-            SUFFIX,
-            join(folder, "ledger.boundary"),
-            ids,
-            clock=clock,
-            bond=bond,
-        )
+        self._folder = folder
+        self.files = self._files(bond)
         self._decoded: tuple[int, Ledger[SpecT, RangeT, OutputT]] | None = None
         self._texts = Texts()
         self._encoded: tuple[bytes, Ledger[SpecT, RangeT, OutputT]] | None = None
@@ -70,10 +63,20 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     def stored(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The newest ledger in the store, found without what was seen before: a process whose ledger was
         removed may go on from it, and another one begin anew."""
-        ids = self.files.ids()
-        if not ids:
-            return None
-        return self._format.decode(self.files.read(ids[-1]), self.files.key(ids[-1]))
+        files = self._files(bond=None)
+        version = files.confirmed()
+        return None if version is None else files.decode(version, self._format.decode)
+
+    def _files(self, bond: Bond | None) -> VersionedFiles:
+        return VersionedFiles(
+            self._store,
+            join(self._folder, "ledger"),
+            SUFFIX,
+            join(self._folder, "ledger.boundary"),
+            self._ids,
+            clock=self._clock,
+            bond=bond,
+        )
 
     def known(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The ledger as it was read or published last, without a request if it was."""

@@ -2,7 +2,8 @@
 
 Each version is `{"position": …, "least": {"position", "by", "since_ms"} | null}`. Whoever publishes makes the
 next version of the one it has read, so of two leaders the slower one decides again, and no version is lower
-than the one before.
+than the one before. The latest is looked for anew each time: another program may have removed all versions,
+and then others begin again at the first.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ThresholdFiles:
 
     def read(self) -> Threshold | None:
         """The latest one; `None` when none was ever published."""
-        version = self.files.confirmed()
+        version = self.files.found_anew()
         return None if version is None else self.files.decode(version, decode)
 
     def publish(self, change: Callable[[Threshold | None], Threshold | None]) -> Threshold | None:
@@ -52,6 +53,7 @@ class ThresholdFiles:
             assert now is None or (new is not None and new.position >= now.position), "it never goes down"
             return None if new is None or new == now else encode(new)
 
+        self.files.found_anew()
         version = self.files.update(changed, self._clock, self._rng)
         return None if version is None else self.files.decode(version, decode)
 

@@ -5,8 +5,7 @@ With a probe object, which is removed again:
 1. The store keeps both promises that every run proves before its first write (`lithify.store.proof`):
    create-if-absent and conditional overwrites.
 2. The store's clock and this machine's agree. Leases, heartbeats and members are judged by the store's alone.
-3. Objects can be listed, and deleted. So are probes that a process that was killed has left behind, an hour
-   later.
+3. Objects can be listed and deleted. Probes that a killed process has left behind are deleted an hour later.
 """
 
 from __future__ import annotations

@@ -313,6 +313,13 @@ class VersionedFiles:
         """The latest version, for who does something else with it than publish the next."""
         return self._search(is_trusting=False)
 
+    def found_anew(self) -> Version | None:
+        """The latest version as a process finds it that has seen none. For a folder of which another program
+        may remove versions: who goes on from one that it has seen then is alone with those that follow."""
+        with self._remembering:
+            self._seen = None
+        return self.confirmed()
+
     def known(self) -> Version | None:
         """The version seen or published last, or `None` if there was none then, without a request; what
         `latest` says where nobody has looked yet."""
@@ -349,7 +356,8 @@ class VersionedFiles:
             self._forget(seen)
         raise StoreError(
             f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
-            f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest is lost"
+            f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest was "
+            "removed: restore it, or delete that boundary if there is none to restore"
         )
 
     def _replace(self, before: _Seen | None, seen: _Seen) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, RewritingManifests
 from lithify.datasets.iceberg.rewriting import Outcome
 from lithify.errors import Refused
-from tests.datasets.iceberg.rest import serve_rest
+from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -44,40 +42,11 @@ from tests.datasets.iceberg.tables import (
     read_by_duckdb,
     read_by_java,
 )
-from tests.judge.iceberg_java import IcebergJava, iceberg_java
+from tests.judge.iceberg_java import iceberg_java
 
 A_WEEK_S = 7 * 24 * 3600
 AT_ONCE = {"lithify.min-saved-files": "1", "lithify.min-new-percent": "0", "lithify.max-deleted-percent": "1"}
 """Whatever there is to do is done."""
-
-
-@dataclass(frozen=True)
-class Lake:
-    """A catalog as Java sees it."""
-
-    catalog: Catalog
-    java: IcebergJava
-    name: str
-    """Of the catalog in SQL."""
-
-    def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement in which `events` is the table."""
-        return self.java.sql(statement.replace("events", f"{self.name}.db.events")).values
-
-    def call(self, procedure: str, **arguments: str) -> list[tuple[Any, ...]]:
-        """Run one of Java's procedures on the table; arguments as SQL writes them."""
-        given = "".join(f", {name} => {value}" for name, value in arguments.items())
-        return self.java.sql(f"CALL {self.name}.system.{procedure}(table => 'db.events'{given})").values
-
-    @property
-    def table(self) -> Table:
-        return self.catalog.load_table(NAME)
-
-
-@pytest.fixture
-def lake(catalog: Catalog, java: IcebergJava) -> Iterator[Lake]:
-    with serve_rest(catalog) as rest:
-        yield Lake(catalog, java, java.catalog(str(rest.properties["uri"])))
 
 
 def create(lake: Lake, columns: str = "", *, partitioned: str = "", version: int = 2, mode: str = "") -> None:

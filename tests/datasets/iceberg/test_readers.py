@@ -321,7 +321,7 @@ def test_everybody_who_needs_something(table: Table, checkpoint: SparkCheckpoint
     maintenance.hold(Wanted(version=ids[2]), LEASE_MS, "h", "me")
     dataset = dataset_of(table, clock=clock)
     Steps(dataset, clock=clock).schedule()
-    standing = maintenance._readers.standing(maintenance._readers.list()[0], fresh(table))
+    (standing,) = dataset.standings(fresh(table))
 
     def needs(at_ms: int) -> list[str]:
         metadata = fresh(table).metadata

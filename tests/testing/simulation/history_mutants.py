@@ -23,6 +23,7 @@ from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.retention import Retention, retention_of
 from lithify.errors import StoreError
 from lithify.store.objects import ObjectStore
+from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation.history import rules
 from lithify.watermarks.model import Hold, Threshold
 from lithify.watermarks.rules import Collected, admits
@@ -100,8 +101,21 @@ def _publish_whatever(
     return None if version is None else self.files.decode(version, thresholds.decode)
 
 
-_honest_look = Expirer._look
+def _nothing_is_missing(*args: Any) -> str:
+    return ""
+
+
+def _continue_what_was_seen(self: VersionedFiles) -> Any:
+    return self.confirmed()
+
+
+_honest_try, _honest_look = Expirer._try, Expirer._look_twice
 _looks: dict[Expirer, Any] = {}
+
+
+def _try_anew(self: Expirer, *args: Any) -> Any:
+    _looks.pop(self, None)
+    return _honest_try(self, *args)
 
 
 def _look_once(self: Expirer, options: ExpireOptions) -> Any:
@@ -171,8 +185,8 @@ MUTANTS = (
     Mutant(
         "holds are collected before the watermark is published",
         (rules.HOLDS, rules.READERS, rules.COMPACTED, rules.REFS),
-        ((Expirer, "_look", _look_once),),
-        first_seed=5_140,
+        ((Expirer, "_look_twice", _look_once), (Expirer, "_try", _try_anew)),
+        first_seed=5_032,
     ),
     Mutant(
         "a lapsed hold is renewed whatever the watermark says",
@@ -289,5 +303,16 @@ MUTANTS = (
         (rules.HOLDS, rules.READERS),
         ((expire, "and_descendants", _themselves),),
         first_seed=5_133,
+    ),
+    Mutant(
+        "what the folder does not have is not needed",
+        (rules.HOLDS, rules.READERS),
+        ((expire, "missing", _nothing_is_missing),),
+        first_seed=5_064,
+    ),
+    Mutant(
+        "a run goes on from versions that were removed",
+        (rules.WATERMARK, rules.LEFT),
+        ((VersionedFiles, "found_anew", _continue_what_was_seen),),
     ),
 )

@@ -145,7 +145,7 @@ def open_catalog(
             f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
             f"{TESTED_PYICEBERG}x only; install that version"
         )
-    given = _as_properties(properties or {})
+    given = as_properties(properties or {})
     waiting = waiting if waiting is not None else Waiting()
     return _shared(name, given, waiting) if waiting.is_shared else _new(name, given, waiting)
 
@@ -302,7 +302,7 @@ def _azure_endpoint(properties: Properties) -> str | None:
     return f"{scheme}://{path}"
 
 
-def _as_properties(options: Mapping[str, str]) -> dict[str, str]:
+def as_properties(options: Mapping[str, str]) -> dict[str, str]:
     """Options of a database's store by the names that PyIceberg has for them; others as they are."""
     names = {name: key for key, name in _STORE_OPTIONS.items()}
     return {names.get(name.lower(), name): value for name, value in options.items()}

@@ -42,6 +42,7 @@ from lithify.datasets.iceberg.catalogs import load_table
 from lithify.datasets.iceberg.chosen_listing import list_around, list_files
 from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.listing import Listing, ManifestCache
 from lithify.datasets.iceberg.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
@@ -213,12 +214,13 @@ class _Batch:
     ) -> None:
         """Replace the inputs of these components by their outputs."""
         self.accepted.append(compaction.id)
+        floats = float_columns(head.metadata.schema())
         for part in parts:
             for path in part.inputs:
                 self.replacement.removed[path] = head.data[path]
             first = head.data[part.inputs[0]].data_file
             for output in part.outputs:
-                file = data_file_of(output, first.spec_id, first.partition)
+                file = data_file_of(without_uncounted(output, floats), first.spec_id, first.partition)
                 self.replacement.added.append(Added(file, sequence_number))
 
 

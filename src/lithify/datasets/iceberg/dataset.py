@@ -1,7 +1,8 @@
 """An Iceberg table as a dataset.
 
 The table belongs to its catalog; what Lithify needs besides lies under the table's location, in a folder with
-the table's UUID: tables that share a location, or follow each other there, share nothing.
+the table's UUID: tables that share a location, or follow each other there, share nothing. A setting puts that
+folder elsewhere (`state_location`).
 
 | object, under `<location>/_lithify/<uuid>/` | value |
 |---|---|
@@ -68,7 +69,7 @@ from lithify.datasets.iceberg.model import (
     WorkRange,
 )
 from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, known_in, others_in
-from lithify.datasets.iceberg.own_state import Record, State, StateFolder
+from lithify.datasets.iceberg.own_state import PREFIX, Record, State, StateFolder, recorded_in
 from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.past import past_of
 from lithify.datasets.iceberg.places import canonical, place_of
@@ -81,12 +82,13 @@ from lithify.datasets.iceberg.slim_entries import NO_COLUMN
 from lithify.datasets.iceberg.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.split import RANGE_BYTES
 from lithify.datasets.iceberg.state import draw_files, draw_refused, draw_state, written_file
+from lithify.datasets.iceberg.state_location import StateLocation
 from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, TaskResult
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.iceberg.work import Terms, Work
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject, Refused, Replaced
+from lithify.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
@@ -139,14 +141,20 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         options: Mapping[str, str] | None = None,
         unrelated: Sequence[str] = (),
         open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
+        state_location: StateLocation | None = None,
     ) -> None:
         """`options` are properties of `policy`, without their prefix, that win over the table's own;
         `unrelated` names tables of the catalog, or patterns of names, that share no place with this one;
-        `open_place` gives the store in which the table lies, and the key of its root there."""
+        `open_place` gives the store in which the table lies, and the key of its root there; `state_location`
+        is where Lithify's own folder of it lies, if not under its location."""
         table = load_table(catalog, url.identifier)
-        store, self.root = open_place(table)
-        lend(store, table.io.properties)
-        folder = join(self.root, OWN_FOLDER, str(table.metadata.table_uuid))
+        self.table_store, self.root = open_place(table)
+        lend(self.table_store, table.io.properties)
+        self._state_location = state_location
+        store, folder = self.table_store, join(self.root, OWN_FOLDER, str(table.metadata.table_uuid))
+        if state_location is not None:
+            store = state_location.store
+            folder = state_location.folder_of(table.metadata.table_uuid, table.location())
         rng = rng if rng is not None else random.Random()
         super().__init__(str(url), store, folder, LEDGERS, clock, ids, rng)
         self._catalog = catalog
@@ -183,6 +191,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         """Groups of the timeline that are not compacted together with others."""
         self._continues: str | None = None
         """The metadata file that was found to continue what is on record."""
+        self._state_id: str | None = None
+        """The identity of the folder, where the table records that it is elsewhere."""
+        self._check_place(table)
 
     @property
     def numbered_files(self) -> tuple[VersionedFiles, ...]:
@@ -201,13 +212,34 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
             raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
-        lend(self.store, table.io.properties)  # which may have other credentials by now
+        lend(self.table_store, table.io.properties)  # which may have other credentials by now
+        self._check_place(table)
         return table
+
+    def _check_place(self, table: Table) -> None:
+        """`Refused` when the table records that its state is in another folder than this."""
+        place = recorded_in(table.metadata).place
+        if place is None or place == self._state_id:
+            return
+        state = self.state.read() if self.is_state_elsewhere else None
+        if state is None or state.id != place:
+            here = url_of(self.store.url, self.own_folder)
+            raise Refused(
+                f"{self.url}: the table records that Lithify's state of it is elsewhere than {here}: set "
+                "iceberg.state_location as other processes have it; if that folder is lost, remove the "
+                f"table's property {PREFIX}place"
+            )
+        self._state_id = place
 
     @property
     def location(self) -> str:
         """Where the table lies."""
         return self._location
+
+    @property
+    def is_state_elsewhere(self) -> bool:
+        """Whether Lithify's own folder is not under the table's location."""
+        return self._state_location is not None
 
     def others(self) -> list[Neighbour]:
         """All other tables of its catalog, read anew. `Refused` where one cannot be read."""
@@ -222,22 +254,52 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
 
     def begin_state(self, table: Table) -> State:
-        """The identity of Lithify's own folder of the table, before anything is put there that counts."""
-        return self.state.begin()
+        """The identity of Lithify's own folder of the table, before anything is put there that counts.
+        `Refused` when the table has its state at another place."""
+        if not self.is_state_elsewhere:
+            return self.state.begin()
+        if recorded_in(table.metadata).place is None:
+            self._check_nothing_beside(table)
+        state = self.state.begin()
+        self.record.place(table, state)
+        return state
+
+    def _check_nothing_beside(self, table: Table) -> None:
+        """`Refused` when the table's state lies under its location. Where that may not be read, there is
+        none that this process could have written."""
+        folder = join(self.root, OWN_FOLDER, str(self._uuid))
+        try:
+            beside = StateFolder(self.table_store, folder, self._ids).read()
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return
+        if beside is not None:
+            raise Refused(
+                f"{self.url}: its state lies in {url_of(self.table_store.url, folder)}, and "
+                "iceberg.state_location is set: stop what works on the table and move that folder to "
+                f"{url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
+            )
 
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
         and what waits to be deleted are there."""
         here = canonical(url_of(self.store.url, self.own_folder))
         for root in former_roots(table):
-            store, key = open_place(root, table.io.properties)
-            folder = join(key, OWN_FOLDER, str(self._uuid))
+            store, folder = self._former_folder(root, table)
             there = url_of(store.url, folder)
             if canonical(there) != here and next(iter(store.list(folder)), None) is not None:
                 raise Refused(
                     f"{self.url}: the table was moved, and its holds and readers were not: move what is in "
                     f"{there} to {url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
                 )
+
+    def _former_folder(self, root: str, table: Table) -> tuple[ObjectStore, str]:
+        """Lithify's own folder of the table when it lay at `root`."""
+        if self._state_location is not None:
+            return self._state_location.store, self._state_location.folder_of(self._uuid, root)
+        store, key = open_place(root, table.io.properties)
+        return store, join(key, OWN_FOLDER, str(self._uuid))
 
     def glance(self) -> tuple[IcebergLedger | None, TableState]:
         """Both at once. A ledger that is newer than the table shows work as done whose files are still
@@ -400,6 +462,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """As any; and put the table on record."""
+        if self.is_state_elsewhere:  # before another ledger than the table's own is begun
+            self.begin_state(self.load())
         epoch = super().take_epoch(permit)
         table = self.load()
         self.lineage.advance(table)
@@ -434,6 +498,20 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         """The registered readers."""
         thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
         return Readers(self.store, self.own_folder, thresholds)
+
+    def add_reader(self, checkpoint: str, name: str | None, *, continuous: bool) -> Standing:
+        """Register a reader; where it stands. `Refused` when what it needs may be gone."""
+        state = self.begin_state(self.load())
+
+        def record(table: Table, name: str) -> None:
+            self.record.reader(table, name)
+            self.state.check(state)
+
+        return self.readers().add(self.load, checkpoint, name, continuous, self._clock.now_ms(), record)
+
+    def drop_reader(self, name: str) -> str:
+        """Forget a reader; its name. `Refused` when there is none."""
+        return self.readers().drop(self.load(), name, self.record.no_reader)
 
     def standings(self, table: Table) -> tuple[Standing, ...]:
         """Where every registered reader stands."""
@@ -543,8 +621,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             target_bytes=snapshot.policy.target_file_size_bytes,
             buffer_bytes=self.buffer_bytes,
             range_bytes=self.range_bytes,
-            store_url=self.store.url,
+            store_url=self.table_store.url,
             store_options=task_options(self._location, table.io.properties),
+            state_url="" if self._state_location is None else self.store.url,
+            state_options={} if self._state_location is None else self._state_location.task_options,
         )
         files = draw_files(table, listing, spec.inputs, snapshot.policy, column, self._footers)
         work, owner = Work(terms, listing, files), compaction.worker

@@ -23,12 +23,14 @@ import pyarrow as pa
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import reported
 from lithify.datasets.iceberg.fileio import lend
+from lithify.datasets.iceberg.floats import NanColumns
 from lithify.datasets.iceberg.model import LeftAlone
 from lithify.datasets.iceberg.reader import RangeReader
+from lithify.datasets.iceberg.sizing import even_rows
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
 from lithify.datasets.iceberg.spill import Pieces
 from lithify.datasets.iceberg.task import RewriteBatch, RewriteTask, TaskResult
-from lithify.datasets.iceberg.writer import DataWriter, RollingWriter, even_rows
+from lithify.datasets.iceberg.writer import DataWriter, RollingWriter
 from lithify.defects import contained
 from lithify.errors import LithifyError, NoRoom, StoreError, StoreUnavailable
 from lithify.ids import Ids, RandomIds
@@ -38,7 +40,8 @@ from lithify.store.urls import open_store
 Report = Callable[[float, int], None]
 
 _SURELY_ONE = 0.6
-"""Rows that took less than this share of the target in the inputs fit one file, however they compress."""
+"""Rows that took less than this share of a file's or a row group's bytes in the inputs fit one, however they
+compress."""
 
 
 def execute_rewrites(batch: RewriteBatch) -> TaskResult:
@@ -51,6 +54,8 @@ def execute_rewrites(batch: RewriteBatch) -> TaskResult:
     store, _ = open_store(batch.store_url, batch.store_options)
     for task in batch.tasks[:1]:
         lend(store, task.io.properties)
+    if batch.state_url:
+        store, _ = open_store(batch.state_url, batch.state_options)
     with reported(batch.reporting, store, SystemClock(), ids) as reporter:
 
         def report(bytes_read: float, bytes_written: int) -> None:
@@ -97,7 +102,8 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
     started_s = time.process_time()
     reader = RangeReader(task)
     time_name = reader.column_name(task.time_field_id)
-    writer = DataWriter(task, reader.file_schema, time_name, ids.uuid().hex)
+    nans = NanColumns(reader.file_schema)
+    writer = DataWriter(task, reader.file_schema, ids.uuid().hex, nans)
     order = row_order(task.metadata, reader.file_schema, task.sort_order_id, time_name)
     bytes_read = 0.0
     try:
@@ -106,11 +112,13 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
             for source in task.sources:
                 bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
                 for batch in reader.batches(source, files):
-                    pieces.add(pa.Table.from_batches([batch]), source.position)
+                    rows = pa.Table.from_batches([batch])
+                    nans.look_at(rows)
+                    pieces.add(rows, source.position)
                     bytes_read += bytes_per_row * batch.num_rows
                     report(bytes_read, 0)
-            rows = pieces.rows
-            stored_bytes_per_row = bytes_read / max(rows, 1)
+            row_count = pieces.rows
+            stored_bytes_per_row = bytes_read / max(row_count, 1)
             for piece, tables in pieces.drain():
                 writer.sources = tuple(sorted(piece.sources))
                 _write_piece(writer, tables, piece.rows, stored_bytes_per_row, task.target_bytes, order)
@@ -125,7 +133,7 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
         raise
     return TaskResult(
         outputs=tuple(writer.finished),
-        rows=rows,
+        rows=row_count,
         bytes_read=round(bytes_read),
         bytes_written=sum(file.size_bytes for file in writer.finished),
         spilled_bytes=spilled_bytes,
@@ -150,11 +158,13 @@ def _write_piece(
     for table in _sorted(tables, order):
         if rolling is None or not order.is_by_time:
             part_rows = rows if order.is_by_time else table.num_rows
-            if part_rows * input_bytes_per_row < _SURELY_ONE * target_bytes:
+            bytes_of_one = min(target_bytes, writer.options.row_group_bytes)
+            if part_rows * input_bytes_per_row < _SURELY_ONE * bytes_of_one:
                 bytes_per_row = input_bytes_per_row
             else:
                 bytes_per_row = writer.stored_bytes_per_row(table)
-            rolling = RollingWriter(writer, even_rows(part_rows, bytes_per_row, target_bytes), order.order_id)
+            rows_per_file = even_rows(part_rows, bytes_per_row, target_bytes)
+            rolling = RollingWriter(writer, rows_per_file, bytes_per_row, order.order_id)
         rolling.write(table)
         if not order.is_by_time:
             rolling.close()

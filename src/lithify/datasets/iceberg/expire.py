@@ -80,6 +80,7 @@ from lithify.datasets.iceberg.own_state import (
     files_change,
     lost_text,
     missing,
+    needs_recorded_in,
     recorded_in,
 )
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
@@ -231,20 +232,24 @@ class _Plan:
 
 
 class AssertSameHistory(ValidatableTableRequirement):
-    """The table has exactly these refs, statistics and rules about its history, and all snapshots that were
-    seen. Not part of Iceberg's protocol: for catalogs that check requirements in this process, on the very
-    metadata that they replace."""
+    """The table has exactly these refs, statistics and rules about its history, all snapshots that were seen,
+    and records nothing more of holds and readers: what it records anew is in a folder that was not looked at.
+    Not part of Iceberg's protocol: for catalogs that check requirements in this process, on the very metadata
+    that they replace."""
 
     type: Literal["lithify-assert-same-history"] = "lithify-assert-same-history"
     rules: dict[str, Any]
     statistics: list[list[Any]]
     snapshots: list[int]
+    recorded: list[str]
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
         if base_metadata is None or rules_of(base_metadata) != self.rules:
             raise CommitFailedException("Requirement failed: branches, tags or rules were changed meanwhile")
         if not set(self.snapshots) <= {s.snapshot_id for s in base_metadata.snapshots}:
             raise CommitFailedException("Requirement failed: snapshots were expired meanwhile")
+        if not needs_recorded_in(base_metadata) <= set(self.recorded):
+            raise CommitFailedException("Requirement failed: holds or readers were recorded meanwhile")
         if _statistics_of(base_metadata) != self.statistics:
             raise CommitFailedException("Requirement failed: statistics were changed meanwhile")
 
@@ -355,7 +360,7 @@ class Expirer:
         state = seen.state
         if not options.dry_run:
             state = self._dataset.begin_state(seen.table)
-            if seen.lost:
+            if options.accept_loss:
                 self._dataset.record.accept(seen.table, state, seen.readers)
         published = self._publish(seen, options)
         plan = self._look_twice(options)
@@ -389,9 +394,7 @@ class Expirer:
     def _look(self, options: ExpireOptions) -> _Plan:
         """Who needs what, then the table. The time comes first, so that what is renewed meanwhile counts."""
         now_ms = self._now_ms(options)
-        ledger_files, _ = self._dataset.numbered_files
-        ledger_files.confirmed()  # what it does not name is not needed
-        ledger = self._dataset.ledger()
+        ledger = self._dataset.stored_ledger()  # what it does not name is not needed
         holds, readers = self._holds.list(), self._readers.list()
         table = self._load()
         standings = [self._readers.standing(reader, table) for reader in readers]
@@ -525,6 +528,7 @@ def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
                 rules=rules_of(metadata),
                 statistics=_statistics_of(metadata),
                 snapshots=[snapshot.snapshot_id for snapshot in metadata.snapshots],
+                recorded=sorted(needs_recorded_in(metadata)),
             )
         ]
     return cast("tuple[TableRequirement, ...]", (AssertTableUUID(uuid=metadata.table_uuid), *refs, *exact))

@@ -71,6 +71,9 @@ from lithify.store.versions import VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 3_600_000
 KEPT_VERSIONS = 10
+CLOCKS_APART_MS = 900_000
+"""So far apart the clocks of two stores may be, where Lithify's folder is in another store than the table. S3
+refuses requests of a client whose clock is further off."""
 
 
 class Kind(StrEnum):
@@ -182,7 +185,8 @@ class _Collection:
         self._pending = Pending(dataset.store, dataset.own_folder, clock, RandomIds())
         self._watermark = ThresholdFiles(dataset.store, dataset.own_folder, clock, RandomIds())
         self._now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
-        self._before_ms = self._now_ms - options.min_age_ms
+        self._doubt_ms = CLOCKS_APART_MS if dataset.is_state_elsewhere else 0
+        self._before_ms = self._now_ms - options.min_age_ms - self._doubt_ms
         self._deleting = Deleting()
         self._garbage: list[Garbage] = []
         self._found: dict[Kind, int] = {}
@@ -252,7 +256,7 @@ class _Collection:
     def _is_candidate(self, one: _Listed, marks: frozenset[str], active: frozenset[Ulid]) -> bool:
         before_ms = self._before_ms
         if one.kind is Kind.MANIFEST:
-            before_ms = min(before_ms, self._now_ms - MIN_MANIFEST_AGE_MS)
+            before_ms = min(before_ms, self._now_ms - MIN_MANIFEST_AGE_MS - self._doubt_ms)
         is_old = one.meta.last_modified_ms < before_ms
         return is_old and one.own.mark in marks and one.own.compaction not in active
 
@@ -308,9 +312,9 @@ class _Collection:
     def _since_ms(self, table: Table) -> int:
         """Since when the folder says what is needed. What is older may have been known to a folder before."""
         if not self._options.dry_run:
-            return self._dataset.begin_state(table).since_ms
+            return self._dataset.begin_state(table).since_ms + self._doubt_ms
         state = self._dataset.state.read()
-        return self._now_ms if state is None else state.since_ms
+        return self._now_ms if state is None else state.since_ms + self._doubt_ms
 
     def _active(self) -> frozenset[Ulid]:
         ledger = self._dataset.stored_ledger()  # what it does not name is deleted

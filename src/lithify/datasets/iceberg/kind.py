@@ -27,6 +27,7 @@ from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
+from lithify.datasets.iceberg.state_location import open_state_location
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
@@ -61,6 +62,9 @@ class IcebergKind:
         parsed = parse_url(url)
         catalog = open_catalog(parsed.catalog, config.store_options_of(url), waiting)
         settings = config.of(IcebergSettings)
+        location = settings.state_location.strip()
+        options = config.store_options_of(location)
+        state = open_state_location(location, catalog, options, wrap) if location else None
         return IcebergDataset(
             catalog,
             parsed,
@@ -69,6 +73,7 @@ class IcebergKind:
             options=settings.properties,
             unrelated=settings.unrelated,
             open_place=open_place,
+            state_location=state,
         )
 
     def check_settings(self, config: Config) -> None:

@@ -40,7 +40,6 @@ class TableMaintenance:
         store, folder = dataset.store, dataset.own_folder
         self.thresholds = ThresholdFiles(store, folder, clock, ids)
         self._holds = ObjectHolds(store, folder, self.thresholds, clock, ids)
-        self._readers = dataset.readers()
 
     def left_out(self) -> frozenset[str]:
         return self._dataset.policy(self._dataset.load(), of_data=False).left_out
@@ -67,13 +66,16 @@ class TableMaintenance:
         return placed
 
     def _record(self, table: Table, state: State, placed: Placed) -> None:
-        """Have the table record that there is a hold."""
+        """Have the table record that there is a hold. `Refused` where the folder was removed meanwhile: then
+        the published threshold was too, and whether the hold came in time is not known."""
         until_ms = placed.hold.until_ms
         assert until_ms is not None, "each hold is a lease"
         self._dataset.record.hold(table, state, until_ms, until_ms - placed.lease_ms)
+        self._dataset.state.check(state)
 
     def renew(self, placed: Placed | str, lease_ms: int | None = None) -> Placed:
         found = self._holds.find(placed) if isinstance(placed, str) else placed
+        state = self._dataset.begin_state(self._dataset.load())
         renewed = self._holds.renew(found, lease_ms)
         snapshot_id, table = renewed.about.get(SNAPSHOT), self._dataset.load()
         if not any(s.snapshot_id == snapshot_id for s in table.metadata.snapshots):
@@ -81,7 +83,7 @@ class TableMaintenance:
             raise HoldLapsed(
                 f"hold {renewed.name}: its snapshot {snapshot_id} is gone; another program expired it"
             )
-        self._record(table, self._dataset.begin_state(table), renewed)
+        self._record(table, state, renewed)
         return renewed
 
     def release(self, placed: Placed | str) -> None:
@@ -124,21 +126,15 @@ class TableMaintenance:
     # Readers
 
     def add_reader(self, reader: str, name: str | None, options: Mapping[str, Any]) -> Shown:
-        continuous = bool(options.get("continuous", False))
-        now_ms = self._clock.now_ms()
-        self._dataset.begin_state(self._dataset.load())
-        record = self._dataset.record.reader
-        standing = self._readers.add(self._dataset.load, reader, name, continuous, now_ms, record)
+        standing = self._dataset.add_reader(reader, name, continuous=bool(options.get("continuous", False)))
         return view.show_readers(self._dataset.url, self._dataset.load().metadata, [standing])
 
     def drop_reader(self, name: str) -> Shown:
-        dropped = self._readers.drop(self._dataset.load(), name, self._dataset.record.no_reader)
-        return view.show_dropped(self._dataset.url, dropped)
+        return view.show_dropped(self._dataset.url, self._dataset.drop_reader(name))
 
     def show_readers(self) -> Shown:
         table = self._dataset.load()
-        standings = [self._readers.standing(reader, table) for reader in self._readers.list()]
-        return view.show_readers(self._dataset.url, table.metadata, standings)
+        return view.show_readers(self._dataset.url, table.metadata, self._dataset.standings(table))
 
     # Files
 

@@ -153,7 +153,7 @@ class _Run:
         self._dataset = dataset
         self._options = options
         self._tell = tell
-        self._store = dataset.store
+        self._store = dataset.table_store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
         now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
         self._now_ms = now_ms

@@ -127,6 +127,12 @@ class StateFolder:
             raise StoreError(f"{self._key} was removed while it was made")
         return found
 
+    def check(self, state: State) -> None:
+        """`Refused` where the folder is not the one it was when `state` was read: what was looked for in it
+        meanwhile may have been removed."""
+        if self.read() != state:
+            raise Refused(f"{self._key} was removed or replaced meanwhile; try again")
+
 
 # What the table records (pure)
 
@@ -175,9 +181,15 @@ def recorded_in(metadata: TableMetadata) -> Recorded:
     )
 
 
+def needs_recorded_in(metadata: TableMetadata) -> frozenset[str]:
+    """The properties that record holds and readers (pure)."""
+    begins = (f"{PREFIX}holds.", f"{PREFIX}reader.")
+    return frozenset(key for key in recorded_in(metadata).keys if key.startswith(begins))
+
+
 def missing(recorded: Recorded, state: State | None, readers: Collection[str], now_ms: int) -> str:
-    """What the table records of holds and readers and the folder does not have; empty when that is nothing.
-    `readers` are the names of those in the folder."""
+    """What the table records of holds, of readers and of files that stay for good and the folder does not
+    have; empty when that is nothing. `readers` are the names of those in the folder."""
     found = []
     lost = sorted(recorded.readers - set(readers))
     if lost:
@@ -186,6 +198,8 @@ def missing(recorded: Recorded, state: State | None, readers: Collection[str], n
     held_ms = _lost_until_ms(recorded.holds, state, now_ms)
     if held_ms is not None:
         found.append(f"holds whose leases may last until {_moment(held_ms)}")
+    if _lost_until_ms(recorded.files, state, now_ms) == FOREVER_MS:
+        found.append("files that stay for good")
     if recorded.unknown:
         found.append(f"what a newer version means by the property {recorded.unknown[0][:80]!r}")
     return " and ".join(found)
@@ -200,7 +214,7 @@ def lost_text(lost: str) -> str:
 
 
 def missing_files(recorded: Recorded, state: State | None, now_ms: int) -> str:
-    """The same of files that wait, or stay for good."""
+    """The same of files that wait for their grace period, or stay for good."""
     until_ms = _lost_until_ms(recorded.files, state, now_ms)
     if until_ms is None:
         return ""
@@ -230,8 +244,8 @@ def _past(recorded: Recorded, now_ms: int) -> list[str]:
     """The properties whose day is over."""
     found = []
     for key in recorded.keys - set(recorded.unknown):
-        kind, *_, day = key.removeprefix(PREFIX).split(".")
-        if kind in ("holds", "files") and _end_of(day) <= now_ms:
+        kind, _, rest = key.removeprefix(PREFIX).partition(".")
+        if kind in ("holds", "files") and _end_of(rest.partition(".")[2]) <= now_ms:
             found.append(key)
     return sorted(found)
 

@@ -83,7 +83,7 @@ class Pending:
 
     def read(self) -> tuple[Entry, ...]:
         """All entries, the oldest first."""
-        version = self.files.confirmed()
+        version = self.files.found_anew()
         return () if version is None else self.files.decode(version, _decode)
 
     def write(
@@ -175,6 +175,7 @@ class Pending:
             new = change(now)
             return None if new == now else _encode(new)
 
+        self.files.found_anew()  # another program may have removed what was seen
         version = self.files.update(changed, self._clock, self._rng)
         return () if version is None else self.files.decode(version, _decode)
 

@@ -25,12 +25,14 @@ import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType
+from pyiceberg.types import LongType, NestedField, StringType
 
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
+from lithify.datasets.iceberg.statistics import column_sizes, split_offsets
 from lithify.errors import LithifyError
 
 MAX_READERS = 8
@@ -44,6 +46,14 @@ _SCHEMA = pa.schema(
         pa.field("pos", pa.int64(), False, {_FIELD_ID: str(POSITION_FIELD_ID)}),
     ]
 )
+_NOTES = {
+    "delete-type": "position",
+    "iceberg.schema": Schema(
+        NestedField(PATH_FIELD_ID, "file_path", StringType(), required=True),
+        NestedField(POSITION_FIELD_ID, "pos", LongType(), required=True),
+    ).model_dump_json(),
+}
+"""The metadata in a footer, as Java's writer has them."""
 _ROW_GROUP_ROWS = 1_000_000
 
 
@@ -138,8 +148,13 @@ def write(
     paths = pa.DictionaryArray.from_arrays(pa.array(rows.path), pa.array(rows.paths, pa.string()))
     table = pa.table([paths, pa.array(rows.position)], schema=_SCHEMA)
     output = io.new_output(path)
-    with output.create() as stream:
-        pq.write_table(table, stream, row_group_size=_ROW_GROUP_ROWS, store_schema=False, **parquet)
+    with (
+        output.create() as stream,
+        pq.ParquetWriter(stream, _SCHEMA, store_schema=False, write_page_index=True, **parquet) as writer,
+    ):
+        writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+        writer.add_key_value_metadata(_NOTES)
+    footer = writer.writer.metadata
     first, last = rows.paths[rows.path[0]], rows.paths[rows.path[-1]]
     least, most = int(rows.position.min()), int(rows.position.max())
     file = DataFile.from_args(
@@ -150,14 +165,14 @@ def write(
         partition=partition,
         record_count=len(rows),
         file_size_in_bytes=len(output),
-        column_sizes=None,
+        column_sizes=column_sizes(footer, {"file_path": PATH_FIELD_ID, "pos": POSITION_FIELD_ID}),
         value_counts={PATH_FIELD_ID: len(rows), POSITION_FIELD_ID: len(rows)},
         null_value_counts={PATH_FIELD_ID: 0, POSITION_FIELD_ID: 0},
         nan_value_counts=None,
         lower_bounds={PATH_FIELD_ID: first.encode(), POSITION_FIELD_ID: to_bytes(LongType(), least)},
         upper_bounds={PATH_FIELD_ID: last.encode(), POSITION_FIELD_ID: to_bytes(LongType(), most)},
         key_metadata=None,
-        split_offsets=None,
+        split_offsets=list(split_offsets(footer)),
         equality_ids=None,
         sort_order_id=None,
         referenced_data_file=first if first == last else None,

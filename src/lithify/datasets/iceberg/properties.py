@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from lithify.errors import Refused
 
+MAX_INT = (1 << 31) - 1
+"""Most numbers in these properties are Java's ints."""
 _MAX_SHOWN_CHARS = 40
 
 

@@ -24,7 +24,14 @@ from lithify.datasets.iceberg.own_state import recorded_in
 from lithify.datasets.iceberg.places import canonical
 from lithify.datasets.iceberg.reach import EVERYWHERE, REACH
 from lithify.datasets.iceberg.retention import position_of
-from lithify.errors import CorruptObject, LithifyError, ObjectExists, ObjectNotFound, Refused
+from lithify.errors import (
+    CorruptObject,
+    LithifyError,
+    ObjectExists,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+)
 from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -133,6 +140,8 @@ class Readers:
             )
         try:
             record(table, name)
+        except StoreUnavailable:
+            raise  # it may be recorded yet, so the reader stays registered; adding it again completes that
         except Exception:
             if is_new:
                 self._store.delete(key)

@@ -49,6 +49,11 @@ class IcebergSettings(OwnSection):
         description="Tables of a catalog that share no place with others, such as broken.t or other.*, "
         "separated by commas: they need not be readable when files are deleted",
     )
+    state_location: Text = Field(
+        default="",
+        description="Where Lithify keeps its state of tables (holds, readers, leases), such as "
+        "s3://other/lithify; the same in every process; empty: _lithify, under each table's location",
+    )
     garbage: TableGarbageSettings = TableGarbageSettings()
 
     @property

@@ -73,9 +73,12 @@ class RewriteBatch:
     done: tuple[Output, ...] = ()
     """Outputs that an earlier attempt finished and recorded; then there is nothing left to do."""
     reporting: Reporting | None = None
-    """Where to say how many bytes have moved, in the store of `store_url`; nowhere by default."""
+    """Where to say how many bytes have moved, in the store of `state_url`; nowhere by default."""
     store_url: str = ""
     store_options: Mapping[str, str] = field(default_factory=dict)
+    state_url: str = ""
+    """Empty: that of `store_url`."""
+    state_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ Only the inputs of the compaction are looked at, however many files the table ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
@@ -53,6 +53,8 @@ class Terms:
     range_bytes: int
     store_url: str
     store_options: Mapping[str, str]
+    state_url: str = ""
+    state_options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Work:
@@ -115,6 +117,8 @@ class Work:
             reporting=reporting,
             store_url=terms.store_url,
             store_options=terms.store_options,
+            state_url=terms.state_url,
+            state_options=terms.state_options,
         )
 
     def _single_ranges(self) -> Iterator[tuple[TimeRange, RewriteTask]]:

@@ -14,17 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
-from lithify.datasets.iceberg.properties import whole_number
+from lithify.datasets.iceberg.metrics_modes import metrics_modes
+from lithify.datasets.iceberg.properties import MAX_INT, whole_number
 from lithify.datasets.iceberg.table_properties import locations_of, properties_of
 from lithify.errors import Refused, Unsupported
 
-MAX_NUMBER = (1 << 31) - 1
-"""Numbers in these properties are Java's ints."""
 _PARQUET_CODECS = ("zstd", "gzip", "snappy", "lz4", "brotli")
 
 
@@ -35,13 +33,20 @@ class WriteOptions:
     parquet: Mapping[str, Any]
     """Arguments of Arrow's Parquet writer."""
     row_group_rows: int
+    row_group_bytes: int
+    """In the file. Arrow knows no such limit (`sizing`)."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Of a page, be it of values or of a dictionary."""
+        return int(min(self.parquet["data_page_size"], self.parquet["dictionary_pagesize_limit"]))
 
 
 def write_options(properties: Mapping[str, str]) -> WriteOptions:
     """The options in a table's properties; `Refused` names the first that has no meaning."""
     codec = _codec(properties)
     given = {key: text for key, text in properties.items() if text}
-    number = partial(whole_number, given, most=MAX_NUMBER)
+    number = partial(whole_number, given, most=MAX_INT)
     parquet = {
         "compression": codec,
         "compression_level": _level(properties, codec),
@@ -53,7 +58,7 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
             TableProperties.PARQUET_DICT_SIZE_BYTES,
             TableProperties.PARQUET_DICT_SIZE_BYTES_DEFAULT,
         ),
-        "write_batch_size": number(
+        "max_rows_per_page": number(
             TableProperties.PARQUET_PAGE_ROW_LIMIT,
             TableProperties.PARQUET_PAGE_ROW_LIMIT_DEFAULT,
         ),
@@ -62,7 +67,11 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
         TableProperties.PARQUET_ROW_GROUP_LIMIT,
         TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
     )
-    return WriteOptions(parquet, row_group_rows)
+    row_group_bytes = number(
+        TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES,
+        TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT,
+    )
+    return WriteOptions(parquet, row_group_rows, row_group_bytes)
 
 
 def check_writing(metadata: TableMetadata, url: str) -> None:
@@ -70,9 +79,9 @@ def check_writing(metadata: TableMetadata, url: str) -> None:
     properties = properties_of(metadata)
     try:
         write_options(properties)
+        metrics_modes(metadata)
     except Refused as error:
         raise type(error)(f"{url}: {error}") from error
-    _tried(url, "write.metadata.metrics", lambda: compute_statistics_plan(metadata.schema(), properties))
     _tried(url, "where data is written", lambda: locations_of(metadata, {}))
     for key in (
         TableProperties.METADATA_PREVIOUS_VERSIONS_MAX,

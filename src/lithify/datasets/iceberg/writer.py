@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -26,8 +25,11 @@ from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.encoding import without_dictionary
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.floats import FloatColumn, FloatMetrics, NanColumns
+from lithify.datasets.iceberg.metrics_modes import FULL, metrics_modes
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
+from lithify.datasets.iceberg.sizing import RowGroups, batch_values
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
 from lithify.datasets.iceberg.stored_files import MIB, StoredFile
 from lithify.datasets.iceberg.table_properties import locations_of, properties_of
@@ -41,7 +43,6 @@ MAX_UPLOAD_BYTES = 128 * MIB
 """The same in bytes, but for a single file that is larger: what is not sent yet is in memory."""
 SAMPLES = 8
 SAMPLE_ROWS = 8192
-_METRICS = "write.metadata.metrics.column."
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,17 @@ class KnownPartition(PartitionKey):
 class OpenFile:
     """A Parquet file that is being written."""
 
-    def __init__(self, output: OutputFile, schema: pa.Schema, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        output: OutputFile,
+        schema: pa.Schema,
+        options: Mapping[str, Any],
+        with_nan: Iterable[FloatColumn],
+        notes: Mapping[str, str],
+    ) -> None:
+        """`notes`: the metadata of the file's footer."""
         self.output = output
+        self._nans = {column: FloatMetrics() for column in with_nan}
         self._stream = output.create(overwrite=True)
         # Arrow's own note of the schema would name the dictionaries of this process as types of columns.
         self._writer = pq.ParquetWriter(
@@ -70,12 +80,23 @@ class OpenFile:
             schema,
             store_decimal_as_integer=True,
             store_schema=False,
+            write_page_index=True,
             **options,
         )
+        self._writer.add_key_value_metadata(notes)
 
-    def write(self, table: pa.Table) -> None:
-        """Append rows, as row groups of their own."""
+    def write(self, table: pa.Table) -> int:
+        """Append rows as a row group. Return how many bytes it takes."""
+        for column, metrics in self._nans.items():
+            metrics.add(column.values(table))
+        before = self._stream.tell()
         self._writer.write(table, row_group_size=table.num_rows)
+        return self._stream.tell() - before
+
+    @property
+    def nans(self) -> dict[int, FloatMetrics]:
+        """What is known of the columns that have NaN, by field id."""
+        return {column.field_id: metrics for column, metrics in self._nans.items()}
 
     def end(self) -> tuple[pq.FileMetaData, int]:
         """All is written: the footer, and the bytes of the file. `close` has to follow."""
@@ -97,12 +118,12 @@ class OpenFile:
 class DataWriter:
     """Writes the outputs of one task."""
 
-    def __init__(self, task: RewriteTask, file_schema: Schema, time_name: str, attempt: str) -> None:
+    def __init__(self, task: RewriteTask, file_schema: Schema, attempt: str, nans: NanColumns) -> None:
+        """`nans` knows all rows before the first is written."""
         metadata = task.metadata
         self._io = task.io
         self._schema = file_schema
-        properties = properties_of(metadata)
-        self._properties = {**properties, f"{_METRICS}{time_name}": "full"}
+        self._modes = {**metrics_modes(metadata), task.time_field_id: FULL}
         self._locations = locations_of(metadata, task.io.properties)
         spec = metadata.specs()[task.spec_id]
         self._partition = (
@@ -111,9 +132,9 @@ class DataWriter:
             else KnownPartition([], spec, metadata.schema(), task.sources[0].file.partition)
         )
         self._name = f"{task.name_prefix}-{attempt}"
-        options = write_options(properties)
-        self._options = options.parquet
-        self.row_group_rows = options.row_group_rows
+        self.options = write_options(properties_of(metadata))
+        self._nans = nans
+        self._notes = {"iceberg.schema": metadata.schema().model_dump_json()}
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known since the first rows."""
@@ -138,8 +159,12 @@ class DataWriter:
         )
         self._started.append(path)
         with translated(f"writing {path}"):
-            options = {**self._options, "use_dictionary": self._choose_dictionaries(first)}
-            file = OpenFile(self._io.new_output(path), first.schema, options)
+            options = {
+                **self._options(first),
+                "use_dictionary": self._choose_dictionaries(first),
+                "write_statistics": self._nans.with_statistics(),
+            }
+            file = OpenFile(self._io.new_output(path), first.schema, options, self._nans.found, self._notes)
         self._open.add(file)
         return file
 
@@ -159,7 +184,7 @@ class DataWriter:
         else:
             self._close(file)
             self.written_bytes += size_bytes
-        columns = column_statistics(footer, self._schema, self._properties)
+        columns = column_statistics(footer, self._schema, self._modes, file.nans)
         self.finished.append(
             NewFile(
                 path=output.location,
@@ -169,6 +194,7 @@ class DataWriter:
                 column_sizes=columns.sizes,
                 value_counts=columns.value_counts,
                 null_value_counts=columns.null_counts,
+                nan_value_counts=columns.nan_counts,
                 lower_bounds=columns.lower_bounds,
                 upper_bounds=columns.upper_bounds,
                 split_offsets=split_offsets(footer),
@@ -234,28 +260,37 @@ class DataWriter:
 
     def _stored_bytes(self, table: pa.Table, dictionaries: list[str]) -> int:
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, use_dictionary=dictionaries, **self._options)
+        pq.write_table(table, buffer, use_dictionary=dictionaries, **self._options(table))
         return buffer.tell()
+
+    def _options(self, table: pa.Table) -> dict[str, Any]:
+        return {**self.options.parquet, "write_batch_size": batch_values(table, self.options.page_bytes)}
 
 
 class RollingWriter:
     """Writes rows in the order they come to files of `rows_per_file` rows."""
 
-    def __init__(self, files: DataWriter, rows_per_file: int, order_id: int) -> None:
+    def __init__(
+        self, files: DataWriter, rows_per_file: int, stored_bytes_per_row: float, order_id: int
+    ) -> None:
         self._files = files
         self._rows_per_file = rows_per_file
         self._order_id = order_id
         self._open: OpenFile | None = None
         self._rows = 0
+        options = files.options
+        self._groups = RowGroups(options.row_group_bytes, options.row_group_rows, stored_bytes_per_row)
 
     def write(self, table: pa.Table) -> None:
         """Append rows."""
-        for part in self._parts(table):
+        while table.num_rows:
+            rows = self._groups.rows(table, self._rows_per_file - self._rows)
+            part, table = table.slice(0, rows), table.slice(rows)
             if self._open is None:
                 self._open = self._files.open(part)
             with translated(f"writing {self._open.output.location}"):
-                self._open.write(part)
-            self._rows += part.num_rows
+                self._groups.add(part, self._open.write(part))
+            self._rows += rows
             if self._rows == self._rows_per_file:
                 self.close()
 
@@ -264,16 +299,3 @@ class RollingWriter:
         if self._open is not None:
             self._files.finish(self._open, self._order_id)
             self._open, self._rows = None, 0
-
-    def _parts(self, table: pa.Table) -> Iterator[pa.Table]:
-        start = 0
-        while start < table.num_rows:
-            length = min(self._files.row_group_rows, self._rows_per_file - self._rows, table.num_rows - start)
-            yield table.slice(start, length)
-            start += length
-
-
-def even_rows(rows: int, bytes_per_row: float, target_bytes: int) -> int:
-    """Rows for each of the fewest files of about equal size that stay within the target."""
-    files = max(1, ceil(rows * bytes_per_row / target_bytes))
-    return max(1, ceil(rows / files))

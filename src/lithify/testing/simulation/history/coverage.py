@@ -30,6 +30,8 @@ EXPECTED = (
     "fault: commit fails",
     "fault: commit late",
     "fault: fails",
+    "fault: folder removed, by age",
+    "fault: folder removed, whole",
     "fault: killed after a call",
     "fault: killed before a call",
     "fault: paused",
@@ -38,6 +40,7 @@ EXPECTED = (
     "outcome: expired",
     "outcome: held",
     "outcome: nothing_to_do",
+    "outcome: state_lost",
     "outcome: unpublished",
 )
 

@@ -132,6 +132,8 @@ def run_compactor(process: Process) -> None:
         if not dataset:
             dataset.append(process.dataset())
             process.sleep_ms(process.rng.randint(1, scenario.compaction_pause_ms))
+        if dataset[0].stored_ledger() is None:  # it was removed
+            dataset[0]._ledger.take_epoch(lambda taking: None)
         dataset[0].update_ledger(_end_all)
 
     insist(process, open_it)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
@@ -20,6 +21,7 @@ from lithify.coordination.holds import Placed
 from lithify.coordination.thresholds import decode
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.expire import MIN_UNCHECKED_GRACE_MS
+from lithify.datasets.iceberg.own_state import FOREVER_MS, recorded_in
 from lithify.testing.simulation.core.outcome import Violation
 from lithify.testing.simulation.history import rules
 from lithify.testing.simulation.history.lake import ROOT
@@ -57,6 +59,8 @@ class Judge:
         self._world = world
         self._held: dict[str, Placed] = {}
         """Holds that were accepted, by their tokens."""
+        self._since_ms: dict[str, int] = {}
+        """When each was."""
         self._readers: dict[str, _Reader] = {}
         self._checkpoints: dict[str, _Checkpoint] = {}
         self._compactions: dict[str, tuple[int, int]] = {}
@@ -69,21 +73,68 @@ class Judge:
         """How many snapshots of the table name a file."""
         self._gone_ms: dict[str, int] = {}
         """Since when no snapshot names a file that some have named."""
+        self._removed_ms: int | None = None
+        """When Lithify's folder was removed."""
+        self._removed: set[str] = set()
+        """The tokens of the holds that went with it."""
+        self._excused: set[str] = set()
+        """Files that may be left: what waited for them to be deleted was in that folder."""
         self._lost: set[int] = set()
         """Snapshots that went with a branch or tag, where the catalog could not prevent it."""
         self._add(world.lake.metadata, {s.snapshot_id for s in world.lake.metadata.snapshots})
+
+    # What is removed
+
+    @property
+    def was_removed(self) -> bool:
+        """Whether Lithify's folder was removed, or a part of it."""
+        return self._removed_ms is not None
+
+    def removed(self, keys: Sequence[str]) -> None:
+        """These objects were. Promises stay; what is not promised begins anew."""
+        self._removed_ms = self._world.now_ms
+        self._removed = {key.rpartition("~")[2].removesuffix(".json") for key in keys if "~" in key}
+        self._excused.update(self._gone_ms)
+        self._compactions.clear()
+        self.watermark = 0
+        if all(until_ms != FOREVER_MS for until_ms in recorded_in(self._metadata).files.values()):
+            self._lost.clear()
+
+    def accepted(self) -> None:
+        """A person says that what is in the folder now is all there is."""
+        there = {meta.key.rpartition("/")[2] for meta in self._world.objects.list(f"{ROOT}/_lithify")}
+        tokens = {name.partition("~")[2].removesuffix(".json") for name in there}
+        self._held = {token: placed for token, placed in self._held.items() if token in tokens}
+        self._readers = {n: one for n, one in self._readers.items() if f"{n}.json" in there}
+        self._lost.clear()
+
+    @property
+    def _metadata(self) -> TableMetadata:
+        return self._world.lake.metadata
+
+    def _was_surprised(self, began_ms: int) -> bool:
+        """Whether a run began before the folder was removed."""
+        return self._removed_ms is not None and began_ms <= self._removed_ms
+
+    def _is_unseen(self, since_ms: int, began_ms: int) -> bool:
+        """Whether a promise was made after the folder was removed, which a run did not see that began before.
+        A catalog that asserts nothing lets its commit pass."""
+        is_surprised = not self._world.scenario.is_exact and self._was_surprised(began_ms)
+        return is_surprised and since_ms >= (self._removed_ms or 0)
 
     # What is promised
 
     def held(self, placed: Placed) -> None:
         """A hold was accepted, or renewed."""
         self._held[placed.token] = placed
+        self._since_ms.setdefault(placed.token, self._world.now_ms)
 
     def given_up(self, placed: Placed) -> None:
         self._held.pop(placed.token, None)
 
     def has_lapsed(self, placed: Placed, until_ms: int) -> bool:
-        return self._world.now_ms >= until_ms
+        """Whether a renewal may be refused: it comes too late, or the hold was removed."""
+        return placed.token in self._removed or self._world.now_ms >= until_ms
 
     def registered(self, name: str, is_continuous: bool, *, is_begun: bool) -> None:
         """A reader was registered."""
@@ -149,7 +200,7 @@ class Judge:
         self._add(after, now_there - there)
         if process.kind in _RUNS:
             dropped = {u.ref_name for u in updates if isinstance(u, RemoveSnapshotRefUpdate)}
-            self._check_refs(process, before, after, dropped, gone)
+            self._check_refs(process, began_ms, before, after, dropped, gone)
         if not gone:
             return
         self._world.count("event: expiry took effect")
@@ -158,9 +209,17 @@ class Judge:
         self._check_needed(process, began_ms, before, gone)
         for snapshot_id in gone:
             self._remove(snapshot_id)
+        if self._was_surprised(began_ms):
+            self._excused.update(path for path in self._gone_ms if self._world.now_ms == self._gone_ms[path])
 
     def _check_refs(
-        self, process: Process, before: TableMetadata, after: TableMetadata, dropped: set[str], gone: set[int]
+        self,
+        process: Process,
+        began_ms: int,
+        before: TableMetadata,
+        after: TableMetadata,
+        dropped: set[str],
+        gone: set[int],
     ) -> None:
         for name, ref in before.refs.items():
             if name in after.refs:
@@ -173,7 +232,8 @@ class Judge:
             if name == "main" or self._world.scenario.is_exact or name in dropped:
                 raise self._world.fail(rules.REFS, f"{process.name} expires what {name} names: {ref}")
             self._world.count("event: a ref was lost")
-            self._lost.update(gone if ref.snapshot_ref_type != SnapshotRefType.TAG else {ref.snapshot_id})
+            if not self._was_surprised(began_ms):
+                self._lost.update(gone if ref.snapshot_ref_type != SnapshotRefType.TAG else {ref.snapshot_id})
 
     def _check_policy(self, process: Process, before: TableMetadata, gone: set[int]) -> None:
         """What the rules of the table keep, as its documentation says. A catalog that checks nothing cannot
@@ -205,12 +265,16 @@ class Judge:
             until_ms = placed.hold.until_ms
             if until_ms is None or now_ms >= until_ms:
                 del self._held[token]
+            elif self._is_unseen(self._since_ms[token], began_ms):
+                continue
             elif lost := gone & _and_after(before, placed.about["snapshot_id"]):
                 whose = f"hold {placed.name} of {placed.hold.owner}"
                 text = f"{process.name} expires {min(lost)}, which {whose} keeps"
                 raise fail(rules.HOLDS, text)
         for name, reader in self._readers.items():
             if not reader.was_begun and began_ms <= reader.since_ms:
+                continue
+            if self._is_unseen(reader.since_ms, began_ms):
                 continue
             if lost := gone & self._needs(name, reader, before, gone):
                 raise fail(rules.READERS, f"{process.name} expires {min(lost)}, which {name} needs")
@@ -269,6 +333,7 @@ class Judge:
         """What should have been deleted. `blocked` are snapshots of which somebody decided that their files
         stay."""
         stays = {path for s in (*self._lost, *blocked) for path in self._names.get(s, ())}
+        stays |= self._excused
         left = sorted(p for p in self._gone_ms if self._world.lake.files.has(p) and p not in stays)
         if not left:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Outcome
 from lithify.errors import LithifyError
+from lithify.testing.simulation.history.judge import Judge
 from lithify.testing.simulation.history.people import now_and_then
 from lithify.testing.simulation.history.world import Process
 
@@ -15,20 +16,24 @@ def run_coordinator(process: Process) -> None:
     now_and_then(process, scenario.run_pause_ms, lambda: runs.run(ExpireOptions(grace_ms=scenario.grace_ms)))
 
 
-def run_by_hand(process: Process) -> None:
-    """A person who wants less to be kept than the table says, or only looks."""
+def run_by_hand(process: Process, judge: Judge) -> None:
+    """A person who wants less to be kept than the table says, or only looks, or accepts what is lost."""
     scenario, rng = process.world.scenario, process.rng
     if not scenario.by_hand_pause_ms:
         return
 
     def run() -> None:
         process.count("event: expired by hand")
+        accepts = judge.was_removed and rng.random() < 0.3
         options = ExpireOptions(
             older_than_ms=process.world.now_ms - rng.choice((0, scenario.max_age_ms // 2)),
             retain_last=rng.choice((None, 1, 2)),
             grace_ms=scenario.grace_ms,
-            dry_run=rng.random() < 0.2,
+            dry_run=not accepts and rng.random() < 0.2,
+            accept_loss=accepts,
         )
+        if accepts:
+            judge.accepted()
         Runs(process).run(options)
 
     now_and_then(process, scenario.by_hand_pause_ms, run)

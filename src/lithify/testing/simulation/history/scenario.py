@@ -60,6 +60,8 @@ class Scenario:
     compaction_pause_ms: int
     """0: nothing is compacted."""
     faults: Faults
+    removal: str = ""
+    """How Lithify's folder is removed once, by another program or a person: wholly, by age, or not at all."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -97,6 +99,7 @@ class Scenario:
             by_hand_pause_ms=rng.choice((0, 40_000)),
             compaction_pause_ms=rng.choice((0, 15_000)),
             faults=faults,
+            removal=rng.choice(("", "", "whole", "by age")),
         )
 
 

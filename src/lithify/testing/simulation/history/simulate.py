@@ -26,6 +26,7 @@ from lithify.testing.simulation.history import rules
 from lithify.testing.simulation.history.holders import run_compactor, run_holder
 from lithify.testing.simulation.history.judge import Judge
 from lithify.testing.simulation.history.people import insist, seat
+from lithify.testing.simulation.history.removal import remove_folder
 from lithify.testing.simulation.history.replaced import replacements
 from lithify.testing.simulation.history.runs import Runs, run_by_hand, run_coordinator
 from lithify.testing.simulation.history.scenario import BUSY_MS, SETTLE_MS
@@ -75,9 +76,12 @@ def _begin(world: World, judge: Judge) -> None:
     world.scheduler.run_until(world.now_ms + 1_000)
     bodies: list[tuple[str, Callable[[Process], None]]] = [("writer", run_writer)] * scenario.writers
     bodies += [("coordinator", run_coordinator)] * scenario.coordinators
-    bodies += [("person", run_person), ("person by hand", run_by_hand), ("compactor", run_compactor)]
+    bodies += [("person", run_person), ("compactor", run_compactor)]
+    bodies += [("person by hand", lambda process: run_by_hand(process, judge))]
     bodies += [("holder", lambda process: run_holder(process, judge))] * scenario.holders
     bodies += [("stream", Stream(world, judge, number).run) for number in range(scenario.streams)]
+    if scenario.removal:
+        world.scheduler.spawn(lambda: remove_folder(world, judge))
     for kind, body in bodies:
         world.scheduler.spawn(partial(seat, world, kind, body))
 
@@ -92,7 +96,10 @@ def _finish(process: Process, judge: Judge) -> bool:
         insist(process, lambda: write(process, process.catalog.load_table(()), MAIN_BRANCH))
         process.sleep_ms(scenario.max_age_ms + 1)
         for _ in range(2):
-            outcomes.append(runs.run(ExpireOptions(grace_ms=scenario.grace_ms)))
+            if judge.was_removed:
+                judge.accepted()
+            accepts = judge.was_removed
+            outcomes.append(runs.run(ExpireOptions(grace_ms=scenario.grace_ms, accept_loss=accepts)))
             process.sleep_ms(wait_ms)
     is_idle = outcomes[-1] is not RunOutcome.HELD or judge.has_readers
     if outcomes[-1] not in DONE or not is_idle:
@@ -105,7 +112,8 @@ def _finish(process: Process, judge: Judge) -> bool:
     parts = {
         meta.key.rpartition("/")[2] for meta in process.store.list(f"{dataset.own_folder}/pending-files")
     }
-    if {part.partition("-")[0] for part in parts} != {str(entry.id) for entry in entries}:
+    is_whole = {part.partition("-")[0] for part in parts} == {str(entry.id) for entry in entries}
+    if not is_whole and not judge.was_removed:
         raise world.fail(rules.LEFT, f"the lists of files {sorted(parts)} are left of {entries}")
     if (violation := judge.left(blocked)) is not None:
         raise violation

@@ -62,6 +62,8 @@ class Stream:
             attempt(process, lambda: self._step(process))
         else:
             raise self._world.fail(rules.READERS, f"{self.name} never comes to the end of the table")
+        if self.is_registered and self._judge.was_removed:
+            insist(process, lambda: self._register(process))  # as a person does who hears that it is lost
         if not self.is_registered:
             insist(process, lambda: self._give_up(process, process.dataset()))
 
@@ -97,11 +99,9 @@ class Stream:
 
     def _register(self, process: Process) -> None:
         dataset = process.dataset()
-        readers = dataset.readers()
         name, url = self.name, self.folder
         try:
-            now_ms, record = process.clock.now_ms(), dataset.record.reader
-            standing = readers.add(dataset.load, url, name, self._is_continuous, now_ms, record)
+            standing = dataset.add_reader(url, name, continuous=self._is_continuous)
         except Refused as error:
             process.count("event: reader refused")
             process.log(str(error))
@@ -114,10 +114,9 @@ class Stream:
     def _give_up(self, process: Process, dataset: IcebergDataset) -> None:
         """Begin anew. What may be left of the registration is dropped."""
         self._judge.dropped(self.name)
-        readers, table = dataset.readers(), dataset.load()
-        there = {reader.name for reader in readers.list()} | recorded_in(table.metadata).readers
-        if self.name in there:
-            readers.drop(table, self.name, dataset.record.no_reader)
+        there = {reader.name for reader in dataset.readers().list()}
+        if self.name in there | recorded_in(dataset.load().metadata).readers:
+            dataset.drop_reader(self.name)
         self._begin_anew(process)
 
     def _begin(self, process: Process) -> None:
