@@ -73,7 +73,7 @@ def test_round_trips_of_a_first_run(url: str, s3: S3) -> None:
         "HEAD lease, PUT manifest",  # and taken; the store says what time it is
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",  # claimed; said that it was taken
-        "GET compactions.boundary, PUT rows",
+        "GET compactions.boundary, HEAD manifest, PUT rows",
         "PUT manifest",  # committed
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions",  # completed
@@ -110,7 +110,7 @@ def test_what_is_too_much_to_travel_with_a_task_is_read_by_it(
         "HEAD lease, PUT manifest",
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
-        "GET compactions.boundary, 8 × GET rows",
+        "GET compactions.boundary, 8 × GET rows, HEAD manifest",
         "PUT rows",
     ]
 
@@ -138,5 +138,5 @@ def test_what_is_to_be_cut_is_read_while_the_epoch_is_taken(
         "HEAD lease, PUT manifest",
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",
-        "GET compactions.boundary, 8 × GET rows",
+        "GET compactions.boundary, 8 × GET rows, HEAD manifest",
     ]

@@ -212,3 +212,19 @@ def test_tables_are_refused_too(s3: S3, quirk: Quirk, tmp_path: Path) -> None:
     with lithify.open(url, settings=settings, engine=InlineEngine()) as opened_table:
         opened_table.hold(lease_s=60)
     assert any(key.endswith("proof.json") for key in objects(root, s3))
+
+
+def test_a_table_whose_state_is_elsewhere_proves_that_place(s3: S3, tmp_path: Path) -> None:
+    catalog = s3_catalog(s3, tmp_path)
+    append(new_table(catalog), make_rows(10, START))
+    url, place = f"iceberg://test/{'.'.join(NAME)}", f"s3://{s3.bucket()}/state"
+    settings = {f"store_options.{name}": value for name, value in catalog.properties.items()}
+    settings["iceberg.state_location"] = place
+    root = "/".join(catalog.properties["warehouse"].split("/")[:3])
+    with lithify.open(url, settings=settings, engine=InlineEngine()) as table:
+        with quirky(s3, Quirk.NO_IF_MATCH), pytest.raises(UnfitStore, match="/state/_lithify-state: "):
+            table.hold(lease_s=60)
+        assert not objects(place, s3)
+        table.hold(lease_s=60)
+    assert "state/_lithify-state/proof.json" in objects(place, s3)
+    assert not [key for key in objects(root, s3) if "_lithify" in key]

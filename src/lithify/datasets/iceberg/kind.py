@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyiceberg.table import Table
@@ -27,7 +28,7 @@ from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
-from lithify.datasets.iceberg.state_location import open_state_location
+from lithify.datasets.iceberg.state_location import STATE_FOLDER, open_state_location
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
@@ -57,7 +58,9 @@ class IcebergKind:
 
         def open_place(table: Table) -> tuple[ObjectStore, str]:
             store, root = store_of(table)
-            return proved(wrap(store), join(root, OWN_FOLDER, str(table.metadata.table_uuid)), ids), root
+            own = join(root, OWN_FOLDER, str(table.metadata.table_uuid))
+            # Where the state is elsewhere, nothing but data is written here.
+            return proved(wrap(store), own, ids) if state is None else wrap(store), root
 
         parsed = parse_url(url)
         catalog = open_catalog(parsed.catalog, config.store_options_of(url), waiting)
@@ -65,6 +68,8 @@ class IcebergKind:
         location = settings.state_location.strip()
         options = config.store_options_of(location)
         state = open_state_location(location, catalog, options, wrap) if location else None
+        if state is not None:
+            state = replace(state, store=proved(state.store, join(state.key, STATE_FOLDER), ids))
         return IcebergDataset(
             catalog,
             parsed,
