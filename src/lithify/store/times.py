@@ -4,9 +4,8 @@ The age of an object is the difference of two times of one clock: the store says
 so it has to say what time it is now as well. A process whose own clock is an hour ahead would take what is
 being written for old.
 
-Times that other machines go by are of the store's clock too, or of both: what has to live for long enough
-ends by the clock that is ahead (`latest_ms`), and what is deleted when its time has come goes by the clock
-that is behind (`earliest_ms`).
+Times that other machines go by are of the store's clock too, or of both: an object that has to live for long
+enough ends by the clock that is ahead (`latest_ms`).
 """
 
 from __future__ import annotations
@@ -48,18 +47,10 @@ class StoreClock:
         now_ms = self._clock.now_ms()
         if self._known is None:
             return now_ms
-        written_ms, sent_ms, _ = self._known
+        written_ms, sent_ms, sent_s = self._known
+        passed_ms = round((self._clock.monotonic_s() - sent_s) * 1000)
         # A monotonic clock stands still while the machine does.
-        return max(now_ms, written_ms + max(self._passed_ms(), now_ms - sent_ms))
-
-    def earliest_ms(self) -> int:
-        """The time by this machine's clock or the store's, whichever is behind."""
-        now_ms = self._clock.now_ms()
-        return now_ms if self._known is None else min(now_ms, self._known[0] + self._passed_ms())
-
-    def _passed_ms(self) -> int:
-        assert self._known is not None
-        return round((self._clock.monotonic_s() - self._known[2]) * 1000)
+        return max(now_ms, written_ms + max(passed_ms, now_ms - sent_ms))
 
 
 def store_now_ms(store: ObjectStore, key: str) -> int:
