@@ -142,6 +142,7 @@ class DeleteRewriter:
             if dry_run:
                 self._foresee(head, plan, done)
                 return done
+            self._dataset.begin_state(table)  # garbage of a killed run is told from files older than it
             outcome = self._rewrite(table, branch, head, facts, plan, done)
             if outcome is not None:
                 done.outcome = outcome
