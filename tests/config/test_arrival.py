@@ -106,7 +106,7 @@ class Built:
         return cast(Made, wiring.spark_engine(self.config, []))
 
     def endpoint(self) -> tuple[object, ...]:
-        self.patch.setattr("prometheus_client.start_http_server", raise_made)
+        self.patch.setattr("lithify.observe.endpoint.make_server", raise_made)
         url = str(self.folder / "db")
         with pytest.raises(Made) as made:
             lithify.Service([url], settings=self.config, works=False).run(threading.Event())
@@ -201,7 +201,7 @@ CASES: dict[str, Case] = {
     "spark.conf": Case(
         "7g", {"spark.executor.memory": "7g"}, lambda b: b.spark().named["conf"], "spark.executor.memory"
     ),
-    "metrics.port": Case(0, 0, lambda b: b.endpoint()[0]),
+    "metrics.port": Case(0, 0, lambda b: b.endpoint()[1]),
     "slatedb.l0_max_ssts": Case(7, 7, lambda b: b.slatedb().l0_max_ssts),
     "slatedb.max_concurrent_compactions": Case(7, 7, lambda b: b.slatedb().policy.max_concurrent_compactions),
     "slatedb.scheduler_options": Case(
@@ -385,7 +385,7 @@ def opened(url: str) -> object:
 
 def test_where_metrics_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_settings(None, ["metrics.host=::1", "metrics.port=7"]).config
-    assert Built(config, folder, monkeypatch).endpoint()[:2] == (7, "::1")
+    assert Built(config, folder, monkeypatch).endpoint()[:2] == ("::1", 7)
 
 
 def test_how_logs_look(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, Report, collect
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
-from lithify.errors import CorruptObject, LithifyError, Refused
+from lithify.errors import CorruptObject, LithifyError, Refused, Replaced
 from lithify.ids import RandomIds, Ulid
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
@@ -334,7 +334,7 @@ def test_a_table_that_was_dropped_and_made_again(catalog: SqlCatalog, tmp_path: 
     assert compact(dataset).committed
     catalog.drop_table(NAME)
     table = new_table(catalog)
-    with pytest.raises(Refused, match="dropped"):
+    with pytest.raises(Replaced, match="dropped"):
         dataset.snapshot()
     rows = fill(table)
     assert compact(dataset_of(table)).committed

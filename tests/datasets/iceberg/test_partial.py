@@ -24,12 +24,14 @@ from lithify.events import Event
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.testing.faulty import Crash
+from tests.datasets.iceberg.other_cleaners import own_folder
 from tests.datasets.iceberg.partial import PROPERTIES, play
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     START,
     Row,
+    age_files,
     append,
     check,
     delete_positions,
@@ -221,6 +223,7 @@ def test_what_was_dropped_is_garbage(catalog: SqlCatalog) -> None:
     two_hours_ago_s = time.time() - 7200
     for path in folder.rglob("*"):
         os.utime(path, (two_hours_ago_s, two_hours_ago_s))
+    age_files(own_folder(week.table), 3)
     report = collect(dataset_of(week.table), a_clock(), GarbageOptions(dry_run=False))
     assert report.count(Kind.DATA) == 1
     there = {path.as_uri() for path in folder.rglob("*lithify-*") if path.suffix in (".parquet", ".avro")}

@@ -221,6 +221,7 @@ def test_files_of_ours_are_known_after_the_scheme_is_written_anew(catalog: SqlCa
     assert mark_of(now.metadata) != before
     assert before in marks_of(now.metadata)
     age_files(Path(place.removeprefix("file:")) / "data")
+    age_files(Path(place.removeprefix("file:")) / "_lithify", 7203)
     report = collect(dataset_of(now), a_clock(), GarbageOptions(dry_run=True))
     assert [Path(found.path.removeprefix("file://")) for found in report.garbage] == [orphan]
 

@@ -160,6 +160,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         self._catalog = catalog
         self._identifier = url.identifier
         self._options = dict(options or {})
+        parse_policy({}, self.url, self._options)  # the operator's own mistakes stop everything
         self._apart = tuple(unrelated)
         self._location, self._uuid = table.location(), table.metadata.table_uuid
         self._chunks = VersionedFiles(

@@ -358,7 +358,7 @@ class Record:
 
     def _set(self, table: Table, wanted: Mapping[str, str]) -> None:
         def change(now: Table) -> Change:
-            there = now.metadata.properties
+            there = properties_of(now.metadata)
             return Change({key: value for key, value in wanted.items() if there.get(key) != value})
 
         self._change(table, change)
