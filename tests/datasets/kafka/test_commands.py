@@ -182,6 +182,7 @@ def test_a_broker_that_runs_in_the_directory(folder: Path, url: str) -> None:
     assert "stop it cleanly" in " ".join(invoke("compact", url).stderr.split())
     (folder.parent / ".kafka_cleanshutdown").write_bytes(b"")
     assert "a broker's directory" in " ".join(invoke("compact", url).stderr.split())
+    (folder.parent / "replication-offset-checkpoint").write_text("0\n1\norders 0 1000\n")
     outside = folder.parents[1] / "elsewhere" / "out"
     assert invoke_json("plan", "--output", outside, url)["proposals"]
 
