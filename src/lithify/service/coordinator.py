@@ -267,7 +267,7 @@ class Coordinator:
         self._note_attempts()
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
-        self._batches.saw(self._outstanding_bytes(ledger, snapshot) + choice.waiting_bytes)
+        self._batches.saw(self._cost_bytes(ledger.active(), snapshot) + choice.waiting_bytes)
         if self._is_holding and self._nothing_else_starts(ledger, outcome):
             self._may_hold = False
             return self.tick(is_known=True)
@@ -419,9 +419,6 @@ class Coordinator:
         finished = self._companion.finished(ledger) if self._companion is not None else ()
         ended = {compaction.id for compaction in finished}
         return all(c.state is State.COMPACTED or c.id in ended for c in ledger.active())
-
-    def _outstanding_bytes(self, ledger: AnyLedger, snapshot: object) -> int:
-        return self._cost_bytes(ledger.active(), snapshot)
 
     def _cost_bytes(self, compactions: Iterable[AnyCompaction], snapshot: object) -> int:
         return sum(self._dataset.cost_bytes(c.spec, snapshot) for c in compactions)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import configparser
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -40,6 +40,7 @@ LASTS = timedelta(minutes=10)
 """Time until credentials are read anew; obstore asks five minutes before. botocore renews its own earlier."""
 _DEFAULT = "default"
 _KEYS = ("access_key_id", "skip_signature")
+"""Options that say with which keys requests are signed, or that they are not."""
 _ROLES = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -104,7 +105,7 @@ class Profile:
 def are_given(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     """Whether options, the environment or a profile give credentials, as far as that can be known without
     asking for the machine's role."""
-    if _has_own(options, environ) or any(environ.get(name) for name in _ROLES):
+    if is_given(_KEYS, options, environ) or any(environ.get(name) for name in _ROLES):
         return True
     return find_profile(options, environ) is not None
 
@@ -112,7 +113,7 @@ def are_given(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
 def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Profile | None:
     """Return the profile whose credentials are used, if one's are. `options` have names in lower case.
     `Refused` where one is named and has no credentials, or none that can be had here."""
-    if _has_own(options, environ):
+    if is_given(_KEYS, options, environ):
         return None
     named = options.get(PROFILE_OPTION) or environ.get("AWS_PROFILE")
     if named is None and any(environ.get(name) for name in _ROLES):
@@ -144,11 +145,11 @@ def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Prof
     )
 
 
-def _has_own(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Whether options or the environment have access keys, or say that requests are not signed."""
+def is_given(names: Iterable[str], options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Whether options, with or without the provider's prefix, or the environment give one of these."""
     return any(
         options.get(name) or options.get(f"aws_{name}") or environ.get(f"AWS_{name.upper()}")
-        for name in _KEYS
+        for name in names
     )
 
 

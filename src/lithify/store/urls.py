@@ -36,7 +36,7 @@ from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, S3Store, from_url
 
 from lithify.errors import Refused, StoreError
-from lithify.store.aws_profiles import PROFILE_OPTION, Profile, find_profile
+from lithify.store.aws_profiles import PROFILE_OPTION, Profile, find_profile, is_given
 from lithify.store.endpoints import allow_http, find_endpoint, is_payload_unsigned, take_endpoint
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
@@ -75,6 +75,7 @@ CredentialProvider = Callable[[], Any]
 """What obstore asks for credentials, in the form that it has for the kind of store."""
 TOKEN_OPTION = "google_bearer_token"
 """A token for Google's store that lasts for as long as it is needed; obstore has no such option."""
+_REGIONS = ("region", "default_region")
 _CREDENTIALS = (
     "aws_access_key_id",
     "aws_secret_access_key",
@@ -356,17 +357,9 @@ def _profile(config: dict[str, str]) -> Profile | None:
     its region there unless one is given."""
     profile = find_profile(config, os.environ)
     config.pop(PROFILE_OPTION, None)
-    if profile is not None and profile.region and not _has_region(config):
+    if profile is not None and profile.region and not is_given(_REGIONS, config, os.environ):
         config["aws_region"] = profile.region
     return profile
-
-
-def _has_region(config: Mapping[str, str]) -> bool:
-    names = ("region", "default_region")
-    return any(
-        config.get(name) or config.get(f"aws_{name}") or os.environ.get(f"AWS_{name.upper()}")
-        for name in names
-    )
 
 
 def _lasting(token: str) -> dict[str, Any]:

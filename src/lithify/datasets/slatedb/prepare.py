@@ -26,14 +26,7 @@ from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.kernel.spans import bounds_of, sent_blocks
 from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.datasets.slatedb.model import (
-    KeyRange,
-    Manifest,
-    Sst,
-    TieredSpec,
-    Tree,
-    tree_label,
-)
+from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.policies import check_policies, newest_filtered, read_stored_filter
