@@ -79,10 +79,28 @@ def s3() -> Iterator[S3]:
 
 
 @pytest.fixture(scope="session")
-def spark_engine() -> Iterator[SparkEngine]:
+def shared_engines() -> Iterator[list[SparkEngine]]:
+    """The engine that the suite shares, if it is open."""
+    engines: list[SparkEngine] = []
+    yield engines
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def spark_engine(shared_engines: list[SparkEngine]) -> SparkEngine:
     """The engine on `local[2]`, shared by the whole suite. Starts with the first call."""
-    with SparkEngine("local[2]", app_name="lithify-tests") as engine:
-        yield engine
+    if not shared_engines:
+        shared_engines.append(SparkEngine("local[2]", app_name="lithify-tests"))
+    return shared_engines[0]
+
+
+@pytest.fixture(scope="module")
+def no_shared_engine(shared_engines: list[SparkEngine]) -> None:
+    """Close the shared engine, for a module that opens Spark sessions of its own: a process has one at a
+    time."""
+    while shared_engines:
+        shared_engines.pop().close()
 
 
 @pytest.fixture(autouse=True)

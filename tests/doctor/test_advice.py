@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
 from tests.datasets.iceberg.tables import START, append, fresh, make_rows, new_catalog, new_table
 from tests.datasets.iceberg.test_expire import ids_of, maintenance_of
+from tests.fuzz.running import without_waiting
 
 URL = "iceberg://lake/db.events"
 AT_ONCE = {"history.expire.max-snapshot-age-ms": "0"}
@@ -72,6 +73,13 @@ class Patient:
     def own(self) -> Path:
         (folder,) = (self.folder / "warehouse").glob("**/_lithify/*")
         return folder
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Commands start no Spark."""
+    with without_waiting():
+        yield
 
 
 @pytest.fixture
@@ -206,7 +214,7 @@ def test_what_was_given_up(patient: Patient) -> None:
 
 
 def test_versions_that_pile_up(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
-    invoke("compact", URL, *patient.catalog)
+    assert invoke("compact", URL, *patient.catalog).exit_code == 0
     monkeypatch.setattr(checks, "MAX_VERSIONS", 1)
     ((_, do),) = patient.advice("versions")
     patient.follow(do)

@@ -23,7 +23,7 @@ from lithify.engine.classic import SECRET_BYTES, ClassicSession, open_classic
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import child_environment, descendants
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("no_shared_engine")]
 REPLY_LIMIT_S = 20.0
 READS = b"ObjectInputStream"
 """In the trace of who has begun to read an object."""
@@ -39,7 +39,7 @@ def session(**conf: str) -> Iterator[ClassicSession]:
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[ClassicSession]:
+def opened(no_shared_engine: None) -> Iterator[ClassicSession]:
     with session() as made:
         yield made
 

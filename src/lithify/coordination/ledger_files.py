@@ -87,7 +87,8 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version.id:
             own = self._encoded
-            is_own = own is not None and own[0] == version.data
+            # Equal bytes may be another version: what was claimed and given back is written as before.
+            is_own = own is not None and own[0] is version.data
             ledger = own[1] if own is not None and is_own else self.files.decode(version, self._format.decode)
             self._decoded = decoded = version.id, ledger
         return decoded[1]

@@ -98,6 +98,17 @@ def test_an_operator_allows_a_location_provider_in_the_configuration_of_the_cata
     check(table, rows)
 
 
+@pytest.mark.parametrize(
+    "name", ["shutil:rmtree", "not.there.Name", "tests.datasets.iceberg.intruder.Missing"]
+)
+def test_an_allowed_location_provider_that_cannot_be_loaded_is_named_with_its_remedy(
+    tmp_path: Path, name: str
+) -> None:
+    table, _, options = claimed(tmp_path, {LOCATION_PROVIDER: name})
+    dataset = dataset_of(table, catalog=open_catalog("test", {**options, LOCATION_PROVIDER: name}))
+    assert f"the location provider {name}" in dataset.snapshot().refused["data"]
+
+
 def test_an_operator_names_another_file_access_in_the_configuration_of_the_catalog(tmp_path: Path) -> None:
     table, rows, options = claimed(tmp_path, {})
     dataset = dataset_of(table, catalog=open_catalog("test", {**options, "py-io-impl": intruder.FILES}))

@@ -20,6 +20,7 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.datasets.iceberg.reach import check_reach
+from lithify.errors import Refused
 
 LOCATION_PROVIDER = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 WRITE_PATHS = (
@@ -93,8 +94,19 @@ def ignored(metadata: TableMetadata) -> tuple[str, ...]:
 
 def locations_of(metadata: TableMetadata, configured: Mapping[str, Any]) -> LocationProvider:
     """Return where new files of a table go. `configured` are the properties of its catalog, or of the table's
-    file access, which has them too. `Refused` for a place outside the table's reach."""
-    locations = load_location_provider(metadata.location, writing_properties(metadata, configured))
+    file access, which has them too. `Refused` for a place outside the table's reach, and for a location
+    provider that is allowed and cannot be loaded."""
+    properties = writing_properties(metadata, configured)
+    try:
+        locations = load_location_provider(metadata.location, properties)
+    except (ImportError, AttributeError, ValueError) as error:
+        if LOCATION_PROVIDER not in properties:
+            raise
+        raise Refused(
+            f"the location provider {properties[LOCATION_PROVIDER]}, which places this table's new files, "
+            f"cannot be loaded here ({error}): install its package beside Lithify, or take the name out of "
+            f"{LOCATION_PROVIDER} in the configuration of the catalog and in the table"
+        ) from error
     for path in (locations.data_path, locations.metadata_path):
         check_reach(path, configured)
     return locations

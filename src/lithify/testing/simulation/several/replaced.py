@@ -75,14 +75,15 @@ class _Timelines:
         revive_deferred: bool = False,
         held: Held = NOTHING_HELD,
         replanning: object = None,
+        alone: frozenset[str] = frozenset(),
     ) -> TimelinePlan:
         """All days of these tables are long over, so what time it is does not matter."""
-        asked = (active_tasks(ledger), revive_deferred, tuple(sorted(held.items())))
+        asked = (active_tasks(ledger), revive_deferred, tuple(sorted(held.items())), alone)
         known = self._known.get(state.uuid)
         if known is not None and known[0] is state and known[1] == asked:
             return known[2]
         found: TimelinePlan = self._plan_table(
-            state, ledger, now_us, revive_deferred=revive_deferred, held=held
+            state, ledger, now_us, revive_deferred=revive_deferred, held=held, alone=alone
         )
         self._known[state.uuid] = state, asked, found
         return found
