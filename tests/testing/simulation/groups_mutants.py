@@ -112,42 +112,46 @@ MUTANTS = (
         (rules.THRESHOLDS, rules.READERS),
         changed((groups, "REQUIRED", dict.fromkeys(Track, frozenset({Role.COPY})))),
     ),
-    Mutant("a copy removes by its own marks", SHOWN, changed((copies, "bound", marks_of))),
+    Mutant("a copy removes by its own marks", SHOWN, changed((copies, "bound", marks_of)), first_seed=5_010),
     Mutant(
-        "a copy believes a threshold as it is published", SHOWN, changed((copies, "bound", _as_published))
+        "a copy believes a threshold as it is published",
+        SHOWN,
+        changed((copies, "bound", _as_published)),
+        first_seed=5_024,
     ),
     Mutant(
-        "markers go when they are clean", SHOWN, changed((copies, "bound", _clean_for_both)), first_seed=5_026
+        "markers go when they are clean", SHOWN, changed((copies, "bound", _clean_for_both)), first_seed=5_143
     ),
     Mutant("a mark reaches past what the round did", SHOWN, changed((copies, "cleaned", _all_is_clean))),
     Mutant(
         "who was restored goes on as who it was",
-        SHOWN,
+        (*SHOWN, rules.CONVERGES),
         changed((membership, "lost", _nothing)),
-        first_seed=5_162,
+        first_seed=5_010,
     ),
     Mutant(
         "who comes too late joins with what it has",
         SHOWN,
         changed((files, "passed", _nothing)),
-        first_seed=5_020,
+        first_seed=5_001,
     ),
     Mutant(
         "a copy copies from whatever copy there is",
         SHOWN,
         changed((copies, "is_source", _anything)),
-        first_seed=5_033,
+        first_seed=5_100,
     ),
     Mutant(
         "what was copied or read is kept though the member was removed",
         SHOWN,
         changed((membership.Membership, "is_still", _anything)),
-        first_seed=5_080,
+        first_seed=5_001,
     ),
     Mutant(
         "a leader publishes for the members that it knew",
         (rules.THRESHOLDS, rules.SURVIVES),
         changed((GroupFiles, "publish", _for_the_members_it_knew)),
+        first_seed=5_014,
     ),
     Mutant(
         "a leader of an old epoch publishes", (rules.LEADERS,), changed((files, "_check_epoch", _nothing))
@@ -161,6 +165,6 @@ MUTANTS = (
         "the retention is not waited for",
         (rules.FLOOR,),
         changed((log, "_stays", _at_once)),
-        first_seed=5_035,
+        first_seed=5_146,
     ),
 )

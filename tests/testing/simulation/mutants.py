@@ -185,7 +185,7 @@ def _no_pins(self: Any, latest: Manifest) -> Mapping[int, Manifest]:
     return {}
 
 
-def _proves_what_it_announces(self: Lease, epoch: int, _: object) -> bool:
+def _proves_what_it_announces(self: Lease, epoch: int, *_: object) -> bool:
     return epoch in (self.taken, self.taking.epoch if self.taking is not None else None)
 
 
@@ -222,11 +222,13 @@ MUTANTS = (
         "the older L0 SSTs may be left out",
         (rules.ROWS, rules.OWNERS),
         ((validate, "older_l0_left", _accept), (prepare, "older_l0_left", _accept)),
+        first_seed=5_052,
     ),
     Mutant(
         "a commit does not look at the latest manifest",
         (rules.ROWS, rules.OWNERS, rules.KEPT, rules.EPOCHS),
         ((commit, "_judge", _judge_by_a_remembered_manifest),),
+        first_seed=5_012,
     ),
     Mutant(
         "a commit does not move the marker",
@@ -262,12 +264,13 @@ MUTANTS = (
         "a coordinator commits for its worker what another one owns",
         (rules.ONCE,),
         ((Worker, "finished", _finished_whosever_it_is),),
-        first_seed=5_057,
+        first_seed=5_025,
     ),
     Mutant(
         "a fenced coordinator goes on",
         (rules.EPOCHS,),
         ((transitions, "check_epoch", _accept), (commit, "_check_epoch", _accept)),
+        first_seed=5_003,
     ),
     Mutant(
         "ids of compactions follow the clock",
@@ -278,7 +281,7 @@ MUTANTS = (
         "outputs may be older than their compaction",
         (rules.EPOCHS,),
         ((prepare, "MergeTask", _old_outputs),),
-        first_seed=5_021,
+        first_seed=5_095,
     ),
     Mutant(
         "workers are taken for dead at once",
@@ -300,7 +303,7 @@ MUTANTS = (
         "who takes up a ledger does not look whether a newer coordinator has",
         (rules.EPOCHS,),
         ((transitions, "recover", _recover_whatever_is_newer),),
-        first_seed=5_023,
+        first_seed=5_002,
     ),
     Mutant(
         "no finished compaction is remembered",
@@ -311,7 +314,7 @@ MUTANTS = (
         "compactions are not compared with those under way",
         (rules.DISJOINT,),
         ((validate, "_conflicts", _nothing), (validate, "_parallel_l0", _nothing)),
-        first_seed=5_052,
+        first_seed=5_092,
     ),
     Mutant(
         "everything counts as committed",
@@ -327,6 +330,7 @@ MUTANTS = (
         "a checkpoint ends by the coordinator's own clock",
         (rules.KEPT,),
         ((SlateDataset, "_latest_ms", _own_time),),
+        first_seed=7_149,
     ),
     Mutant(
         "a collector takes its own clock for the store's",
@@ -347,6 +351,7 @@ MUTANTS = (
         "garbage collection does not look at the newest L0 SST",
         (rules.KEPT,),
         ((retention, "sst_cutoff", _cutoff_without_l0),),
+        first_seed=5_101,
     ),
     Mutant(
         "garbage collection does not look at checkpoints",
@@ -362,49 +367,55 @@ MUTANTS = (
         "every epoch counts as Lithify's",
         (rules.UNASKED,),
         ((SlateDataset, "why_held", _accept),),
+        first_seed=5_005,
     ),
     Mutant(
         "an epoch that was announced counts as taken",
         (rules.UNASKED,),
         ((Lease, "proves", _proves_what_it_announces),),
-        first_seed=5_180,
+        first_seed=5_005,
     ),
     Mutant(
         "an epoch that was taken meanwhile is not looked at",
         (rules.UNASKED,),
         ((leadership, "_follows", lambda *_: True),),
+        first_seed=5_005,
     ),
     Mutant(
         "a lease is written over whatever is there",
         (rules.LEASES,),
         ((ObjectLease, "write", _written_over_anything),),
-        first_seed=5_037,
+        first_seed=5_009,
     ),
     Mutant(
         "a holder does not look at its lease",
         (rules.LEASES,),
         ((Leadership, "renew", _renew_unasked),),
+        first_seed=5_138,
     ),
     Mutant(
         "who finds a lease does not watch it",
         (rules.LEASES,),
         ((Leadership, "_watch", lambda self, found: found),),
+        first_seed=5_009,
     ),
     Mutant(
         "who watches a lease does not ask",
         (rules.LEASES,),
         ((Leadership, "_ask", lambda self, found: found),),
+        first_seed=5_009,
     ),
     Mutant(
         "an announcement replaces any other",
         (rules.LEASES,),
         ((Leadership, "_may_be_written_over", lambda *_: True),),
-        first_seed=5_089,
+        first_seed=5_210,
     ),
     Mutant(
         "a fenced coordinator renews its lease",
         (rules.LEASES,),
         ((Leadership, "_may_renew_over", lambda *_: True),),
+        first_seed=5_072,
     ),
     Mutant(
         "nobody is ever silent",
@@ -415,7 +426,7 @@ MUTANTS = (
         "heartbeats go on while nothing moves",
         (rules.DRAINED,),
         ((Pulse, "deserves_heartbeat", lambda *_: True),),
-        first_seed=5_060,
+        first_seed=5_103,
     ),
     Mutant(
         "SSTs are never collected",
