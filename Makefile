@@ -63,13 +63,13 @@ $(BROKER)/.installed: tests/judge/broker.txt | $(INSTALLED)
 	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a failing one says how to replay it
-	$(BIN)/python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
-	$(BIN)/python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
-	$(BIN)/python -m lithify.testing.simulation --world history --seeds 1..10000 --jobs 2
-	$(BIN)/python -m lithify.testing.simulation --world groups --seeds 1..10000 --jobs 2
-	$(BIN)/python -m lithify.testing.simulation --world fleet --seeds 1..10000 --jobs 2
+	$(BIN)/python -m simulator --seeds 1..10000 --jobs 2
+	$(BIN)/python -m simulator --world several --seeds 1..10000 --jobs 2
+	$(BIN)/python -m simulator --world history --seeds 1..10000 --jobs 2
+	$(BIN)/python -m simulator --world groups --seeds 1..10000 --jobs 2
+	$(BIN)/python -m simulator --world fleet --seeds 1..10000 --jobs 2
 	$(BIN)/python -m tests.planning.fleet.playing --seeds 2000 --jobs 2
-	$(BIN)/python -m tests.testing.simulation.matrix
+	$(BIN)/python -m tests.simulator.matrix
 
 injections: $(INSTALLED) ## Play 10,000 hostile texts in all fields of all formats through the commands, services and pages
 	$(BIN)/python -m tests.injections --cases 10000 --jobs 2

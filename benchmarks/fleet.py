@@ -29,6 +29,7 @@ from unittest import mock
 
 from rich.console import Console
 from rich.table import Table
+from simulator.core.waiting import AtOnce
 from tests.judge.official import open_db
 
 from benchmarks.costs import DOLLARS_A_READ, DOLLARS_A_WRITE
@@ -56,7 +57,6 @@ from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
 from lithify.testing.engine import InlineEngine
 from lithify.testing.memory import MemoryStore
-from lithify.testing.simulation.core.waiting import AtOnce
 
 NAME = "fleet"
 DATABASES, KEEPERS, WORKERS = 10_000, 4, 100

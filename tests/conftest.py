@@ -37,7 +37,7 @@ LONG = (
     "tests/engine/test_archive.py",
     "tests/engine/test_session.py",
     "tests/docs/test_howtos.py",
-    "tests/testing/simulation/test_fleet.py",
+    "tests/simulator/test_fleet.py",
     "tests/service/test_away.py",
     "tests/benchmarks/test_service.py",
     "tests/planning/fleet/test_world.py",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from simulator.core.waiting import AtOnce
 
 from lithify.store import together
-from lithify.testing.simulation.core.waiting import AtOnce
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from lithify.coordination.groups import GroupFiles
-from lithify.errors import Fenced, Refused, StoreError
-from lithify.ids import RandomIds
-from lithify.testing import ManualClock, MemoryStore
-from lithify.testing.faulty import Fault, FaultyStore
-from lithify.testing.simulation.groups.log import (
+from simulator.groups.log import (
     Kind,
     Log,
     Record,
@@ -23,6 +17,12 @@ from lithify.testing.simulation.groups.log import (
     shown,
     without_tombstones,
 )
+
+from lithify.coordination.groups import GroupFiles
+from lithify.errors import Fenced, Refused, StoreError
+from lithify.ids import RandomIds
+from lithify.testing import ManualClock, MemoryStore
+from lithify.testing.faulty import Fault, FaultyStore
 from lithify.watermarks.groups import Marks, Role, Standing, bound, is_source, lost, waiting
 from lithify.watermarks.model import Member
 from tests.watermarks.marks import marks_of

@@ -12,6 +12,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 import pytest
+from simulator.core.waiting import AtOnce
 
 from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
 from lithify.coordination.leadership import Leadership
@@ -41,7 +42,6 @@ from lithify.testing import (
     Verb,
     crash_at_every_call,
 )
-from lithify.testing.simulation.core.waiting import AtOnce
 from tests.coordination.worlds import LEASE_KEY, Database, TableWorld, lead, lease_of
 from tests.datasets.slatedb.trees import EMPTY
 from tests.protocol.rig import Interposed, manifest_write

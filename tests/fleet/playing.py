@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
+from simulator.core.waiting import AtOnce
+
 from lithify import events
 from lithify.clock import Clock
 from lithify.compaction.proposal import Plan
@@ -34,7 +36,6 @@ from lithify.store import together, urls
 from lithify.store.objects import ObjectStore
 from lithify.testing import FaultyStore
 from lithify.testing.engine import Fault, InlineEngine, Submitted
-from lithify.testing.simulation.core.waiting import AtOnce
 from tests.fleet.worlds import World
 from tests.kinds.texts import TextDataset, TextSettings
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from simulator.core.waiting import AtOnce
 
 from lithify.errors import StoreError
 from lithify.store import together
 from lithify.store.versions import MAX_TRUSTED_LOOKS, Version, VersionConflict, VersionedFiles
 from lithify.testing import Call, Fault, FaultyStore, MemoryStore, WrappedStore
-from lithify.testing.simulation.core.waiting import AtOnce
 
 PARTIES = st.integers(0, 1)
 VALUES = st.sampled_from([b"a", b"b"])

@@ -8,7 +8,7 @@
    so does whoever restores it from a backup.
 4. What it got after that counts only if it is a member still when it has got it (`is_still`). That is up to
    whoever copies or reads: Lithify gets nothing from other members, a log that it compacts was copied by
-   somebody else. So only those that the simulator plays ask it (`lithify.testing.simulation.groups`).
+   somebody else. So only those that the simulator plays ask it (`simulator.groups`).
 
 Each step is one write on condition of what was read. Who dies between two of them begins again with what is
 there. Whoever puts a backup in place of what a member has stops its processes first: one that sleeps could

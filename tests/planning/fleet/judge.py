@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from simulator.core.outcome import Violation
+
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Tenant
 from lithify.planning.fleet.bands import Band
@@ -16,7 +18,6 @@ from lithify.planning.fleet.faults import Fault
 from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.wants import SMALL_BYTES, Want
-from lithify.testing.simulation.core.outcome import Violation
 from tests.planning.fleet import rules
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.wants import Want
 from lithify.planning.rest import Rest
 from tests.planning.fleet import rules
-from tests.testing.simulation.mutants import Mutant
+from tests.simulator.mutants import Mutant
 
 
 def _never(*_: object, **__: object) -> bool:

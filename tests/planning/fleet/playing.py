@@ -11,7 +11,8 @@ import argparse
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from lithify.testing.simulation.core.outcome import Outcome, Violation
+from simulator.core.outcome import Outcome, Violation
+
 from tests.planning.fleet.world import World
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from simulator.core.outcome import Outcome
 
-from lithify.testing.simulation.core.outcome import Outcome
 from tests.planning.fleet import rules
 from tests.planning.fleet.mutants import MUTANTS
 from tests.planning.fleet.playing import simulate
-from tests.testing.simulation.mutants import Mutant
-from tests.testing.simulation.playing import assert_noticed
+from tests.simulator.mutants import Mutant
+from tests.simulator.playing import assert_noticed
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 

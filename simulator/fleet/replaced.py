@@ -1,0 +1,45 @@
+"""What this world puts in place of the real thing, and nothing more.
+
+1. Threads: what goes on beside the caller is a fiber of its own; waiting for tasks lets virtual time pass.
+2. Times that would make runs long: rest before a leadership is given back, how long old catalogs are kept and
+   dead members remembered, and how often that is looked at (`scenario`).
+3. Errors are not searched for secrets, and the log is silent; the trace has it all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import lithify.errors
+import lithify.service.worker_pool
+from lithify.fleet import catalog_history, keeper, watched
+from lithify.store import together
+from simulator.core.waiting import InFibers, wait_for_futures
+from simulator.fleet import scenario
+from simulator.fleet.world import World
+
+_LEAST_WAIT_MS = 20
+
+
+@contextmanager
+def replacements(world: World) -> Iterator[None]:
+    """The replacements above, for as long as the simulation of `world` runs."""
+    with ExitStack() as stack:
+
+        def put(module: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(module, name, value))
+
+        put(logging.getLogger("lithify"), "disabled", True)
+        put(logging.getLogger("lithify.defects"), "disabled", True)
+        put(lithify.errors, "redact", lambda text: text)
+        put(together, "beside", InFibers(world.scheduler))
+        put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, _LEAST_WAIT_MS))
+        put(watched, "REST_S", scenario.REST_S)
+        put(catalog_history, "KEEP_MS", scenario.KEEP_MS)
+        put(keeper, "RUN_EVERY_S", scenario.TRUNCATE_EVERY_S)
+        put(keeper, "FORGOTTEN_AFTER_MS", scenario.FORGOTTEN_AFTER_MS)
+        yield

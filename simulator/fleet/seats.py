@@ -1,0 +1,239 @@
+"""Keepers and crews: one process after the other in each seat, with the loops of `lithify.fleet_serving`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lithify.compaction.attempts import Attempt
+from lithify.compaction.proposal import Plan
+from lithify.compaction.transitions import AnyCompaction
+from lithify.coordination.leadership import Leadership
+from lithify.datasets.kind import Dataset
+from lithify.errors import LithifyError
+from lithify.fleet.catalog import Rule
+from lithify.fleet.crew import Crew, CrewPorts, NoSource
+from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.members import Role, new_member_name
+from lithify.fleet.watched import WatchPorts
+from lithify.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
+from lithify.service.coordinator import Coordinator, CountAttempts
+from lithify.service.room import Room
+from lithify.service.worker import Worker
+from lithify.service.worker_pool import WorkerPool
+from lithify.testing.faulty import Crash
+from simulator.fleet import rules
+from simulator.fleet.engine import ToyEngine
+from simulator.fleet.judge import Judge
+from simulator.fleet.scenario import COORDINATOR, LOOPS, WORKER, CrewPlan
+from simulator.fleet.shelves import Shelf
+from simulator.fleet.world import Process, World
+
+_RESTART_MS = 10_000
+_WAIT_MS = 1_000
+
+
+class Seat:
+    """Processes of one kind that follow each other."""
+
+    kind: str
+
+    def __init__(self, world: World, judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+        self.process: Process | None = None
+        """The one that lives."""
+        self.is_wanted = True
+        """Else the one that lives leaves, and none follows until it is."""
+
+    def run(self) -> None:
+        """One process after the other."""
+        world = self._world
+        while True:
+            if not self.is_wanted:
+                world.scheduler.sleep_ms(_WAIT_MS)
+                continue
+            process = self.process = world.process_of(self.kind)
+            try:
+                self._live(process)
+                world.count(f"event: {self.kind} leaves")
+            except Crash:
+                pass
+            except Exception as error:
+                text = f"{process.name} ends: {type(error).__name__}: {error}"
+                raise world.fail(rules.SURVIVES, text) from error
+            finally:
+                process.is_dead, self.process = True, None
+            world.scheduler.sleep_ms(world.rng.randint(1, _RESTART_MS))
+
+    def kill(self) -> None:
+        """It dies at its next call, and tells nobody."""
+        if self.process is not None:
+            self.process.log("is killed")
+            self.process.is_dead = True
+
+    def _live(self, process: Process) -> None:
+        raise NotImplementedError
+
+    def _named(self, process: Process, role: Role) -> str:
+        process.member = new_member_name(role, process.ids.ulid(process.clock.now_ms()))
+        process.log(f"is {process.member}")
+        return process.member
+
+    def _beat_beside(self, process: Process, beat: Callable[[], None]) -> None:
+        """Let it say that it lives beside its rounds, for as long as it does."""
+
+        def loop() -> None:
+            with suppress(Crash):
+                while not process.is_dead:
+                    process.clock.sleep_s(PULSE_LOOK_S)
+                    try:
+                        beat()
+                    except LithifyError as error:
+                        process.log(f"cannot say that it lives: {error}")
+
+        self._world.scheduler.spawn(loop)
+
+    def _made(self, process: Process, make: Callable[[], Any]) -> Any:
+        """As soon as the store lets it start."""
+        while True:
+            try:
+                return make()
+            except LithifyError as error:
+                process.log(f"cannot start: {error}")
+                process.clock.sleep_s(PAUSE_S)
+
+
+class KeeperSeat(Seat):
+    """Keepers."""
+
+    kind = "keeper"
+
+    def _live(self, process: Process) -> None:
+        keeper: Keeper = self._made(process, lambda: self._keeper(process))
+        self._judge.keepers[process.member] = keeper
+        self._judge.processes[process.member] = process
+        self._beat_beside(process, keeper.beat)
+        while self.is_wanted:
+            self._judge.ticks[process.member] += 1
+            try:
+                pause_s = max(LEAST_PAUSE_S, keeper.tick())
+            except LithifyError as error:
+                process.log(f"{type(error).__name__}: {error}")
+                pause_s = PAUSE_S
+            process.clock.sleep_s(pause_s)
+        try:
+            keeper.close()
+        except LithifyError as error:
+            process.log(f"cannot leave in order: {error}")
+
+    def _keeper(self, process: Process) -> Keeper:
+        name = self._named(process, Role.KEEPER)
+        return Keeper(name, self._ports(process, name))
+
+    def _ports(self, process: Process, name: str) -> KeeperPorts:
+        world, judge = self._world, self._judge
+
+        def opened(url: str, rule: Rule) -> Shelf:
+            return world.by_url[url].open(process)
+
+        def coordinator(
+            dataset: Dataset, rule: Rule, admit: Callable[[Plan], Plan], counts: CountAttempts
+        ) -> Coordinator:
+            def judged(compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
+                counted = counts(compaction, attempts)
+                judge.counted(process, dataset.url, attempts, counted)
+                return counted
+
+            return Coordinator(
+                dataset,
+                process.clock,
+                process.ids,
+                admit=admit,
+                counts=judged,
+                options=COORDINATOR,
+                observer=world.observer(process),
+            )
+
+        watch = WatchPorts(
+            opened,
+            coordinator,
+            lambda dataset: Leadership(dataset, process.clock, process.ids, name),
+            process.clock,
+            LOOPS,
+            world.observer(process),
+        )
+        return KeeperPorts(
+            process.files,
+            watch,
+            lambda rule: list(world.by_url),
+            lambda url, rule: world.count("event: collects"),
+            process.clock,
+            "host",
+            "0.1.0",
+            looks_at_once=world.scenario.looks_at_once,
+        )
+
+
+class CrewSeat(Seat):
+    """Crews."""
+
+    kind = "crew"
+
+    def __init__(self, world: World, judge: Judge, plan: CrewPlan) -> None:
+        super().__init__(world, judge)
+        self.plan = plan
+
+    def _live(self, process: Process) -> None:
+        engine = ToyEngine(self._world, self.plan.slots, is_sick=self.plan.is_sick)
+        try:
+            self._work(process, engine)
+        finally:
+            engine.close()
+
+    def _work(self, process: Process, engine: ToyEngine) -> None:
+        ports = self._ports(process, engine)
+        crew: Crew = self._made(process, lambda: self._begun(Crew(process.member, ports, self.plan.queues)))
+        self._judge.crews[process.member] = crew
+        self._judge.processes[process.member] = process
+        self._judge.plans[process.member] = self.plan
+        self._beat_beside(process, crew.beat)
+        while self.is_wanted and not crew.is_over:
+            pause_s = LEAST_PAUSE_S
+            try:
+                if not crew.tick():
+                    pause_s = max(LEAST_PAUSE_S, crew.due_in_s())
+            except LithifyError as error:
+                process.log(f"{type(error).__name__}: {error}")
+                pause_s = PAUSE_S
+            if crew.idle_s:
+                process.clock.sleep_s(pause_s)
+            else:
+                crew.wait(min(pause_s, LOOPS.commit_compacted_interval_s))
+        try:
+            crew.close()
+        except LithifyError as error:
+            process.log(f"cannot leave in order: {error}")
+
+    def _begun(self, crew: Crew) -> Crew:
+        crew.start()
+        return crew
+
+    def _ports(self, process: Process, engine: ToyEngine) -> CrewPorts:
+        world = self._world
+        name = self._named(process, Role.WORKER)
+
+        def open_worker(url: str, room: Room) -> Worker:
+            dataset = world.by_url[url].open(process)
+            return Worker(dataset, engine, process.clock, name, room=room, observer=world.observer(process))
+
+        pool = WorkerPool(
+            NoSource(),
+            open_worker,
+            Room(engine, WORKER),
+            process.clock,
+            heartbeat_interval_ms=WORKER.heartbeat_interval_ms,
+            observer=world.observer(process),
+        )
+        return CrewPorts(process.files, pool, process.clock, "host", "0.1.0")

@@ -1,0 +1,212 @@
+"""Rules of keepers and crews, broken on purpose: the world of a fleet has to notice every mutant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from simulator.fleet import rules
+
+from lithify.backoff import GrowingPause
+from lithify.compaction import transitions
+from lithify.compaction.failure_detector import SilenceWatch
+from lithify.compaction.model import State
+from lithify.compaction.transitions import AnyLedger
+from lithify.fleet import watched
+from lithify.fleet.boards import BoardFiles
+from lithify.fleet.catalog import QueueState
+from lithify.fleet.catalog_files import FollowedCatalog, Numbered
+from lithify.fleet.catalog_history import CatalogHistory
+from lithify.fleet.members import Member, MemberFiles, Seen
+from lithify.fleet.watched import Peers, Watched
+from lithify.ids import Ulid
+from lithify.planning.fleet import admission, hints, quarantine
+from lithify.planning.fleet.asking import Asking
+from lithify.planning.fleet.fairness import FairTurns
+from lithify.store.versions import Version, VersionedFiles
+from tests.simulator.mutants import Mutant
+
+
+def _never(*_: object, **__: object) -> bool:
+    return False
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+class _NeverFair(FairTurns[Any]):
+    def is_due(self, scope: object) -> bool:
+        return False
+
+
+_honest_leaves_room = admission._Load.leaves_room
+
+
+def _leave_room_to_one(self: Any, want: Any, room: Any, share: int, tenants: Any) -> bool:
+    return _honest_leaves_room(self, want, room, 1 << 30, tenants)
+
+
+def _write_over(self: VersionedFiles, base: Version | None, data: bytes) -> Version:
+    version = Version(base.id + 1 if base is not None else 1, data)
+    self._store.put(self.key(version.id), data)
+    return version
+
+
+def _try_again(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
+    return ledger.update(
+        compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None, outputs=(), progress=None)
+    )
+
+
+def _all_running(self: SilenceWatch, ledger: AnyLedger, now_s: float) -> tuple[Ulid, ...]:
+    return tuple(c.id for c in ledger.compactions if c.state is State.RUNNING)
+
+
+def _lead_always(self: Watched) -> bool:
+    return self._may_lead and self._asking is None
+
+
+_honest_seek = Watched._seek_leadership
+
+
+def _take_for_dead(self: Watched, dataset: Any) -> None:
+    alive, dead = self._peers.alive, self._peers.dead
+    self._peers.alive, self._peers.dead = frozenset({self._peers.name}), alive | dead
+    try:
+        _honest_seek(self, dataset)
+    finally:
+        self._peers.alive, self._peers.dead = alive, dead
+
+
+_honest_refresh = FollowedCatalog.refresh
+
+
+def _hear_of_no_pause(self: FollowedCatalog, *, was_away: bool = False) -> bool:
+    is_news = _honest_refresh(self, was_away=was_away)
+    catalog = self.now.catalog
+    queues = tuple(replace(queue, state=QueueState.ACTIVE) for queue in catalog.queues)
+    self.now = Numbered(self.now.number, replace(catalog, queues=queues))
+    return is_news
+
+
+_honest_read = BoardFiles.read_of
+
+
+def _read_all_queues(self: BoardFiles, queue_id: str, members: Iterable[str]) -> tuple[Any, ...]:
+    folders = {queue_id, *(meta.key.split("/")[2] for meta in self._store.list(self._folder))}
+    return tuple(h for folder in sorted(folders) for h in _honest_read(self, folder, self.members(folder)))
+
+
+_honest_beat = MemberFiles.beat
+
+
+def _need_the_newest(self: MemberFiles, member: Member) -> None:
+    _honest_beat(self, replace(member, needs=member.catalog))
+
+
+_honest_write = BoardFiles.write
+
+
+def _leave_the_last(self: BoardFiles, queue_id: str, member: str, hints: Iterable[Any]) -> None:
+    if hints := tuple(hints):
+        _honest_write(self, queue_id, member, hints)
+
+
+def _only_when_rung(self: Asking, now_ms: int, *, has_rung: bool) -> bool:
+    return has_rung
+
+
+MUTANTS = (
+    Mutant(
+        "boards are read when the bell rings only",
+        (rules.DONE, rules.STARVED),
+        ((Asking, "reads_boards", _only_when_rung),),
+    ),
+    Mutant(
+        "what is urgent has it all, for ever",
+        (rules.STARVED,),
+        (
+            (admission, "FairTurns", _NeverFair),
+            (hints, "FairTurns", _NeverFair),
+            (admission._Load, "leaves_room", _leave_room_to_one),
+        ),
+        first_seed=5_003,
+    ),
+    Mutant("versions are written over", (rules.ONCE,), ((VersionedFiles, "_create", _write_over),)),
+    Mutant(
+        "what was committed is tried again", (rules.COMMITTING,), ((transitions, "complete", _try_again),)
+    ),
+    Mutant("whoever runs counts as silent", (rules.BEATING,), ((SilenceWatch, "silent", _all_running),)),
+    Mutant("all datasets are led", (rules.IDLE,), ((Watched, "_should_lead", _lead_always),)),
+    Mutant(
+        "who leads is taken for dead",
+        (rules.PEACE,),
+        ((Watched, "_seek_leadership", _take_for_dead),),
+        first_seed=5_004,
+    ),
+    Mutant(
+        "who has ever been a member lives",
+        (rules.FAILOVER, rules.DONE, rules.STARVED),
+        ((Seen, "is_alive", True),),
+        first_seed=5_000,
+    ),
+    Mutant("nobody is excused", (rules.BLAME,), ((Peers, "excuses", _never),)),
+    Mutant(
+        "what is broken is looked at in every round",
+        (rules.PAUSES,),
+        ((quarantine, "QUARANTINE_PAUSE", GrowingPause(0, 0)),),
+        first_seed=5_004,
+    ),
+    Mutant(
+        "nobody hears that a queue is paused",
+        (rules.PAUSED,),
+        ((FollowedCatalog, "refresh", _hear_of_no_pause),),
+        first_seed=5_022,
+    ),
+    Mutant(
+        "a crew reads the boards of all queues",
+        (rules.QUEUES,),
+        ((BoardFiles, "read_of", _read_all_queues),),
+        first_seed=5_000,
+    ),
+    Mutant(
+        "all say that they need the newest catalog",
+        (rules.NEEDED,),
+        ((MemberFiles, "beat", _need_the_newest),),
+        first_seed=5_003,
+    ),
+    Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),), first_seed=5_003),
+    Mutant(
+        "what nobody foresaw in a dataset ends its keeper",
+        (rules.SURVIVES,),
+        ((watched, "contained", lambda what: nullcontext()),),
+    ),
+    Mutant(
+        "nobody notices that a dataset was made anew",
+        (rules.ANEW, rules.ONCE, rules.SURVIVES),
+        (
+            (VersionedFiles, "_check_history", _nothing),
+            (VersionedFiles, "_why_not_there", _nothing),
+        ),
+    ),
+    Mutant(
+        "what was written to another dataset stays there",
+        (rules.ANEW, rules.ONCE, rules.COMMITTING),
+        ((VersionedFiles, "_take_back", _nothing),),
+        first_seed=5_007,
+    ),
+    Mutant(
+        "a dataset that was made anew is not opened anew",
+        (rules.ANEW,),
+        ((Watched, "_drop", _nothing),),
+    ),
+    Mutant(
+        "the last hint stays on its board",
+        (rules.LEFT,),
+        ((BoardFiles, "write", _leave_the_last),),
+        first_seed=5_000,
+    ),
+)

@@ -1,0 +1,171 @@
+"""The rules of a group, broken on purpose: the world of groups has to notice every mutant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simulator.groups import copies, log, rules
+from simulator.groups.log import Log, Record, Round
+
+from lithify.coordination import groups as files
+from lithify.coordination import membership
+from lithify.coordination.groups import GroupFiles
+from lithify.watermarks import groups
+from lithify.watermarks.groups import NO_MARKS, Group, Joined, Marks, Role, Track
+from lithify.watermarks.model import Hold, Mark, Member, Needed, Threshold
+from lithify.watermarks.rules import Collected
+from tests.simulator.mutants import Mutant
+from tests.watermarks.marks import marks_of
+
+SHOWN = (rules.DELETED, rules.ABORTED, rules.COMMITTED, rules.STUCK, rules.READERS, rules.FLOOR)
+"""What copies and readers have is wrong."""
+
+
+def _furthest(
+    required: Collection[Member], marks: Iterable[Mark], holds: Iterable[Hold], now_ms: int
+) -> Collected:
+    return Collected(max((Needed(m.position or 0, m.member.name) for m in marks), key=lambda n: n.position))
+
+
+def _who_has_said_something(members: Iterable[Joined], track: Track) -> list[Joined]:
+    return [one for one in members if one.role in groups.REQUIRED[track] and one.marks]
+
+
+def _as_published(group: Group, member: Member, partition: int) -> Marks:
+    return NO_MARKS if group.find(member) is None else group.thresholds_of(partition)
+
+
+_honest_bound = groups.bound
+
+
+def _clean_for_both(group: Group, member: Member, partition: int) -> Marks:
+    clean = _honest_bound(group, member, partition).clean
+    return Marks(clean, clean)
+
+
+_honest_cleaned = log.cleaned
+
+
+def _all_is_clean(before: Log, round_: Round) -> Log:
+    return replace(_honest_cleaned(before, round_), marks=Marks(before.end, before.end))
+
+
+_honest_published = groups.published
+
+
+def _for_the_members_it_knew(self: GroupFiles, epoch: int) -> Group:
+    """Those when its epoch began."""
+    known = vars(self).setdefault("known", {}).setdefault(epoch, self._known(epoch))
+    members = [one.member for one in known.members.values()]
+    marks = {member: files._marks_in(self.said(member)) for member in members}
+
+    def change(group: Group) -> Group:
+        files._check_epoch(group, epoch)
+        old = _honest_published(replace(group, members=known.members), marks, self._clock.now_ms())
+        return replace(_honest_published(group, marks, self._clock.now_ms()), thresholds=old.thresholds)
+
+    return self._update(change)
+
+
+def _as_low_as_the_least(published: Threshold | None, low: int | None, collected: Collected) -> Threshold:
+    return Threshold(low or 0, collected.least)
+
+
+def _at_once(record: Record, round_: Round, bound: int, *, is_past: bool) -> Record | None:
+    return None if record.offset < bound else record
+
+
+def _anything(*_: object) -> bool:
+    return True
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def _the_last(before: Mapping[int, Any], now: Mapping[int, Any]) -> dict[int, Any]:
+    return dict(now)
+
+
+def _stays(group: Group, name: str, now_ms: int) -> Group:
+    return group
+
+
+def changed(*changes: tuple[Any, str, Callable[..., Any] | Mapping[Any, Any]]) -> Any:
+    return changes
+
+
+MUTANTS = (
+    Mutant(
+        "who is slow is left out of the minimum",
+        (rules.THRESHOLDS,),
+        changed((groups, "collect", _furthest)),
+    ),
+    Mutant(
+        "who has said nothing yet is left out of the minimum",
+        (rules.THRESHOLDS,),
+        changed((groups, "_required", _who_has_said_something)),
+    ),
+    Mutant(
+        "readers are left out of the minimum",
+        (rules.THRESHOLDS, rules.READERS),
+        changed((groups, "REQUIRED", dict.fromkeys(Track, frozenset({Role.COPY})))),
+    ),
+    Mutant("a copy removes by its own marks", SHOWN, changed((copies, "bound", marks_of)), first_seed=5_010),
+    Mutant(
+        "a copy believes a threshold as it is published",
+        SHOWN,
+        changed((copies, "bound", _as_published)),
+        first_seed=5_024,
+    ),
+    Mutant(
+        "markers go when they are clean", SHOWN, changed((copies, "bound", _clean_for_both)), first_seed=5_143
+    ),
+    Mutant("a mark reaches past what the round did", SHOWN, changed((copies, "cleaned", _all_is_clean))),
+    Mutant(
+        "who was restored goes on as who it was",
+        (*SHOWN, rules.CONVERGES),
+        changed((membership, "lost", _nothing)),
+        first_seed=5_010,
+    ),
+    Mutant(
+        "who comes too late joins with what it has",
+        SHOWN,
+        changed((files, "passed", _nothing)),
+        first_seed=5_001,
+    ),
+    Mutant(
+        "a copy copies from whatever copy there is",
+        SHOWN,
+        changed((copies, "is_source", _anything)),
+        first_seed=5_100,
+    ),
+    Mutant(
+        "what was copied or read is kept though the member was removed",
+        SHOWN,
+        changed((membership.Membership, "is_still", _anything)),
+        first_seed=5_001,
+    ),
+    Mutant(
+        "a leader publishes for the members that it knew",
+        (rules.THRESHOLDS, rules.SURVIVES),
+        changed((GroupFiles, "publish", _for_the_members_it_knew)),
+        first_seed=5_014,
+    ),
+    Mutant(
+        "a leader of an old epoch publishes", (rules.LEADERS,), changed((files, "_check_epoch", _nothing))
+    ),
+    Mutant(
+        "thresholds go down", (rules.SURVIVES,), changed((groups, "next_threshold", _as_low_as_the_least))
+    ),
+    Mutant("what was said is said over", (rules.MARKS,), changed((files, "said", _the_last))),
+    Mutant("a member that was removed stays", (rules.CONVERGES,), changed((files, "left", _stays))),
+    Mutant(
+        "the retention is not waited for",
+        (rules.FLOOR,),
+        changed((log, "_stays", _at_once)),
+        first_seed=5_146,
+    ),
+)

@@ -1,0 +1,62 @@
+"""Between several datasets nothing is unfair, and every kind of unfairness that is made on purpose is
+noticed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from simulator.__main__ import SEVERAL, Summary, main, outcomes, replay_command
+from simulator.several import rules, simulate
+from simulator.several.coverage import missing
+
+from tests.simulator.mutants import Mutant
+from tests.simulator.playing import assert_noticed, trace_of
+from tests.simulator.several_mutants import MUTANTS
+
+pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
+
+SEEDS = (*range(1, 33), 849, 1655)
+"""The last ones: whose judge once told of what was no violation."""
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    found = Summary(SEVERAL)
+    for outcome in outcomes(SEEDS, jobs=2, world=SEVERAL):
+        found.add(outcome)
+    return found
+
+
+def test_no_seed_violates_an_invariant(summary: Summary) -> None:
+    assert [(o.violation, replay_command(o.seed, SEVERAL)) for o in summary.violations] == []
+
+
+def test_every_trouble_was_played(summary: Summary) -> None:
+    assert missing(summary.counts) == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_unfairness_is_noticed(mutant: Mutant) -> None:
+    assert_noticed(mutant, simulate)
+
+
+def test_every_invariant_has_a_mutant() -> None:
+    assert {rule for mutant in MUTANTS for rule in mutant.noticed_by} == set(rules.ALL)
+
+
+@pytest.mark.whole
+def test_a_seed_plays_the_same_run_in_every_process() -> None:
+    first = trace_of(7, SEVERAL, hash_seed="1")
+    assert first == trace_of(7, SEVERAL, hash_seed="2")
+    assert first.count("\n") > 100
+
+
+def test_a_violation_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = next(m for m in MUTANTS if m.noticed_by == (rules.GIVEN_UP,))
+    with mutant.applied():
+        assert main(["--world", SEVERAL, "--seeds", "5000..5001", "--json"]) == 1
+    violation = json.loads(capsys.readouterr().out)["violations"][0]
+    seed = violation["seed"]
+    assert violation["rule"] == rules.GIVEN_UP
+    assert violation["replay"] == f"python -m simulator --world several --seed {seed} --trace"
