@@ -27,7 +27,7 @@ from tests.s3 import store_options
 from benchmarks.idle import IDLE_MINUTES, LOOP, SEED, turn
 from lithify.clock import Clock
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.iceberg.catalogs import open_catalog
+from lithify.datasets.iceberg.io.catalogs import open_catalog
 from lithify.datasets.kind import Dataset
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator

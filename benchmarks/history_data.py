@@ -51,8 +51,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType, StringType, TimestamptzType
 
 from benchmarks.iceberg_data import NAME, SCHEMA, START_US, US_PER_DAY, events, open_catalog
-from lithify.datasets.iceberg.manifest_writer import EntryPacker, Packed, SpecManifestWriter
-from lithify.datasets.iceberg.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.format.manifest_writer import EntryPacker, Packed, SpecManifestWriter
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 
 ROWS, FILE_BYTES = 10_000, 1_000_000
 TAG = "kept"

@@ -22,13 +22,13 @@ from benchmarks.history_data import DAYS, REMOVED, name_of
 from benchmarks.iceberg_data import NAME, open_catalog
 from lithify.clock import SystemClock
 from lithify.compaction.model import Ledger
-from lithify.datasets.iceberg.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer
+from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.kind import KIND
-from lithify.datasets.iceberg.orphans import DEFAULT_AGE_MS, OrphanOptions, remove_orphans
-from lithify.datasets.iceberg.reachable import FileKind, Names
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
+from lithify.datasets.iceberg.maintenance.orphans import DEFAULT_AGE_MS, OrphanOptions, remove_orphans
+from lithify.datasets.iceberg.maintenance.reachable import FileKind, Names
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.options import Asked
 from lithify.ids import RandomIds
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore, folder_of

@@ -55,12 +55,12 @@ class Tool:
 
 def _lithify(folder: Path) -> dict[str, Job]:
     from lithify.clock import SystemClock
-    from lithify.datasets.iceberg.catalogs import TableUrl
     from lithify.datasets.iceberg.dataset import IcebergDataset
-    from lithify.datasets.iceberg.expire import ExpireOptions, Expirer
-    from lithify.datasets.iceberg.maintenance import TableMaintenance
-    from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
-    from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+    from lithify.datasets.iceberg.io.catalogs import TableUrl
+    from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
+    from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+    from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
+    from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
     from lithify.datasets.maintenance import Wanted
     from lithify.ids import RandomIds
 

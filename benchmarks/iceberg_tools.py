@@ -121,9 +121,9 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
     from lithify import events
     from lithify.clock import SystemClock
     from lithify.coordination.leadership import Leadership
-    from lithify.datasets.iceberg.catalogs import TableUrl
     from lithify.datasets.iceberg.dataset import IcebergDataset
-    from lithify.datasets.iceberg.fileio import let_wait
+    from lithify.datasets.iceberg.io.catalogs import TableUrl
+    from lithify.datasets.iceberg.io.fileio import let_wait
     from lithify.engine.spark import SparkEngine
     from lithify.ids import RandomIds
     from lithify.service import one_shot

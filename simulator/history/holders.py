@@ -8,7 +8,7 @@ from lithify.compaction import transitions
 from lithify.compaction.model import Compaction
 from lithify.datasets.holding import Held
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.maintenance import TableMaintenance
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, IcebergLedger, Lane, SpecPart
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import HoldLapsed, LithifyError

@@ -20,8 +20,8 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, TableUpdate
 from lithify.coordination.holds import Placed
 from lithify.coordination.thresholds import decode
 from lithify.datasets.iceberg.documents import LEDGERS
-from lithify.datasets.iceberg.expire import MIN_UNCHECKED_GRACE_MS
-from lithify.datasets.iceberg.own_state import FOREVER_MS, recorded_in
+from lithify.datasets.iceberg.maintenance.expire import MIN_UNCHECKED_GRACE_MS
+from lithify.datasets.iceberg.maintenance.own_state import FOREVER_MS, recorded_in
 from simulator.core.outcome import Violation
 from simulator.history import rules
 from simulator.history.lake import ROOT

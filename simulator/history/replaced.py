@@ -20,11 +20,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 import lithify.errors
-from lithify.datasets.iceberg import expired_files as expired_files_module
-from lithify.datasets.iceberg import lineage as lineage_module
-from lithify.datasets.iceberg import places as places_module
-from lithify.datasets.iceberg import reachable as reachable_module
-from lithify.datasets.iceberg import readers as readers_module
+from lithify.datasets.iceberg.format import lineage as lineage_module
+from lithify.datasets.iceberg.io import places as places_module
+from lithify.datasets.iceberg.maintenance import expired_files as expired_files_module
+from lithify.datasets.iceberg.maintenance import reachable as reachable_module
+from lithify.datasets.iceberg.maintenance import readers as readers_module
 from lithify.store import together as together_module
 from lithify.store.objects import ObjectStore
 from simulator.core.waiting import AnyTime

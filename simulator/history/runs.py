@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
 from lithify.errors import LithifyError
 from simulator.history.judge import Judge
 from simulator.history.people import now_and_then

@@ -41,10 +41,10 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Identifier, Record
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
-from lithify.datasets.iceberg import listing as listing_module
-from lithify.datasets.iceberg import replace as replace_module
-from lithify.datasets.iceberg.listing import ManifestCache, read_listing
-from lithify.datasets.iceberg.replace import Added, Replacement
+from lithify.datasets.iceberg.format import listing as listing_module
+from lithify.datasets.iceberg.format import replace as replace_module
+from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
+from lithify.datasets.iceberg.format.replace import Added, Replacement
 
 TIME_FIELD = 1
 _TIME = TimestamptzType()

@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 import lithify
 from lithify import events, wiring
 from lithify.cli.settings import load_settings
-from lithify.datasets.iceberg import equality_deletes
-from lithify.datasets.iceberg.ownership import mark_of
+from lithify.datasets.iceberg.deletes import equality_deletes
+from lithify.datasets.iceberg.format.ownership import mark_of
 from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.iceberg.other_cleaners import own_folder
 from tests.datasets.iceberg.running import dataset_of

@@ -14,9 +14,9 @@ from lithify.compaction.presence import Presence
 from lithify.compaction.proposal import NOTHING_HELD, Plan
 from lithify.compaction.status import Status
 from lithify.coordination.leadership import Leadership
+from lithify.datasets.iceberg.compaction.request import request
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.kind import KIND
-from lithify.datasets.iceberg.request import request
 from lithify.datasets.options import Asked
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid

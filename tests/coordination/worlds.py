@@ -13,9 +13,9 @@ from lithify.clock import Clock
 from lithify.compaction.lease import FoundLease, Lease
 from lithify.compaction.model import Ledger
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.documents import LEDGERS
+from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 from lithify.compaction.model import State
-from lithify.datasets.iceberg.expire import Outcome
+from lithify.datasets.iceberg.maintenance.expire import Outcome
 from lithify.observe.metrics import FAILURES, Metrics
 from lithify.testing import ManualClock
 from tests.cli.invoking import COMMAND

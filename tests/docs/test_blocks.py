@@ -34,8 +34,8 @@ from pyspark.find_spark_home import _find_spark_home
 import lithify
 from lithify import events
 from lithify.client import settled
-from lithify.datasets.iceberg.reach import ALLOWED, reach_of
-from lithify.datasets.iceberg.table_properties import LOCATION_PROVIDER
+from lithify.datasets.iceberg.format.table_properties import LOCATION_PROVIDER
+from lithify.datasets.iceberg.io.reach import ALLOWED, reach_of
 from lithify.observe.logs import LOGGER, EventLog
 from lithify.store.urls import split_scheme
 from lithify.testing import ManualClock

@@ -15,10 +15,10 @@ from lithify.compaction import checks
 from lithify.compaction.attempts import Failure
 from lithify.compaction.model import Ledger
 from lithify.coordination.expiry_runs import ExpiryRuns
-from lithify.datasets.iceberg import history_checks
-from lithify.datasets.iceberg.expire import Outcome
-from lithify.datasets.iceberg.orphan_runs import OrphanRuns
-from lithify.datasets.iceberg.orphans import Orphans
+from lithify.datasets.iceberg.maintenance import history_checks
+from lithify.datasets.iceberg.maintenance.expire import Outcome
+from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
+from lithify.datasets.iceberg.maintenance.orphans import Orphans
 from lithify.ids import RandomIds
 from lithify.usercache import CACHE_VARIABLE
 from tests.cli.invoking import invoke, invoke_json

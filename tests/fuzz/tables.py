@@ -43,7 +43,7 @@ from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.documents import LEDGERS
-from lithify.datasets.iceberg.ownership import OWN_FOLDER
+from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.errors import LithifyError
 from lithify.ids import RandomIds
 from lithify.service.worker import Worker, WorkerOptions

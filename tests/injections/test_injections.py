@@ -18,8 +18,8 @@ import pyarrow.fs
 import pytest
 from pyiceberg.io import FileIO, load_file_io
 
-from lithify.datasets.iceberg.closed_catalogs import ClosedCatalog
-from lithify.datasets.iceberg.reach import Reach
+from lithify.datasets.iceberg.io.closed_catalogs import ClosedCatalog
+from lithify.datasets.iceberg.io.reach import Reach
 from tests.fuzz.running import run
 from tests.injections import texts
 from tests.injections.judging import PAGES, play, printed_badly

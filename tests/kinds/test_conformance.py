@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lithify.datasets.iceberg.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.kind import KIND as ICEBERG
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.kind import KIND as KAFKA

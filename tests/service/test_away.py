@@ -13,7 +13,7 @@ from pyiceberg.utils.config import Config
 
 import lithify
 from lithify import events
-from lithify.datasets.iceberg import catalog_requests
+from lithify.datasets.iceberg.io import catalog_requests
 from lithify.errors import DatasetNotFound
 from lithify.events import Event
 from lithify.testing.engine import InlineEngine

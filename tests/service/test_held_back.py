@@ -74,7 +74,7 @@ def database(rig: Rig) -> World:
 
 
 def table(made_in: Catalog) -> World:
-    from lithify.datasets.iceberg.request import request
+    from lithify.datasets.iceberg.compaction.request import request
 
     days = new_table(made_in, properties={"lithify.small-task-bytes": "1", "lithify.max-tasks": "4"})
     for day in range(UNITS):

@@ -16,12 +16,12 @@ from simulator.history import rules
 from lithify.coordination import holds, thresholds
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg import checkpoints, expire, expired_files, needs
-from lithify.datasets.iceberg.checkpoints import Checkpoint
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Expiry
-from lithify.datasets.iceberg.expired_files import ExpiredFiles
-from lithify.datasets.iceberg.pending import Entry, Pending
-from lithify.datasets.iceberg.retention import Retention, retention_of
+from lithify.datasets.iceberg.maintenance import checkpoints, expire, expired_files, snapshot_pins
+from lithify.datasets.iceberg.maintenance.checkpoints import Checkpoint
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry
+from lithify.datasets.iceberg.maintenance.expired_files import ExpiredFiles
+from lithify.datasets.iceberg.maintenance.expiry_policy import Retention, retention_of
+from lithify.datasets.iceberg.maintenance.pending import Entry, Pending
 from lithify.errors import StoreError
 from lithify.store.objects import ObjectStore
 from lithify.watermarks.model import Hold, Threshold
@@ -249,7 +249,7 @@ MUTANTS = (
     Mutant(
         "compactions of ours hold nothing",
         (rules.COMPACTED,),
-        ((needs, "_active", _nothing),),
+        ((snapshot_pins, "_active", _nothing),),
         first_seed=5_007,
     ),
     Mutant(

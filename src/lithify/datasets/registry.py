@@ -95,7 +95,7 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.iceberg.kind:KIND",
         "lithify.datasets.iceberg.command_options:OPTIONS",
         "lithify.datasets.iceberg.settings:IcebergSettings",
-        "lithify.datasets.iceberg.preload:preload",
+        "lithify.datasets.iceberg.compaction.preload:preload",
         "lithify.datasets.iceberg.kernel.warm_up:warm_up",
         "lithify.datasets.iceberg.discovery:tables",
     ),

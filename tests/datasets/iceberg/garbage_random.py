@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.datasets.collecting import DirectoryOptions, PeriodicCollector
-from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect, collect_due
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect, collect_due
 from tests.datasets.iceberg.reachability import needed_by
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.tables import (

@@ -41,13 +41,13 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import LongType
 
-from lithify.datasets.iceberg import expire as expire_module
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Expiry
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.ownership import OWN_FOLDER
-from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
+from lithify.datasets.iceberg.maintenance import expire as expire_module
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import Refused
 from lithify.ids import RandomIds

@@ -52,9 +52,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer
-from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
+from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.rest import serve_rest

@@ -23,7 +23,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.compaction.model import State
-from lithify.datasets.iceberg.components import components
+from lithify.datasets.iceberg.compaction.conflict_groups import components
 from lithify.datasets.iceberg.model import IcebergCompaction, files_written
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (

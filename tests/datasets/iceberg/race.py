@@ -34,10 +34,10 @@ from sqlalchemy.exc import OperationalError
 
 from lithify.clock import SystemClock
 from lithify.coordination.leadership import Term
-from lithify.datasets.iceberg.catalogs import TableUrl
-from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.io.catalogs import TableUrl
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
 from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator

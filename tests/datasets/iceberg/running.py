@@ -13,8 +13,8 @@ from lithify.clock import Clock
 from lithify.compaction.model import State
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership, Term
-from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.engine.ports import Engine
 from lithify.events import Observer
 from lithify.ids import RandomIds

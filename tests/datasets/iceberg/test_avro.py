@@ -35,7 +35,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lithify.datasets.iceberg.ownership import FILE_PREFIX
+from lithify.datasets.iceberg.format.ownership import FILE_PREFIX
 from tests.datasets.iceberg.avro import (
     DATA_FILE,
     FIELD_SUMMARY,

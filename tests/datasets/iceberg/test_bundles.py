@@ -16,8 +16,9 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import HourTransform, IdentityTransform
 
 from lithify.compaction.model import State
-from lithify.datasets.iceberg import listing, state
-from lithify.datasets.iceberg.manifests import live_entries
+from lithify.datasets.iceberg.compaction import state
+from lithify.datasets.iceberg.format import listing
+from lithify.datasets.iceberg.format.manifests import live_entries
 from lithify.datasets.iceberg.model import LeftAlone
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine

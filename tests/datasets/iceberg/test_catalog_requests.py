@@ -14,9 +14,9 @@ from pyiceberg.table import Table
 from requests import exceptions as http
 from sqlalchemy.exc import OperationalError
 
-from lithify.datasets.iceberg import catalog_requests
-from lithify.datasets.iceberg.catalogs import load_table, open_catalog
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.io import catalog_requests
+from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog
 from lithify.errors import DatasetNotFound, StoreError, StoreUnavailable
 from lithify.events import Event, StoreBack, WaitingForStore
 from lithify.store import hedging

@@ -15,9 +15,9 @@ from pyiceberg.table import Table
 
 from lithify import wiring
 from lithify.config.model import Config
-from lithify.datasets.iceberg import catalogs
-from lithify.datasets.iceberg.catalogs import open_catalog, store_options
-from lithify.datasets.iceberg.neighbours import others_in
+from lithify.datasets.iceberg.io import catalogs
+from lithify.datasets.iceberg.io.catalogs import open_catalog, store_options
+from lithify.datasets.iceberg.maintenance.shared_locations import others_in
 from lithify.errors import Refused
 from lithify.fleet.catalog import Rule
 from lithify.store.urls import open_store

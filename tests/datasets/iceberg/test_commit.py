@@ -21,12 +21,12 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lithify.compaction.model import Compaction, State
-from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.listing import ManifestCache, read_listing
+from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
+from lithify.datasets.iceberg.format.publish import MAX_COMMIT_MS, MIN_MANIFEST_AGE_MS, Prepared, publish
+from lithify.datasets.iceberg.format.replace import Added, Replacement, write
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
-from lithify.datasets.iceberg.publish import MAX_COMMIT_MS, MIN_MANIFEST_AGE_MS, Prepared, publish
-from lithify.datasets.iceberg.replace import Added, Replacement, write
 from lithify.errors import Fenced, StoreUnavailable
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
@@ -527,7 +527,7 @@ def test_what_garbage_collection_could_have_taken_is_not_committed(
             collect(steps.dataset, clock, GarbageOptions(MIN_MANIFEST_AGE_MS, dry_run=False))
         return writes[-1]
 
-    monkeypatch.setattr("lithify.datasets.iceberg.commit.write", write_slowly)
+    monkeypatch.setattr("lithify.datasets.iceberg.compaction.commit.write", write_slowly)
     steps.commit()
     assert len(writes) == 2
     assert read(table) == sorted(rows, key=lambda row: row[1])

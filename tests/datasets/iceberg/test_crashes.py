@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify.datasets.iceberg.catalogs import TableUrl, store_of
-from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.ownership import FILE_PREFIX
+from lithify.datasets.iceberg.format.ownership import FILE_PREFIX
+from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.errors import LithifyError
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock

@@ -15,8 +15,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
 from lithify.datasets.iceberg.documents import LEDGERS
+from lithify.datasets.iceberg.format.time_column import bound_us
 from lithify.datasets.iceberg.model import IcebergLedger, files_written
-from lithify.datasets.iceberg.timecolumn import bound_us
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.avro import read_avro, write_avro
 from tests.datasets.iceberg.running import compact, dataset_of

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from lithify.datasets.iceberg.delete_plan import (
+from lithify.datasets.iceberg.format.partitions import place
+from lithify.datasets.iceberg.maintenance.delete_plan import (
     MAX_ROWS,
     DataFacts,
     DeleteFacts,
     DeletePlan,
     plan_deletes,
 )
-from lithify.datasets.iceberg.partitions import place
 
 A, B = (0, ("a",)), (0, ("b",))
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lithify.datasets.iceberg import difference, key_set
-from lithify.datasets.iceberg.difference import Difference, File
-from lithify.datasets.iceberg.key_set import KeySet
+from lithify.datasets.iceberg.deletes import key_set
+from lithify.datasets.iceberg.deletes.key_set import KeySet
+from lithify.datasets.iceberg.maintenance import external_set_difference
+from lithify.datasets.iceberg.maintenance.external_set_difference import Difference, File
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_as_sets_say(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(difference, "AT_ONCE", at_once)
+    monkeypatch.setattr(external_set_difference, "AT_ONCE", at_once)
     rng = random.Random(at_once)
     for _ in range(3):
         keys = [

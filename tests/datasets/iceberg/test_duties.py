@@ -11,13 +11,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lithify.datasets.collecting import DirectoryOptions
-from lithify.datasets.iceberg import duties as duties_module
-from lithify.datasets.iceberg.duties import Duty, duties
-from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, Expirer
-from lithify.datasets.iceberg.garbage import Kind, collector_options
-from lithify.datasets.iceberg.orphans import remove_orphans
-from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.maintenance import duties as duties_module
+from lithify.datasets.iceberg.maintenance.duties import Duty, duties
+from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, Expirer
+from lithify.datasets.iceberg.maintenance.garbage import Kind, collector_options
+from lithify.datasets.iceberg.maintenance.orphans import remove_orphans
+from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import CorruptObject, LithifyError, Refused, StoreError
 from lithify.events import Event, GarbageCollected
@@ -69,7 +69,7 @@ def test_a_table_that_says_so_is_expired(catalog: SqlCatalog, monkeypatch: pytes
     assert ids_of(table) == newest
     assert on_disk(table) > named_paths(table), "files stay for a while"
     hours_later = a_clock().now_ms() + 7_200_000
-    monkeypatch.setattr("lithify.datasets.iceberg.expire.store_now_ms", lambda *_: hours_later)
+    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.expire.store_now_ms", lambda *_: hours_later)
     ticked(table)
     assert on_disk(table) == named_paths(table)
     assert read(table) == rows
@@ -223,7 +223,7 @@ def test_garbage_that_is_not_collected_stops_no_expiry(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("lithify.datasets.iceberg.duties.collect_due", fail)
+    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.duties.collect_due", fail)
     clock = a_clock()
     options = dict.fromkeys(Kind, DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS))
     found: list[Event] = []

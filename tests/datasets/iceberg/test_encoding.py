@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from lithify.datasets.iceberg.encoding import MIN_ROWS, distinct, without_dictionary
+from lithify.datasets.iceberg.compaction.encoding import MIN_ROWS, distinct, without_dictionary
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import append, check, files_of, make_rows, new_table
 

@@ -41,12 +41,12 @@ from pyiceberg.types import (
 )
 
 from lithify.compaction.model import Ledger
-from lithify.datasets.iceberg import equality_deletes, equality_keys
-from lithify.datasets.iceberg.equality_deletes import EqualityDeletes
-from lithify.datasets.iceberg.equality_keys import DeletedKeys
-from lithify.datasets.iceberg.listing import ManifestCache, read_listing
-from lithify.datasets.iceberg.live_rows import LiveRows, RowCount
-from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.deletes import equality_deletes, equality_keys
+from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
+from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
+from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
+from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
+from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.engine.spark import SparkEngine
 from lithify.errors import CorruptObject, LithifyError, Unsupported
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
@@ -467,7 +467,7 @@ def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_what_is_not_counted_is_checked_as_far_as_that_goes(
     catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, is_left: bool
 ) -> None:
-    monkeypatch.setattr("lithify.datasets.iceberg.commit.LiveRows", partial(LiveRows, 0))
+    monkeypatch.setattr("lithify.datasets.iceberg.compaction.commit.LiveRows", partial(LiveRows, 0))
     table = new_table(catalog)
     rows = append(table, make_rows(10)) + append(table, make_rows(10))
     delete_equal(table, [rows[0][1]])

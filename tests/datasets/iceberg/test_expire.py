@@ -19,12 +19,18 @@ from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.table.update import SetLocationUpdate, SetSnapshotRefUpdate
 
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, ExpireOptions, Expirer, Expiry, Outcome
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.history_view import show_expiry
-from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.pending import ABANDONED_MS
-from lithify.datasets.iceberg.reachable import FileKind
+from lithify.datasets.iceberg.maintenance.expire import (
+    DEFAULT_GRACE_MS,
+    ExpireOptions,
+    Expirer,
+    Expiry,
+    Outcome,
+)
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.maintenance.history_view import show_expiry
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+from lithify.datasets.iceberg.maintenance.pending import ABANDONED_MS
+from lithify.datasets.iceberg.maintenance.reachable import FileKind
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused, StoreError
 from lithify.ids import RandomIds
@@ -111,7 +117,9 @@ def on_disk(table: Table) -> set[str]:
 
 def wait(monkeypatch: pytest.MonkeyPatch, ms: int = DEFAULT_GRACE_MS) -> None:
     """Let time pass at the store."""
-    monkeypatch.setattr("lithify.datasets.iceberg.expire.store_now_ms", lambda *of: store_now_ms(*of) + ms)
+    monkeypatch.setattr(
+        "lithify.datasets.iceberg.maintenance.expire.store_now_ms", lambda *of: store_now_ms(*of) + ms
+    )
 
 
 def watermark_of(table: Table) -> int | None:
@@ -832,7 +840,7 @@ def test_paths_without_an_entry_are_swept_after_a_day(table: Table, monkeypatch:
 
 
 def test_very_many_files_are_written_down_in_parts(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lithify.datasets.iceberg.pending.PART_FILES", 4)
+    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.pending.PART_FILES", 4)
     dataset = dataset_of(table)
 
     def parts() -> list[str]:
@@ -849,7 +857,7 @@ def test_very_many_files_are_written_down_in_parts(table: Table, monkeypatch: py
 
 def test_a_part_that_is_damaged_stops_the_deletion(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what nobody knows nothing goes, and what was expired stays so."""
-    monkeypatch.setattr("lithify.datasets.iceberg.pending.PART_FILES", 4)
+    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.pending.PART_FILES", 4)
     dataset, (entry,) = dataset_of(table), run(table, LATER).pending
     before = on_disk(table)
     dataset.store.put(f"{dataset.own_folder}/pending-files/{entry.id}-00000.json", b"[{}]")
@@ -872,7 +880,7 @@ def test_what_never_was_committed_is_forgotten_after_a_day(
     keep = ExpireOptions(0, grace_ms=0)
     (entry,) = run(table, keep).pending
     monkeypatch.setattr(
-        "lithify.datasets.iceberg.expire.store_now_ms", lambda *_: entry.written_ms + ABANDONED_MS
+        "lithify.datasets.iceberg.maintenance.expire.store_now_ms", lambda *_: entry.written_ms + ABANDONED_MS
     )
     assert run(table, keep).pending == ()
     assert len(ids_of(table)) == 6
@@ -906,7 +914,9 @@ def test_an_expiry_just_after_a_commit(
 ) -> None:
     """The store counts in whole seconds, or its clock is behind that of the machine that committed."""
     now_ms = fresh(table).snapshots()[-2].timestamp_ms + 1
-    monkeypatch.setattr("lithify.datasets.iceberg.expire.store_now_ms", lambda *of: now_ms - behind_ms)
+    monkeypatch.setattr(
+        "lithify.datasets.iceberg.maintenance.expire.store_now_ms", lambda *of: now_ms - behind_ms
+    )
     found = run(table, LATER)
     assert found.outcome is outcome
     if outcome is Outcome.NOTHING_TO_DO:

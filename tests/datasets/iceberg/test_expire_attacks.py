@@ -15,9 +15,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Outcome
-from lithify.datasets.iceberg.history_view import show_expiry
-from lithify.datasets.iceberg.maintenance import TableMaintenance
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.history_view import show_expiry
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.ids import RandomIds

@@ -13,11 +13,11 @@ import pytest
 from pyiceberg.table import Table
 
 from lithify.clock import Clock
-from lithify.datasets.iceberg import pending
-from lithify.datasets.iceberg.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer
-from lithify.datasets.iceberg.maintenance import TableMaintenance
+from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
+from lithify.datasets.iceberg.maintenance import pending
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.maintenance import Wanted
 from lithify.ids import RandomIds
 from lithify.testing.faulty import Crash, Fault

@@ -10,7 +10,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Expiry, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry, Outcome
 from lithify.ids import RandomIds
 from tests.datasets.iceberg import test_expire
 from tests.datasets.iceberg.rest import serve_rest
@@ -29,7 +29,7 @@ from tests.datasets.iceberg.test_expire import ALL, ids_of, meanwhile, on_disk, 
 
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lithify.datasets.iceberg.expire.MIN_UNCHECKED_GRACE_MS", 0)
+    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.expire.MIN_UNCHECKED_GRACE_MS", 0)
 
 
 @pytest.fixture

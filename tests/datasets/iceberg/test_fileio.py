@@ -17,9 +17,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from lithify.datasets.iceberg import fileio
-from lithify.datasets.iceberg.catalogs import open_catalog
-from lithify.datasets.iceberg.fileio import WaitingFile, WaitingFileIO
+from lithify.datasets.iceberg.io import fileio
+from lithify.datasets.iceberg.io.catalogs import open_catalog
+from lithify.datasets.iceberg.io.fileio import WaitingFile, WaitingFileIO
 from lithify.errors import StoreUnavailable
 from lithify.events import Event, WaitingForStore
 from lithify.store.remote import PROBE_KEY

@@ -14,8 +14,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, Report, collect
-from lithify.datasets.iceberg.ownership import data_prefix, mark_of
+from lithify.datasets.iceberg.format.ownership import data_prefix, mark_of
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, Report, collect
 from lithify.errors import CorruptObject, LithifyError, Refused, Replaced
 from lithify.ids import RandomIds, Ulid
 from lithify.testing import ManualClock

@@ -17,10 +17,10 @@ from lithify.compaction.model import Ledger
 from lithify.compaction.retained import Past, Retained, Runs
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.datasets.iceberg.checks import check_table
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Outcome, Outlook
-from lithify.datasets.iceberg.history_checks import FORGOTTEN, STOPPED_MS
 from lithify.datasets.iceberg.kind import KIND
-from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome, Outlook
+from lithify.datasets.iceberg.maintenance.history_checks import FORGOTTEN, STOPPED_MS
+from lithify.datasets.iceberg.maintenance.history_size import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.view import show_status
 from lithify.datasets.options import Asked
 from lithify.errors import CorruptObject
@@ -249,7 +249,7 @@ def test_a_history_that_nobody_expires(catalog: SqlCatalog, monkeypatch: pytest.
     table = new_table(catalog)
     for _ in range(4):
         append(table, make_rows(1))
-    monkeypatch.setattr("lithify.datasets.iceberg.history_checks.FORGOTTEN", 3)
+    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.history_checks.FORGOTTEN", 3)
     assert FORGOTTEN > 3
     later_ms = 6 * 24 * 3_600_000
     found = examine(table, later_ms)["policy"]

@@ -17,15 +17,15 @@ from pyiceberg.table import Table
 
 from lithify.compaction.finding import Finding, Severity
 from lithify.coordination.holds import Placed
-from lithify.datasets.iceberg import expire as expire_module
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Expiry, Outcome
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.history_view import show_expiry
-from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
-from lithify.datasets.iceberg.own_state import PREFIX, State, missing, recorded_in
+from lithify.datasets.iceberg.maintenance import expire as expire_module
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry, Outcome
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.maintenance.history_view import show_expiry
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
+from lithify.datasets.iceberg.maintenance.own_state import PREFIX, State, missing, recorded_in
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.view import show_status
 from lithify.datasets.maintenance import ExpiryAsked, Wanted
@@ -665,6 +665,6 @@ def test_a_clock_an_hour_off_makes_no_difference(table: Table) -> None:
 
 
 def dataset_url(table: Table) -> Any:
-    from lithify.datasets.iceberg.catalogs import TableUrl
+    from lithify.datasets.iceberg.io.catalogs import TableUrl
 
     return TableUrl("test", table.name())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.datasets.iceberg.manifest_plan import Facts, ManifestPlan, Reason, plan_manifests
+from lithify.datasets.iceberg.format.manifest_plan import Facts, ManifestPlan, Reason, plan_manifests
 
 TARGET = 100
 DATA = (0, "DATA")

@@ -14,7 +14,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.types import DoubleType
 
-from lithify.datasets.iceberg.manifests import live_entries
+from lithify.datasets.iceberg.format.manifests import live_entries
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.tables import (
     append,

@@ -35,9 +35,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lithify.datasets.iceberg.ownership import OWN_FOLDER
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.rewriting import Outcome
+from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.maintenance.rewriting import Outcome
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import START, duckdb_with_iceberg, files_of, fresh, new_table

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lithify.datasets.iceberg import commit as commit_module
-from lithify.datasets.iceberg import writer as writer_module
-from lithify.datasets.iceberg.floats import FloatMetrics, NanColumns
-from lithify.datasets.iceberg.statistics import column_statistics
+from lithify.datasets.iceberg.compaction import commit as commit_module
+from lithify.datasets.iceberg.compaction import writer as writer_module
+from lithify.datasets.iceberg.format.floats import FloatMetrics, NanColumns
+from lithify.datasets.iceberg.format.statistics import column_statistics
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.nan_random import play
 

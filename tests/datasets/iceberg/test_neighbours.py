@@ -14,12 +14,19 @@ from pyiceberg.exceptions import RESTError
 from pyiceberg.table import Table
 
 from lithify.config.model import config_type
-from lithify.datasets.iceberg import neighbours
-from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry, Outcome
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.history_view import show_expiry
+from lithify.datasets.iceberg.io.catalogs import TableUrl
+from lithify.datasets.iceberg.maintenance import shared_locations
+from lithify.datasets.iceberg.maintenance.expire import (
+    DEFAULT_GRACE_MS,
+    DONE,
+    ExpireOptions,
+    Expirer,
+    Expiry,
+    Outcome,
+)
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.maintenance.history_view import show_expiry
 from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.errors import Refused
 from lithify.ids import RandomIds
@@ -77,7 +84,8 @@ def later(seconds: float) -> ManualClock:
 def wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the grace period pass at the store."""
     monkeypatch.setattr(
-        "lithify.datasets.iceberg.expire.store_now_ms", lambda *of: store_now_ms(*of) + DEFAULT_GRACE_MS
+        "lithify.datasets.iceberg.maintenance.expire.store_now_ms",
+        lambda *of: store_now_ms(*of) + DEFAULT_GRACE_MS,
     )
 
 
@@ -100,7 +108,7 @@ def test_a_table_under_a_second_name_loses_nothing(catalog: SqlCatalog, table: T
     assert files <= on_disk(table)
     check(second, rows)
     catalog.drop_table(("db", "second"))
-    assert run(table, clock=later(neighbours.LISTED_S)).outcome in DONE
+    assert run(table, clock=later(shared_locations.LISTED_S)).outcome in DONE
     assert on_disk(table) == named_paths(table)
 
 
@@ -151,7 +159,7 @@ def test_a_neighbour_that_cannot_be_read(catalog: SqlCatalog, table: Table) -> N
     assert files <= on_disk(table), "they wait"
     assert sum(entry.files for entry in found.pending)
     metadata.write_text(text)
-    assert run(table, clock=later(neighbours.UNREADABLE_S)).outcome in DONE
+    assert run(table, clock=later(shared_locations.UNREADABLE_S)).outcome in DONE
     assert on_disk(table) == named_paths(table)
 
 
@@ -229,7 +237,7 @@ def test_garbage_is_left_alone_that_a_second_name_needs(catalog: SqlCatalog, tmp
         collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))
     check(second, rows)
     catalog.drop_table(("db", "second"))
-    dataset = dataset_of(table, clock=later(neighbours.LISTED_S))
+    dataset = dataset_of(table, clock=later(shared_locations.LISTED_S))
     report = collect(dataset, a_clock(), GarbageOptions(dry_run=False))
     assert [found for found in report.garbage if found.path.endswith(".parquet")]
 
@@ -281,14 +289,14 @@ def test_the_tables_of_a_catalog_are_read_once_an_hour_for_all(counted: _Counted
     assert counted.asked == {"load db.events": 1, "list": 1}
     assert others_asked(counted, other.known_others) == 0
     assert not counted.asked
-    clock.advance_s(neighbours.LISTED_S)
+    clock.advance_s(shared_locations.LISTED_S)
     assert others_asked(counted, one.known_others) == 0
     assert counted.asked["list"] == 1
     new_table(counted, name=("db", "t-new"))
     assert others_asked(counted, one.known_others) == 0
-    clock.advance_s(neighbours.LISTED_S)
+    clock.advance_s(shared_locations.LISTED_S)
     assert others_asked(counted, one.known_others) == 1
-    clock.advance_s(neighbours.KNOWN_S)
+    clock.advance_s(shared_locations.KNOWN_S)
     assert others_asked(counted, one.known_others) == 21
 
 
@@ -303,7 +311,7 @@ def test_a_neighbour_that_cannot_be_read_costs_the_others_nothing(counted: _Coun
 
     assert others_asked(counted, look) == 20
     assert others_asked(counted, look) == 0
-    clock.advance_s(neighbours.UNREADABLE_S)
+    clock.advance_s(shared_locations.UNREADABLE_S)
     assert others_asked(counted, look) == 1
 
 

@@ -13,9 +13,9 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 
-from lithify.datasets.iceberg.garbage import collect
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.garbage import collect
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.maintenance.rewriting import Outcome
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, check, fresh, make_rows, new_table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.old_metadata import uuid_in
+from lithify.datasets.iceberg.maintenance.old_metadata import uuid_in
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.datasets.iceberg.test_foreign_properties import claim

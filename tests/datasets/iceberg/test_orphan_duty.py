@@ -12,9 +12,9 @@ from pyiceberg.table import Table
 from lithify.clock import Clock
 from lithify.compaction.finding import Finding
 from lithify.compaction.retained import Past, Retained
-from lithify.datasets.iceberg.duties import Duty, duties
-from lithify.datasets.iceberg.history_checks import check_history
-from lithify.datasets.iceberg.orphan_runs import OrphanRuns
+from lithify.datasets.iceberg.maintenance.duties import Duty, duties
+from lithify.datasets.iceberg.maintenance.history_checks import check_history
+from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.errors import Refused, StoreUnavailable
 from lithify.events import Event, GarbageCollected
 from lithify.ids import RandomIds
@@ -109,7 +109,7 @@ def test_one_that_failed_is_tried_again_soon(
         raise StoreUnavailable("it is away", "the store failed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("lithify.datasets.iceberg.duties.remove_orphans", fail)
+        patched.setattr("lithify.datasets.iceberg.maintenance.duties.remove_orphans", fail)
         with pytest.raises(StoreUnavailable):
             tick(table, clock)
     tick(table, clock)

@@ -16,11 +16,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg import deleting
-from lithify.datasets.iceberg.catalogs import open_place
-from lithify.datasets.iceberg.deleting import ALWAYS_FEW
-from lithify.datasets.iceberg.expire import ExpireOptions
-from lithify.datasets.iceberg.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
+from lithify.datasets.iceberg.io.catalogs import open_place
+from lithify.datasets.iceberg.maintenance import deleting
+from lithify.datasets.iceberg.maintenance.deleting import ALWAYS_FEW
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions
+from lithify.datasets.iceberg.maintenance.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
 from lithify.errors import CorruptObject, Refused, StoreError
 from lithify.ids import RandomIds
 from lithify.store.deleting import Deleting

@@ -45,7 +45,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lithify.datasets.iceberg.metrics_modes import metrics_modes
+from lithify.datasets.iceberg.format.metrics_modes import metrics_modes
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import START, files_of, fresh, new_table

@@ -16,9 +16,9 @@ from pyiceberg.table import CommitTableResponse
 
 from lithify import events
 from lithify.coordination.leadership import Term
-from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
-from lithify.datasets.iceberg.components import components
-from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.compaction.conflict_groups import components
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.iceberg.model import NewFile
 from lithify.events import Event
 from lithify.ids import RandomIds

@@ -16,8 +16,8 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 import lithify
 from lithify import events
 from lithify.client import Dataset
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Outcome
-from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.errors import Refused
 from lithify.ids import RandomIds
 from lithify.testing.engine import InlineEngine

@@ -13,8 +13,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
 
-from lithify.datasets.iceberg.columns import columns_of, open_file, why_unfit
-from lithify.datasets.iceberg.projection import Projection
+from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.format.projection import Projection
 
 Shape = Any
 """`int`, `str`, or a tuple of what it is made of and its parts."""

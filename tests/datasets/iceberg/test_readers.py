@@ -12,11 +12,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, parse_offsets, read_checkpoint
-from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.needs import collect_needs
-from lithify.datasets.iceberg.readers import Reader, stands
-from lithify.datasets.iceberg.retention import and_descendants, position_of
+from lithify.datasets.iceberg.maintenance.checkpoints import (
+    BEGINNING,
+    Checkpoint,
+    Source,
+    parse_offsets,
+    read_checkpoint,
+)
+from lithify.datasets.iceberg.maintenance.expiry_policy import and_descendants, position_of
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+from lithify.datasets.iceberg.maintenance.readers import Reader, stands
+from lithify.datasets.iceberg.maintenance.snapshot_pins import collect_needs
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import CorruptObject, HoldLapsed, Refused
 from lithify.ids import RandomIds

@@ -14,7 +14,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
 
-from lithify.datasets.iceberg.repeating import repeating_columns
+from lithify.datasets.iceberg.compaction.dictionary_columns import repeating_columns
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, Row, append, check, files_of, make_rows, new_table
 

@@ -11,9 +11,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.datasets.iceberg.places import key_of
-from lithify.datasets.iceberg.reachable import Names, is_deletable
-from lithify.datasets.iceberg.retention import (
+from lithify.datasets.iceberg.io.places import key_of
+from lithify.datasets.iceberg.maintenance.expiry_policy import (
     DEFAULT_MAX_AGE_MS,
     Expirable,
     expirable,
@@ -21,6 +20,7 @@ from lithify.datasets.iceberg.retention import (
     may_expire,
     retention_of,
 )
+from lithify.datasets.iceberg.maintenance.reachable import Names, is_deletable
 from lithify.errors import Refused
 from tests.datasets.iceberg.tables import new_catalog, new_table
 

@@ -31,8 +31,8 @@ from pyiceberg.types import (
 )
 
 from lithify.compaction.model import Ledger
-from lithify.datasets.iceberg import task as task_module
-from lithify.datasets.iceberg.listing import ManifestCache, read_listing
+from lithify.datasets.iceberg.compaction import task as task_module
+from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.plan import plan_table
 from lithify.engine.spark import SparkEngine

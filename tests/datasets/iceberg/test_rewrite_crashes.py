@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from lithify.datasets.iceberg.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.errors import StoreError
 from lithify.ids import RandomIds
 from lithify.testing.faulty import Crash, Fault

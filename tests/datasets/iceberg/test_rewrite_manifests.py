@@ -17,13 +17,13 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
-from lithify.datasets.iceberg.duties import duties
-from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
-from lithify.datasets.iceberg.manifest_merge import ManifestMerge
-from lithify.datasets.iceberg.manifest_plan import Reason
-from lithify.datasets.iceberg.publish import MAX_TRIES
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, RewritingManifests
-from lithify.datasets.iceberg.rewriting import Outcome
+from lithify.datasets.iceberg.format.manifest_plan import Reason
+from lithify.datasets.iceberg.format.publish import MAX_TRIES
+from lithify.datasets.iceberg.maintenance.duties import duties
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter, RewritingManifests
+from lithify.datasets.iceberg.maintenance.rewriting import Outcome
 from lithify.errors import CorruptObject, Refused, StoreError
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.avro import header_of
@@ -262,8 +262,8 @@ def test_entries_are_written_in_blocks(catalog: SqlCatalog) -> None:
 def test_what_does_not_fit_the_buffer_is_sorted_all_the_same(
     catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.datasets.iceberg.entry_sorter.BUFFER_BYTES", 3000)
-    monkeypatch.setattr("lithify.datasets.iceberg.manifest_merge.BUFFER_BYTES", 3000)
+    monkeypatch.setattr("lithify.datasets.iceberg.format.entry_sorter.BUFFER_BYTES", 3000)
+    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.manifest_merge.BUFFER_BYTES", 3000)
     table = new_table(catalog, spec=BY_DAY)
     for n in (5, 3, 8, 1, 9, 2, 7, 0, 6, 4):
         append(table, make_rows(1, START + n * DAY))

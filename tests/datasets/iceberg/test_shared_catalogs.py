@@ -15,9 +15,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lithify import wiring
 from lithify.config.model import Config
-from lithify.datasets.iceberg import catalogs
-from lithify.datasets.iceberg.catalog_requests import catalog_url
-from lithify.datasets.iceberg.closed_catalogs import closed_catalog
+from lithify.datasets.iceberg.io import catalogs
+from lithify.datasets.iceberg.io.catalog_requests import catalog_url
+from lithify.datasets.iceberg.io.closed_catalogs import closed_catalog
 from lithify.errors import StoreUnavailable
 from lithify.fleet.catalog import Rule
 from lithify.store import together

@@ -23,9 +23,9 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
 )
 
-from lithify.datasets.iceberg.avro_file import read_records
-from lithify.datasets.iceberg.manifests import ENTRY_VERSION, decoding, entry_reader
-from lithify.datasets.iceberg.slim_entries import AT_ONCE, NO_COLUMN, slim_reader
+from lithify.datasets.iceberg.format.avro_file import read_records
+from lithify.datasets.iceberg.format.manifest_scan import AT_ONCE, NO_COLUMN, slim_reader
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, decoding, entry_reader
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.made_manifests import Drawn, avro_file, long
 

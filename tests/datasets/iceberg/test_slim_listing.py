@@ -15,15 +15,15 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from lithify.datasets.iceberg.avro_file import BoundedDecoder, RememberingReader
-from lithify.datasets.iceberg.footers import Footers
-from lithify.datasets.iceberg.listing import ManifestCache
-from lithify.datasets.iceberg.manifests import entries_in, live_entries, manifests_of
+from lithify.datasets.iceberg.compaction.state import draw_state
+from lithify.datasets.iceberg.format.avro_file import BoundedDecoder, RememberingReader
+from lithify.datasets.iceberg.format.footers import Footers
+from lithify.datasets.iceberg.format.listing import ManifestCache
+from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN, slim_reader
+from lithify.datasets.iceberg.format.manifests import entries_in, live_entries, manifests_of
+from lithify.datasets.iceberg.format.slim_listing import SlimListing, listing_for_plan
 from lithify.datasets.iceberg.model import TableState
 from lithify.datasets.iceberg.policy import parse_policy
-from lithify.datasets.iceberg.slim_entries import NO_COLUMN, slim_reader
-from lithify.datasets.iceberg.slim_listing import SlimListing, listing_for_plan
-from lithify.datasets.iceberg.state import draw_state
 from lithify.errors import CorruptObject
 from lithify.planning.timeline.state import ChunkStates
 from tests.datasets.iceberg.tables import (

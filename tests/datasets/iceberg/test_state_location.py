@@ -12,16 +12,16 @@ from pyiceberg.table import Table
 
 from lithify import events, wiring
 from lithify.cli.settings import load_settings
-from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.duties import duties
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Outcome
-from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
-from lithify.datasets.iceberg.own_state import PREFIX, recorded_in
-from lithify.datasets.iceberg.state_location import StateLocation, open_state_location
+from lithify.datasets.iceberg.io.catalogs import TableUrl
+from lithify.datasets.iceberg.io.state_location import StateLocation, open_state_location
+from lithify.datasets.iceberg.maintenance.duties import duties
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
+from lithify.datasets.iceberg.maintenance.own_state import PREFIX, recorded_in
 from lithify.datasets.maintenance import OrphansAsked, Wanted
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify.datasets.iceberg.catalogs import load_table, open_catalog, store_of
+from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog, store_of
 from lithify.errors import Refused
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.rest import serve_rest

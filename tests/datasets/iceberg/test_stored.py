@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lithify.datasets.iceberg.compaction.reader import RangeReader
+from lithify.datasets.iceberg.compaction.task import RewriteBatch, RewriteTask
+from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.model import TimeRange
-from lithify.datasets.iceberg.projection import Projection
-from lithify.datasets.iceberg.reader import RangeReader
-from lithify.datasets.iceberg.task import RewriteBatch, RewriteTask
 from tests.datasets.iceberg.running import Steps, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

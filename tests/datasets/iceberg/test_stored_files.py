@@ -18,15 +18,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg import opened_ahead, stored_files, writer
-from lithify.datasets.iceberg.catalogs import load_table, open_catalog, open_place
-from lithify.datasets.iceberg.execute import run_rewrite
-from lithify.datasets.iceberg.fileio import forget_metadata, lend
+from lithify.datasets.iceberg.compaction import writer
+from lithify.datasets.iceberg.compaction.execute import run_rewrite
+from lithify.datasets.iceberg.compaction.task import RewriteBatch
+from lithify.datasets.iceberg.compaction.writer import OpenFile, RollingWriter
+from lithify.datasets.iceberg.io import prefetch, store_file_io
+from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog, open_place
+from lithify.datasets.iceberg.io.fileio import forget_metadata, lend
+from lithify.datasets.iceberg.io.prefetch import MAX_AHEAD, DataPath, OpenedAhead, Wanted
+from lithify.datasets.iceberg.io.store_file_io import Lent, Recent, StoredFile
 from lithify.datasets.iceberg.model import NewFile
-from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead, Wanted
-from lithify.datasets.iceberg.stored_files import Lent, Recent, StoredFile
-from lithify.datasets.iceberg.task import RewriteBatch
-from lithify.datasets.iceberg.writer import OpenFile, RollingWriter
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import RandomIds
 from lithify.store import multipart
@@ -97,8 +98,8 @@ def test_small_files_are_written_and_read_by_one_request(server: S3Server, io: F
 def test_of_a_large_file_the_end_is_read_and_then_what_is_needed(
     server: S3Server, io: FileIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened_ahead, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(stored_files, "PART_BYTES", 100_000)
+    monkeypatch.setattr(prefetch, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(store_file_io, "PART_BYTES", 100_000)
     rows = pa.table({"n": list(range(100_000))})
     file = parquet(io, "s3://lake/large.parquet", rows)
     server.forget()
@@ -116,8 +117,8 @@ def test_of_a_large_file_the_end_is_read_and_then_what_is_needed(
 def test_a_size_that_is_not_true_does_no_harm(
     io: FileIO, monkeypatch: pytest.MonkeyPatch, wrong_by: int, whole_bytes: int
 ) -> None:
-    monkeypatch.setattr(opened_ahead, "WHOLE_BYTES", whole_bytes)
-    monkeypatch.setattr(stored_files, "TAIL_BYTES", 500)
+    monkeypatch.setattr(prefetch, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(store_file_io, "TAIL_BYTES", 500)
     file = parquet(io, "s3://lake/wrong.parquet")
     with replace(file, size_bytes=file.size_bytes + wrong_by).open(io) as stream:
         assert pq.read_table(stream) == ROWS
@@ -129,7 +130,7 @@ def test_of_a_file_whose_footer_is_wanted_no_more_than_its_end_is_read(io: FileI
     with file.open(io) as stream:
         assert file.size_bytes > file.held_bytes
         assert pq.ParquetFile(stream).metadata.num_rows == 200_000
-        assert isinstance(stream, stored_files.StoredReads)
+        assert isinstance(stream, store_file_io.StoredReads)
 
 
 def test_a_file_that_is_gone_is_not_found(io: FileIO) -> None:
@@ -144,7 +145,7 @@ def test_a_file_that_is_gone_is_not_found(io: FileIO) -> None:
 def test_what_is_not_to_be_written_over_is_not(
     io: FileIO, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(stored_files, "HELD_BYTES", 2000)
+    monkeypatch.setattr(store_file_io, "HELD_BYTES", 2000)
     path = f"s3://lake/once-{size}.avro"
     for byte in (b"1", b"1", b"2"):
         stream = io.new_output(path).create(overwrite=False)
@@ -263,7 +264,7 @@ def test_files_are_opened_ahead_in_their_order_and_within_bounds(
     monkeypatch.setattr(DataPath, "open", counted)
     server.weather = Weather()
     budget = 3 * files[0].size_bytes
-    monkeypatch.setattr("lithify.datasets.iceberg.opened_ahead.MAX_AHEAD_BYTES", budget)
+    monkeypatch.setattr("lithify.datasets.iceberg.io.prefetch.MAX_AHEAD_BYTES", budget)
     ahead = OpenedAhead(io, files)
     for taken in range(1, 11):
         ahead.take().close()
@@ -283,7 +284,7 @@ def test_an_upload_of_a_task_that_failed_is_given_up(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = task_of(table_of_two_files(catalog))
-    monkeypatch.setattr(stored_files, "HELD_BYTES", 1000)
+    monkeypatch.setattr(store_file_io, "HELD_BYTES", 1000)
     monkeypatch.setattr(multipart, "PART_BYTES", 2000)
     before, begun = uploads(), set[threading.Thread]()
 

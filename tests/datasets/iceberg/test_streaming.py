@@ -17,8 +17,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.expire import ExpireOptions, Expirer
-from lithify.datasets.iceberg.maintenance import TableMaintenance
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of

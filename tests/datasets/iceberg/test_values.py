@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.datasets.iceberg.compaction.spill import Pieces
+from lithify.datasets.iceberg.compaction.split import piece_bytes, split
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
@@ -25,8 +27,6 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
     files_written,
 )
-from lithify.datasets.iceberg.spill import Pieces
-from lithify.datasets.iceberg.split import piece_bytes, split
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import RandomIds
 from lithify.planning.timeline.model import Bucket, ChunkKey, Interval, TimelineFile

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.catalogs import open_catalog, open_place
-from lithify.datasets.iceberg.stored_files import Lent, StoredFile
-from lithify.datasets.iceberg.vended import (
+from lithify.datasets.iceberg.io.catalogs import open_catalog, open_place
+from lithify.datasets.iceberg.io.store_file_io import Lent, StoredFile
+from lithify.datasets.iceberg.io.vended import (
     ASK_AGAIN_S,
     AZURE,
     GOOGLE,
@@ -262,7 +262,7 @@ def test_what_a_service_keeps_open_has_other_credentials_later(
         asked.extend(filter(None, arguments[3:]))
         return really_open(*arguments)
 
-    monkeypatch.setattr("lithify.datasets.iceberg.catalogs.open_store", open_noted)
+    monkeypatch.setattr("lithify.datasets.iceberg.io.catalogs.open_store", open_noted)
     dataset = dataset_of(vending)
     (credentials,) = asked
     tokens = [credentials()["token"] for _ in range(3)]

@@ -15,7 +15,7 @@ from lithify.compaction.checks import check_clocks, check_compactions, check_ver
 from lithify.compaction.finding import Finding, advice, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.history_checks import check_history
+from lithify.datasets.iceberg.maintenance.history_checks import check_history
 from lithify.datasets.iceberg.model import TableState
 from lithify.datasets.maintenance import PARTS
 from lithify.errors import CorruptObject, LithifyError, StoreError

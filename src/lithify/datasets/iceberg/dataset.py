@@ -41,22 +41,44 @@ from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.retained import Past, Retained
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg import validate
-from lithify.datasets.iceberg.catalogs import (
+from lithify.datasets.iceberg.compaction import validate
+from lithify.datasets.iceberg.compaction.commit import Committer, committed_ids
+from lithify.datasets.iceberg.compaction.execute import execute_rewrites
+from lithify.datasets.iceberg.compaction.split import RANGE_BYTES
+from lithify.datasets.iceberg.compaction.state import draw_files, draw_refused, draw_state, written_file
+from lithify.datasets.iceberg.compaction.support_checks import branches_of, check_data, refused_parts
+from lithify.datasets.iceberg.compaction.task import DEFAULT_BUFFER_BYTES, TaskResult
+from lithify.datasets.iceberg.compaction.work import Terms, Work
+from lithify.datasets.iceberg.documents import LEDGERS
+from lithify.datasets.iceberg.format.footers import Footers
+from lithify.datasets.iceberg.format.lineage import Lineage, former_roots
+from lithify.datasets.iceberg.format.listing import Listing, ManifestCache
+from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
+from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
+from lithify.datasets.iceberg.format.partial_listing import list_files
+from lithify.datasets.iceberg.format.slim_listing import listing_for_plan
+from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
+from lithify.datasets.iceberg.format.time_column import find_time_column
+from lithify.datasets.iceberg.io.catalogs import (
     TableUrl,
     load_table,
     open_place,
     store_of,
     task_options,
 )
-from lithify.datasets.iceberg.chosen_listing import list_files
-from lithify.datasets.iceberg.commit import Committer, committed_ids
-from lithify.datasets.iceberg.documents import LEDGERS
-from lithify.datasets.iceberg.execute import execute_rewrites
-from lithify.datasets.iceberg.fileio import lend
-from lithify.datasets.iceberg.footers import Footers
-from lithify.datasets.iceberg.lineage import Lineage, former_roots
-from lithify.datasets.iceberg.listing import Listing, ManifestCache
+from lithify.datasets.iceberg.io.fileio import lend
+from lithify.datasets.iceberg.io.places import canonical, place_of
+from lithify.datasets.iceberg.io.state_location import StateLocation
+from lithify.datasets.iceberg.maintenance.history_report import retained_of
+from lithify.datasets.iceberg.maintenance.history_size import past_of
+from lithify.datasets.iceberg.maintenance.own_state import PREFIX, Record, State, StateFolder, recorded_in
+from lithify.datasets.iceberg.maintenance.readers import Readers, Standing
+from lithify.datasets.iceberg.maintenance.shared_locations import (
+    Neighbour,
+    check_one_name,
+    known_in,
+    others_in,
+)
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
     IcebergCompaction,
@@ -68,25 +90,8 @@ from lithify.datasets.iceberg.model import (
     TableState,
     WorkRange,
 )
-from lithify.datasets.iceberg.neighbours import Neighbour, check_one_name, known_in, others_in
-from lithify.datasets.iceberg.own_state import PREFIX, Record, State, StateFolder, recorded_in
-from lithify.datasets.iceberg.ownership import OWN_FOLDER
-from lithify.datasets.iceberg.past import past_of
-from lithify.datasets.iceberg.places import canonical, place_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, branch_of, left_out_of, parse_policy
-from lithify.datasets.iceberg.readers import Readers, Standing
-from lithify.datasets.iceberg.refusals import branches_of, check_data, refused_parts
-from lithify.datasets.iceberg.retained import retained_of
-from lithify.datasets.iceberg.slim_entries import NO_COLUMN
-from lithify.datasets.iceberg.slim_listing import listing_for_plan
-from lithify.datasets.iceberg.split import RANGE_BYTES
-from lithify.datasets.iceberg.state import draw_files, draw_refused, draw_state, written_file
-from lithify.datasets.iceberg.state_location import StateLocation
-from lithify.datasets.iceberg.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, TaskResult
-from lithify.datasets.iceberg.timecolumn import find_time_column
-from lithify.datasets.iceberg.work import Terms, Work
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
 from lithify.ids import Ids, Ulid
@@ -101,7 +106,7 @@ from lithify.store.together import both
 from lithify.store.versions import Version, VersionedFiles
 
 if TYPE_CHECKING:
-    from lithify.datasets.iceberg.beside import Beside
+    from lithify.datasets.iceberg.maintenance.plan_details import Beside
 
 MAX_COMMITS = 8
 """Of all that is planned at a time."""
@@ -487,7 +492,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         )
 
     def beside(self) -> Beside:
-        from lithify.datasets.iceberg.beside import read_beside  # with those who are given a dataset
+        from lithify.datasets.iceberg.maintenance.plan_details import (
+            read_beside,  # with those who are given a dataset
+        )
 
         return read_beside(self, self._clock, self._ids)
 

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from pyiceberg.catalog import Catalog
 
 from lithify.config.model import Config
-from lithify.datasets.iceberg.catalog_requests import asked_catalog
-from lithify.datasets.iceberg.catalogs import TableUrl, each_asked, open_catalog, parse_url
+from lithify.datasets.iceberg.io.catalog_requests import asked_catalog
+from lithify.datasets.iceberg.io.catalogs import TableUrl, each_asked, open_catalog, parse_url
 from lithify.errors import DatasetNotFound
 from lithify.store.waiting import Waiting
 

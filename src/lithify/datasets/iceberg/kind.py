@@ -14,21 +14,22 @@ from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector, asked_for
-from lithify.datasets.iceberg import garbage, view
-from lithify.datasets.iceberg.beside import UNREAD
-from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
+from lithify.datasets.iceberg import view
 from lithify.datasets.iceberg.checks import check_table
+from lithify.datasets.iceberg.compaction.request import everything, request
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.deleting import DEFAULT_MAX_PERCENT, check_percent
-from lithify.datasets.iceberg.duties import duties
-from lithify.datasets.iceberg.maintenance import TableMaintenance
+from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
+from lithify.datasets.iceberg.io.catalogs import open_catalog, parse_url, store_of
+from lithify.datasets.iceberg.io.state_location import STATE_FOLDER, open_state_location
+from lithify.datasets.iceberg.maintenance import garbage
+from lithify.datasets.iceberg.maintenance.deleting import DEFAULT_MAX_PERCENT, check_percent
+from lithify.datasets.iceberg.maintenance.duties import duties
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+from lithify.datasets.iceberg.maintenance.plan_details import UNREAD
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
-from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
-from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
-from lithify.datasets.iceberg.state_location import STATE_FOLDER, open_state_location
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting

@@ -9,13 +9,18 @@ from typing import Any
 from lithify.compaction.proposal import Plan, Total
 from lithify.compaction.retained import Retained
 from lithify.compaction.status import Status
-from lithify.datasets.iceberg.beside import Beside
-from lithify.datasets.iceberg.expire import Outlook
-from lithify.datasets.iceberg.garbage import Report
-from lithify.datasets.iceberg.history_view import needed_json, outlook_json, show_needed, show_outlook
+from lithify.datasets.iceberg.maintenance.expire import Outlook
+from lithify.datasets.iceberg.maintenance.garbage import Report
+from lithify.datasets.iceberg.maintenance.history_view import (
+    needed_json,
+    outlook_json,
+    show_needed,
+    show_outlook,
+)
+from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRun, orphans_json
+from lithify.datasets.iceberg.maintenance.own_state import lost_text
+from lithify.datasets.iceberg.maintenance.plan_details import Beside
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
-from lithify.datasets.iceberg.orphan_runs import OrphanRun, orphans_json
-from lithify.datasets.iceberg.own_state import lost_text
 from lithify.datasets.kind import Run
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, Timeline, columns, notes

@@ -1,0 +1,307 @@
+"""Publishing compactions: many in one snapshot, each checked against the table as it is then.
+
+1. Load the table and list the head of the branch. Stop if another coordinator has taken over, or if the
+   table is not the one on record.
+2. A compaction of whose outputs the table has any, or whose id a snapshot names, was committed before: by an
+   earlier try whose answer was lost, or before a crash.
+3. Check each of the others against the head, component by component (`components`): a conflict about one
+   input drops what shares rows with it, the rest goes on. What is dropped stays in the table and is planned
+   again; its outputs are garbage. So a writer that keeps changing one day does not hold up the others.
+4. Write one snapshot on top of the head and ask the catalog to make it the head, on condition that the
+   head has not changed.
+5. If somebody was faster, delete what was written and start again from 1. If the answer is lost, look
+   whether the snapshot is in the table. If not, start again from 1 too, but delete nothing: should the first
+   one land later, the second is refused, and step 2 finds it. Where even that cannot be told, the manifests
+   stay and the outcome is reported as unknown: the next call finds out in step 2.
+
+The rows of the outputs are those of the inputs in the planned snapshot. So between it and the head,
+for every input: the file must still be there, and exactly the same position deletes must apply to it, and the
+same equality deletes up to the sequence number of the planned snapshot. That holds for whatever happened
+meanwhile, in any order, and whether or not snapshots in between have expired; only the planned one is needed.
+Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
+applied do not apply to them, which would delete rows that came in between, and one that came later needs no
+conflict, because it does.
+Appended files never conflict. Added columns and new partition specs do not either.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from lithify.clock import Clock
+from lithify.datasets.iceberg.compaction.conflict_groups import Component, components
+from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
+from lithify.datasets.iceberg.format.floats import float_columns, without_uncounted
+from lithify.datasets.iceberg.format.listing import Listing, ManifestCache
+from lithify.datasets.iceberg.format.partial_listing import list_around, list_files
+from lithify.datasets.iceberg.format.partitions import place_of
+from lithify.datasets.iceberg.format.publish import MAX_TRIES, Uncommitted, discard, publish, tries
+from lithify.datasets.iceberg.format.replace import (
+    Added,
+    Replacement,
+    data_file_of,
+    obsolete_deletes,
+    write,
+)
+from lithify.datasets.iceberg.io.catalogs import load_table
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
+from lithify.errors import StoreUnavailable, VersionConflict
+from lithify.ids import Ulid
+from lithify.store.together import both
+
+COMPACTIONS_PROPERTY = "lithify.compactions"
+"""In the summary of a snapshot: ids of the compactions it publishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a compaction."""
+
+    refusal: str | None = None
+    """Why nothing of it was published; `None` when it was."""
+    published: tuple[NewFile, ...] = ()
+    dropped: str | None = None
+    """What of it was not published, and why; `None` when all was, or when it is not known any more."""
+
+
+Verdicts = dict[Ulid, Verdict]
+
+
+class Committer:
+    """Publishes compactions of one table."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        identifier: tuple[str, ...],
+        cache: ManifestCache,
+        clock: Clock,
+        rng: random.Random,
+        dated_ms: Callable[[], int],
+    ) -> None:
+        """`dated_ms` gives the time of a snapshot. One that is ahead of the other writers' clocks would keep
+        them from committing, and by one that is behind the snapshot expires early: so it is the store's."""
+        self._catalog = catalog
+        self._identifier = identifier
+        self._cache = cache
+        self._dated_ms = dated_ms
+        self._clock = clock
+        self._rng = rng
+
+    def commit(
+        self,
+        compactions: Sequence[IcebergCompaction],
+        branch_of: Callable[[Table], str],
+        check: Callable[[Table], object],
+    ) -> Verdicts:
+        """Publish what still holds of each. `branch_of` says on which branch, and raises while the table's
+        data cannot be compacted: what is finished waits for that. `check` raises when this process may not
+        commit to the table that was loaded; it has looked before anything is written."""
+        away: StoreUnavailable | None = None
+        count = LiveRows()
+        for _ in tries(self._clock, self._rng):
+            table = load_table(self._catalog, self._identifier)
+            branch = branch_of(table)
+            _, head = both(partial(check, table), partial(self._head, table, branch, compactions))
+            if head is None:
+                return {c.id: Verdict("the table has no snapshot any more") for c in compactions}
+            batch = self._judge(table, head, compactions, count)
+            if not batch.accepted:
+                return batch.verdicts
+            summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
+            uncommitted = Uncommitted.from_now(self._clock)
+            prepared = write(table, branch, head, batch.replacement, summary, self._dated_ms())
+            if uncommitted.is_too_late(self._clock):
+                discard(table.io, prepared.written)
+                continue
+            try:
+                is_published = publish(table, prepared, lambda: load_table(self._catalog, self._identifier))
+            except StoreUnavailable as error:
+                away = error  # it may still be under way, so nothing is deleted; should it land, it is found
+                continue
+            if is_published:
+                return batch.verdicts
+            away = None
+            discard(table.io, prepared.written)
+        if away is not None:
+            raise away
+        raise VersionConflict(
+            f"{'.'.join(self._identifier)}: other parties committed before Lithify {MAX_TRIES} times in a row"
+        )
+
+    def _head(self, table: Table, branch: str, compactions: Sequence[IcebergCompaction]) -> Listing | None:
+        """The head, as far as it is asked about inputs and outputs."""
+        snapshot = table.metadata.snapshot_by_name(branch)
+        if snapshot is None:
+            return None
+        paths = {
+            path for c in compactions for path in (*c.spec.inputs, *(file.path for file in files_written(c)))
+        }
+        return list_around(table, snapshot, self._cache, paths)
+
+    def _judge(
+        self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction], count: LiveRows
+    ) -> _Batch:
+        batch = _Batch({}, [], Replacement())
+        done = committed_ids(table, head.snapshot)
+        for compaction in compactions:
+            there = tuple(file for file in files_written(compaction) if head.has_data(file.path))
+            if compaction.id in done or there:
+                batch.verdicts[compaction.id] = Verdict(published=there)
+            else:
+                batch.verdicts[compaction.id] = self._add(table, head, compaction, batch, count)
+        batch.replacement.removed |= obsolete_deletes(head, batch.replacement) if batch.accepted else {}
+        return batch
+
+    def _add(
+        self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch, count: LiveRows
+    ) -> Verdict:
+        """Put what holds of a compaction into the batch."""
+        spec = compaction.spec
+        planned = table.metadata.snapshot_by_id(spec.snapshot_id)
+        if planned is None:
+            refusal = f"the planned snapshot {spec.snapshot_id} has expired; nothing can be checked"
+            return Verdict(refusal)
+        base = list_files(table, planned, self._cache, set(spec.inputs))
+        refusals = _refusals(base, head, spec, batch.replacement.removed)
+        parts = components(spec.inputs, compaction.outputs)
+        for part in parts:
+            reason = part.left or _mixed(base, part)
+            if reason is not None:
+                refusals |= dict.fromkeys(part.inputs, reason)
+        clean = [part for part in parts if refusals.keys().isdisjoint(part.inputs)]
+        rows = count.of(table.io, base, [path for part in clean for path in part.inputs])
+        accepted = []
+        for part in clean:
+            miscounted = _miscounted(part, rows)
+            if miscounted is None:
+                accepted.append(part)
+            else:
+                refusals |= dict.fromkeys(part.inputs, miscounted)
+        reason = next(iter(refusals.values()), None)
+        if not accepted:
+            return Verdict(reason or "it has no inputs")
+        batch.include(head, compaction, accepted, planned.sequence_number or 0)
+        published = tuple(output for part in accepted for output in part.outputs)
+        left = len(spec.inputs) - sum(len(part.inputs) for part in accepted)
+        dropped = f"{left} of its {len(spec.inputs)} inputs stay as they are: {reason}" if left else None
+        return Verdict(None, published, dropped)
+
+
+@dataclass(slots=True)
+class _Batch:
+    verdicts: Verdicts
+    accepted: list[Ulid]
+    """Compactions of which something is published."""
+    replacement: Replacement
+
+    def include(
+        self,
+        head: Listing,
+        compaction: IcebergCompaction,
+        parts: Sequence[Component],
+        sequence_number: int,
+    ) -> None:
+        """Replace the inputs of these components by their outputs."""
+        self.accepted.append(compaction.id)
+        floats = float_columns(head.metadata.schema())
+        for part in parts:
+            for path in part.inputs:
+                self.replacement.removed[path] = head.data[path]
+            first = head.data[part.inputs[0]].data_file
+            for output in part.outputs:
+                file = data_file_of(without_uncounted(output, floats), first.spec_id, first.partition)
+                self.replacement.added.append(Added(file, sequence_number))
+
+
+def _mixed(base: Listing, part: Component) -> str | None:
+    """Why outputs cannot be of the partition of these inputs: they have several."""
+    known = (base.data[path].data_file for path in part.inputs if path in base.data)
+    return "the inputs are of several partitions" if len(set(map(place_of, known))) > 1 else None
+
+
+def _gone_specs(metadata: TableMetadata) -> frozenset[int]:
+    """Partition specs made from columns that are not there any more."""
+    schema = metadata.schema()
+    return frozenset(
+        spec_id
+        for spec_id, spec in metadata.specs().items()
+        if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
+    )
+
+
+def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[str]) -> dict[str, str]:
+    """Which inputs must not be replaced in `head` by outputs made from `base`, and why."""
+    found: dict[str, str] = {}
+    gone = _gone_specs(head.metadata)
+    for part in spec.parts:
+        for path in part.inputs:
+            reason = conflict(base, head, spec, part.lane, path)
+            if part.lane.spec_id in gone:
+                reason = "a column the inputs are partitioned by was dropped"
+            if path in replaced:
+                reason = "another compaction of the same commit replaces the same files"
+            if reason is not None:
+                found[path] = reason
+    return found
+
+
+def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: str) -> str | None:
+    """Why an input of `lane` must not be replaced in `head` by outputs made from `base`; `None` if it may."""
+    planned, current = base.data.get(path), head.data.get(path)
+    if path in base.repeated or path in head.repeated:
+        return f"{path} is listed more than once"
+    if planned is None:
+        return f"{path} is no file of the planned snapshot {spec.snapshot_id}"
+    if current is None or current.sequence_number != planned.sequence_number:
+        return f"{path} was removed or rewritten by somebody else"
+    if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
+        return f"rows of {path} were deleted meanwhile"
+    applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
+    if _named(applied) != _named(head.equality_deletes.of(current, until)):
+        return f"equality deletes as old as the planned snapshot were added to those of {path}, or removed"
+    unfit = base.equality_deletes.burden(planned).why_unfit
+    if unfit is not None:
+        return f"equality deletes apply to {path} and {unfit}"
+    if planned.data_file.spec_id != lane.spec_id:
+        return f"{path} is of partition spec {planned.data_file.spec_id}, not {lane.spec_id}"
+    return None
+
+
+def _miscounted(part: Component, rows: Mapping[str, RowCount]) -> str | None:
+    """The last line of defence: as many rows must come out as went in and were not deleted."""
+    expected = sum((rows[path] for path in part.inputs), RowCount())
+    written = sum(output.rows for output in part.outputs)
+    if expected.allows(written):
+        return None
+    return (
+        f"the outputs have {written} rows where the inputs had {expected}; the bounds of an input's "
+        "time column, its record count, or the statistics of a delete file may be wrong. The inputs stay"
+    )
+
+
+def committed_ids(table: Table, head: Snapshot) -> set[str]:
+    """Compactions that the history of a branch with this head names."""
+    found: set[str] = set()
+    for snapshot in ancestors_of(head, table.metadata):
+        summary: Mapping[str, str] = snapshot.summary.additional_properties if snapshot.summary else {}
+        found |= set(filter(None, summary.get(COMPACTIONS_PROPERTY, "").split(",")))
+    return found
+
+
+def _paths(files: set[DataFile]) -> set[str]:
+    return {file.file_path for file in files}
+
+
+def _named(deletes: Iterable[EqualityDelete]) -> set[tuple[str, int]]:
+    return {(delete.path, delete.number) for delete in deletes}

@@ -1,0 +1,89 @@
+"""What a task has to read: which inputs meet its range, and with what deletes. Values that several tasks have
+in common are the same objects, so that they travel once with what has several of these tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.types import NestedField
+
+from lithify.datasets.iceberg.compaction.task import SourceFile, without_statistics
+from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.model import TimeRange
+from lithify.planning.timeline.model import Interval, TimelineFile
+
+
+class Sources:
+    """The inputs of one compaction as tasks read them."""
+
+    def __init__(self, listing: Listing, column: NestedField, positions: Mapping[str, int]) -> None:
+        """`column` tells the time of a row; `positions` are those of all inputs, by path."""
+        self._listing = listing
+        self._column = column
+        self._positions = positions
+        self._files: dict[str, DataFile] = {}
+        self._equality: dict[str, EqualityDelete] = {}
+
+    def of(self, files: Sequence[TimelineFile], part: TimeRange) -> tuple[SourceFile, ...]:
+        """Return those of these inputs that have, or may have, rows of the range."""
+        found = []
+        for file in files:
+            entry = self._listing.data[file.id]
+            may_have_nulls = _may_have_nulls(entry.data_file, self._column)
+            if _meets(file, part) or (part.with_nulls and may_have_nulls):
+                is_inside = _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
+                deletes = sorted(self._listing.deletes_of(entry), key=lambda d: d.file_path)
+                slim_deletes = tuple(map(self._without_statistics, deletes))
+                slim_file = self._without_statistics(entry.data_file)
+                number = entry.sequence_number or 0
+                found.append(SourceFile(self._positions[file.id], slim_file, slim_deletes, is_inside, number))
+        return tuple(found)
+
+    def equality_deletes(self, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
+        """Return the equality delete files that apply to any of the sources, which are of one partition:
+        those that apply to the oldest."""
+        if not sources:
+            return ()
+        oldest = min(sources, key=lambda source: source.number)
+        found = self._listing.equality_deletes.of(self._listing.data[oldest.file.file_path])
+        return tuple(map(self._slim, found))
+
+    def _slim(self, delete: EqualityDelete) -> EqualityDelete:
+        known = self._equality.get(delete.path)
+        if known is None or known.number != delete.number:
+            known = replace(delete, file=self._without_statistics(delete.file))
+            self._equality[delete.path] = known
+        return known
+
+    def _without_statistics(self, file: DataFile) -> DataFile:
+        known = self._files.get(file.file_path)
+        if known is None:
+            known = self._files[file.file_path] = without_statistics(file)
+        return known
+
+
+def _meets(file: TimelineFile, part: TimeRange) -> bool:
+    times = file.times
+    if not isinstance(times, Interval):
+        return False
+    return (part.end_us is None or times.start_us < part.end_us) and (
+        part.start_us is None or part.start_us < times.end_us
+    )
+
+
+def _lies_inside(file: TimelineFile, part: TimeRange) -> bool:
+    times = file.times
+    if not isinstance(times, Interval):
+        return part.with_nulls
+    return (part.start_us is None or part.start_us <= times.start_us) and (
+        part.end_us is None or times.end_us <= part.end_us
+    )
+
+
+def _may_have_nulls(file: DataFile, column: NestedField) -> bool:
+    if column.required or not file.record_count:
+        return False
+    return (file.null_value_counts or {}).get(column.field_id) != 0

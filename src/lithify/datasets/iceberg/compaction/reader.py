@@ -1,0 +1,160 @@
+"""Reading the rows of a range, as batches of the schema in which they will be written.
+
+1. A file that has no deletes, and whose columns are the outputs' in every respect (`stored`), is read as it
+   is: for a small file, everything else takes longer than decoding it.
+2. Another file that must not be rewritten (`columns.why_unfit`) is refused. The planner leaves those alone
+   that it knows of.
+3. Of every other file the rows deleted by position are left out, and the rest is projected onto the current
+   schema, with the values of its partition where the file does not have them (`projection`). Then those are
+   left out whose key was deleted later than the file was added (`equality_keys`).
+
+Row groups without a row of the range are left out where their statistics tell. Field ids go with the columns,
+so that outputs have them. Texts that repeat stay the dictionaries that they are in the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import (
+    _get_column_projection_values,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.schema import Schema, sanitize_column_names
+
+from lithify.datasets.iceberg.compaction.parquet_source import (
+    BATCH_ROWS,
+    batches_in_range,
+    has_columns,
+    may_meet,
+    rows_in_range,
+    with_small_offsets,
+)
+from lithify.datasets.iceberg.compaction.task import RewriteTask, SourceFile
+from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
+from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.columns import Column, columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.format.projection import Projection
+from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, Wanted
+from lithify.datasets.iceberg.model import TimeRange
+from lithify.errors import Unsupported
+
+_FIELD_ID = b"PARQUET:field_id"
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+
+
+class RangeReader:
+    """The rows of a task's range."""
+
+    def __init__(self, task: RewriteTask) -> None:
+        self._task = task
+        self._schema = task.metadata.schema()
+        self.file_schema: Schema = sanitize_column_names(self._schema)
+        """The schema of the outputs: the table's, with names as files have them."""
+        plain: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
+        self._stored = (plain, with_small_offsets(plain))
+        """How Arrow may read the columns of a file that needs no projection."""
+        repeating = frozenset(task.repeating)
+        self.arrow_schema = pa.schema([_with_dictionaries(field, repeating) for field in plain])
+        paths = parquet_path_to_id_mapping(self.file_schema)
+        self._dictionaries = tuple(path for path, field_id in paths.items() if field_id in task.repeating)
+        self._names = task.metadata.name_mapping()
+        self._deleted_rows = DeletedRows(task.io, task.sources)
+        self._newest_delete = max((delete.number for delete in task.equality_deletes), default=-1)
+
+    def column_name(self, field_id: int) -> str:
+        """The name of a top-level column in the outputs."""
+        return next(f.name for f in self.file_schema.fields if f.field_id == field_id)
+
+    def opened_ahead(self) -> OpenedAhead:
+        """The sources' files, in their order."""
+        files = [
+            DataPath.of(source.file, Wanted.ALL if source.is_inside else Wanted.SOME)
+            for source in self._task.sources
+        ]
+        return OpenedAhead(self._task.io, files)
+
+    def batches(self, source: SourceFile, files: OpenedAhead) -> Iterator[pa.RecordBatch]:
+        """The rows of one source that belong to the range, deletes applied; its file is the next of
+        `files`."""
+        path = source.file.file_path
+        with translated(f"reading {path}"), files.take() as stream:
+            footer = pq.ParquetFile(stream)
+            file = open_file(stream, self._dictionaries, footer.metadata)
+            wanted = None if source.is_inside else self._task.range
+            if (
+                not source.delete_files
+                and not self._may_have_deleted(source)
+                and has_columns(footer, self._stored)
+            ):
+                time_name = self.column_name(self._task.time_field_id)
+                yield from batches_in_range(file, self.arrow_schema, time_name, wanted)
+                return
+            reason = why_unfit(footer, self._schema, self._names)
+            if reason is not None:
+                raise Unsupported(f"{path} cannot be rewritten; such files {reason}")
+            yield from self._projected(file, source, wanted)
+
+    def _projected(
+        self, file: pq.ParquetFile, source: SourceFile, wanted: TimeRange | None
+    ) -> Iterator[pa.RecordBatch]:
+        columns = columns_of(file.schema_arrow, self._names)
+        projection = self._projection(columns, source)
+        time_id, deleted = self._task.time_field_id, self._deleted_rows.of(source)
+        time_in_file = next((column.name for column in columns if column.field_id == time_id), None)
+        time_name = self.column_name(time_id)
+        start = 0
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            if wanted is None or time_in_file is None or may_meet(file, group, time_in_file, wanted):
+                for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
+                    kept = _without(batch, deleted, start)
+                    start += batch.num_rows
+                    for rows in rows_in_range(projection.apply(kept), time_name, wanted):
+                        if self._may_have_deleted(source):
+                            rows = self._deleted_keys.left(rows, source.number)
+                        if rows.num_rows:
+                            yield rows
+            start = end
+
+    def _may_have_deleted(self, source: SourceFile) -> bool:
+        """Whether an equality delete file applies to a source."""
+        return self._newest_delete > source.number
+
+    @cached_property
+    def _deleted_keys(self) -> DeletedKeys:
+        return DeletedKeys(self._task.io, self._task.equality_deletes, self._schema, self._names)
+
+    def _projection(self, columns: tuple[Column, ...], source: SourceFile) -> Projection:
+        ids = {column.field_id for column in columns if column.field_id is not None}
+        spec = self._task.metadata.specs()[self._task.spec_id]
+        constants = _get_column_projection_values(source.file, self._schema, self._schema, spec, ids)
+        return Projection(columns, self.arrow_schema, constants, source.file.file_path)
+
+
+def _without(batch: pa.RecordBatch, deleted: npt.NDArray[np.int64], start: int) -> pa.RecordBatch:
+    """The rows of a batch that begins at position `start` of its file, but for those at deleted positions."""
+    first, last = np.searchsorted(deleted, [start, start + batch.num_rows])
+    if first == last:
+        return batch
+    keep = np.ones(batch.num_rows, np.bool_)
+    keep[deleted[first:last] - start] = False
+    return batch.filter(pa.array(keep))
+
+
+def _with_dictionaries(field: pa.Field, field_ids: Set[int]) -> pa.Field:
+    """The field with a dictionary where it, or the element of its list, is one of these texts."""
+    if int(field.metadata[_FIELD_ID]) in field_ids:
+        return field.with_type(_DICTIONARY)
+    if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
+        element = field.type.value_field
+        if int(element.metadata[_FIELD_ID]) in field_ids:
+            return field.with_type(pa.list_(element.with_type(_DICTIONARY)))
+    return field

@@ -1,0 +1,239 @@
+"""What is refused before anything is written, and which files are left alone.
+
+Each part of maintenance has preconditions of its own, and one that is not met stops that part alone
+(`refused_parts`). Single files that cannot be rewritten are left alone, with a note, and the others are
+compacted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.transforms import IdentityTransform
+
+from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
+from lithify.datasets.iceberg.format.write_options import check_writing
+from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
+from lithify.datasets.maintenance import ORPHANS
+from lithify.errors import CorruptObject, Refused, Unsupported
+
+MAX_FIELD_ID = (1 << 31) - 201
+"""Higher ones are reserved (Iceberg format: reserved field ids)."""
+MAX_SEQUENCE_NUMBER = (1 << 63) - 1
+BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
+
+
+def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch to compact; `Refused` when the table's data cannot be."""
+    if metadata.format_version == 1:
+        raise Unsupported(
+            f"{url}: format version 1 has no sequence numbers, without which a late delete could be lost; "
+            "upgrade the table to version 2"
+        )
+    if metadata.format_version != 2:
+        raise Unsupported(
+            f"{url}: format version {metadata.format_version} cannot be written here, and a rewrite would "
+            "lose the identity of its rows; only version 2 is supported"
+        )
+    if any(key.startswith("encryption.") for key in properties_of(metadata)):
+        raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
+    written = properties_of(metadata).get("write.format.default", "parquet")
+    if written.lower() != "parquet":
+        raise Unsupported(f"{url}: write.format.default is {written}; only Parquet can be written")
+    _check_sound(metadata, url)
+    for sort_field in metadata.sort_order().fields:
+        if not isinstance(sort_field.transform, IdentityTransform):
+            raise Unsupported(
+                f"{url}: the sort order uses the transform {sort_field.transform}; "
+                "only columns as they are can be sorted by"
+            )
+        if metadata.schema().find_column_name(sort_field.source_id) is None or not any(
+            field.field_id == sort_field.source_id for field in metadata.schema().fields
+        ):
+            raise Unsupported(
+                f"{url}: the sort order uses a column that is nested or gone; change the sort order"
+            )
+    check_writing(metadata, url)
+    return _branch(metadata, branch, url)
+
+
+def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch whose manifests or delete files are rewritten; `Refused` when those of the table
+    cannot be."""
+    if metadata.format_version not in (1, 2):
+        raise Unsupported(
+            f"{url}: format version {metadata.format_version} has deletion vectors, and row ids by the place "
+            "of entries in manifests, which cannot be kept here; only versions 1 and 2 are rewritten"
+        )
+    if any(key.startswith("encryption.") for key in properties_of(metadata)):
+        raise Unsupported(f"{url}: the table is encrypted, and what is written here would not be")
+    _check_sound(metadata, url)
+    check_writing(metadata, url)
+    return _branch(metadata, branch, url)
+
+
+def check_deletable(metadata: TableMetadata, url: str) -> None:
+    """`Refused` when it is not known for certain which files the table's snapshots need."""
+    version = metadata.format_version
+    if version not in (1, 2):
+        raise Unsupported(
+            f"{url}: which files a table of format version {version} needs is not known here for certain, so "
+            "nothing of it is expired or removed; versions 1 and 2 are supported"
+        )
+
+
+def refused_parts(
+    metadata: TableMetadata, branch: str | None, url: str, check_compaction: Callable[[], object]
+) -> dict[str, str]:
+    """Return, by part of maintenance, why it cannot be done with the table, as far as its metadata tell.
+    `check_compaction` raises `Refused` when its data cannot be compacted."""
+    checks: dict[str, Callable[[], object]] = {
+        "data": check_compaction,
+        "deletes": lambda: check_rewritable(metadata, branch, url),
+        "manifests": lambda: check_rewritable(metadata, branch, url),
+        "expiry": lambda: check_deletable(metadata, url),
+        ORPHANS: lambda: check_deletable(metadata, url),
+    }
+    refused: dict[str, str] = {}
+    for part, check in checks.items():
+        try:
+            check()
+        except Refused as error:
+            refused[part] = str(error)
+    return refused
+
+
+def _check_sound(metadata: TableMetadata, url: str) -> None:
+    """What readers and commits must agree on (Iceberg format: table metadata)."""
+    what = f"the metadata of {url}"
+    if not metadata.sort_orders:
+        raise CorruptObject(what, "have no sort order, so no commit would be accepted")
+    odd = [
+        field for schema in metadata.schemas for field in schema.field_ids if not 0 <= field <= MAX_FIELD_ID
+    ]
+    if odd:
+        raise CorruptObject(what, f"have a column with the id {odd[0]}, by which no reader finds it")
+    if not all(field.name for spec in metadata.partition_specs for field in spec.fields):
+        raise CorruptObject(what, "have a partition field without a name, which no manifest can have")
+    numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
+    last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
+    if last >= MAX_SEQUENCE_NUMBER:
+        raise CorruptObject(what, f"name {last} as the last sequence number, and none is left behind that")
+    wrong = [number for number in numbers if not 0 <= number <= last]
+    if wrong:
+        raise CorruptObject(
+            what,
+            f"name {last} as the last sequence number, and a snapshot has {wrong[0]}: deletes would apply to "
+            "other rows than they were meant for; restore older metadata",
+        )
+    main = metadata.refs.get(MAIN_BRANCH)
+    head = main.snapshot_id if main is not None else None
+    if head != metadata.current_snapshot_id:
+        raise CorruptObject(
+            what,
+            f"name {metadata.current_snapshot_id} as the current snapshot and {head} as the head of "
+            f"{MAIN_BRANCH}, so readers see different rows; restore older metadata",
+        )
+
+
+def branches_of(metadata: TableMetadata) -> list[str]:
+    """Return the names of the table's branches."""
+    return [n for n, ref in metadata.refs.items() if ref.snapshot_ref_type == SnapshotRefType.BRANCH]
+
+
+def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
+    branches = branches_of(metadata)
+    if wanted is not None:
+        if wanted not in branches and (wanted != MAIN_BRANCH or metadata.refs.get(wanted) is not None):
+            raise Refused(f"{url}: there is no branch {wanted!r}; branches are {', '.join(sorted(branches))}")
+        return wanted
+    if len(branches) > 1:
+        raise Refused(
+            f"{url}: has several branches ({', '.join(sorted(branches))}); name the one to compact in the "
+            "table property lithify.branch"
+        )
+    return branches[0] if branches else MAIN_BRANCH
+
+
+_READABLE_DELETES = (FileFormat.PARQUET, FileFormat.ORC)
+"""PyIceberg reads no others of format version 2."""
+
+
+class Refusals:
+    """What a table's files are refused for."""
+
+    def __init__(self, metadata: TableMetadata, properties: Mapping[str, Any]) -> None:
+        """`properties` are those of the table's file access."""
+        schema = metadata.schema()
+        self._reach = properties.get(REACH, EVERYWHERE)
+        self._gone = {
+            spec_id
+            for spec_id, spec in metadata.specs().items()
+            if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
+        }
+        """Partition specs made from columns that are not there any more."""
+
+    def why_left_alone(
+        self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
+    ) -> str | None:
+        """Why a file cannot be rewritten; `None` when it can, if its times are known. `unfit_deletes`: why
+        the equality deletes that apply to it cannot be applied here. `position_deletes`: those that apply."""
+        if not self._reach.allows(data_file.file_path):
+            return f"lie where files of this table may not lie ({ALLOWED} of the catalog)"
+        if data_file.key_metadata is not None:
+            return "are encrypted"
+        if data_file.file_format != FileFormat.PARQUET:
+            return f"are in the format {data_file.file_format.value}, not Parquet"
+        if unfit_deletes is not None:
+            return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
+        for delete in position_deletes:
+            if not self._reach.allows(delete.file_path):
+                return f"have position deletes where none may lie ({ALLOWED} of the catalog)"
+            if delete.key_metadata is not None:
+                return "have position deletes that are encrypted"
+            if delete.file_format not in _READABLE_DELETES:
+                return f"have position deletes in the format {delete.file_format.value}, not Parquet"
+        if data_file.spec_id in self._gone:
+            return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"
+        return None
+
+
+def table_notes(metadata: TableMetadata) -> tuple[str, ...]:
+    """Return what a rewrite does not do although the table's properties ask for it."""
+    return (*_unused(metadata), *_no_blooms(metadata))
+
+
+def _unused(metadata: TableMetadata) -> tuple[str, ...]:
+    names = ignored(metadata)
+    if not names:
+        return ()
+    shown = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+    return (
+        f"the table's properties {shown} are not used: code, hosts and credentials come from the "
+        "configuration of the catalog",
+    )
+
+
+def _no_blooms(metadata: TableMetadata) -> tuple[str, ...]:
+    blooms = [
+        key.removeprefix(BLOOM_FILTER_PREFIX)
+        for key, value in properties_of(metadata).items()
+        if key.startswith(BLOOM_FILTER_PREFIX) and value.lower() == "true"
+    ]
+    if not blooms:
+        return ()
+    return (
+        f"outputs have no bloom filters, although the table asks for them on {', '.join(sorted(blooms))}",
+    )
+
+
+def count_notes(reasons: Iterable[str], of: str = "file(s)") -> tuple[str, ...]:
+    """One sentence for each reason for which files, or what else there is, are left alone."""
+    return tuple(
+        f"{count} {of} are left alone: they {why}" for why, count in sorted(Counter(reasons).items())
+    )

@@ -1,0 +1,172 @@
+"""Rows that equality delete files delete: their keys in memory, and which rows of a data file have one.
+
+1. Delete files by the same columns are read together, each of its columns as the table has it now
+   (`projection`). Every key is kept once, with the highest sequence number of a delete of it.
+2. A key becomes one number, column by column: the place of the column's value among those that keys have,
+   and with the number of the columns before it the place of that pair among the pairs that keys have. A row
+   with a value or a pair that no key has is not deleted.
+3. A row is deleted if the number of its key's youngest delete is higher than its file's. Nulls equal nulls.
+
+Memory is bounded by `equality_deletes.MAX_ROWS` keys, of `MAX_HELD_BYTES` in all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table.name_mapping import NameMapping
+
+from lithify.datasets.iceberg.compaction.parquet_source import BATCH_ROWS
+from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.format.projection import Projection
+from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, Wanted
+from lithify.errors import CorruptObject, Unsupported
+
+MAX_HELD_BYTES = 512 * 1024 * 1024
+"""Keys in memory; so much can come of `equality_deletes.MAX_BYTES` only where they hardly differ."""
+
+Numbers = npt.NDArray[np.int64]
+Key = tuple[int, ...]
+"""Ids of the columns of a key."""
+
+
+def key_schema(schema: Schema, field_ids: Key) -> pa.Schema:
+    """These columns of the table as data files have them, with room for nulls."""
+    fields = [field for field in sanitize_column_names(schema).fields if field.field_id in field_ids]
+    if len(fields) < len(field_ids):
+        raise Unsupported(f"equality deletes are by a column that is gone (one of the ids {field_ids})")
+    chosen = Schema(*fields)
+    plain: pa.Schema = schema_to_pyarrow(chosen, include_field_ids=True)
+    return pa.schema([field.with_nullable(True) for field in plain])
+
+
+def read_keys(
+    opened: Callable[[], Any], delete: EqualityDelete, schema: Schema, names: NameMapping | None
+) -> Iterator[pa.RecordBatch]:
+    """The keys in a delete file, which `opened` opens, of a table with this schema and name mapping."""
+    with translated(f"reading {delete.path}"), opened() as stream:
+        file = open_file(stream)
+        reason = why_unfit(file, schema, names)
+        if reason is not None:
+            raise Unsupported(f"the deletes in {delete.path} cannot be applied; such files {reason}")
+        columns = columns_of(file.schema_arrow, names)
+        missing = set(delete.field_ids) - {column.field_id for column in columns}
+        if missing:
+            raise CorruptObject(delete.path, f"has no column of the id {min(missing)}, by which it deletes")
+        if file.metadata.num_rows != delete.file.record_count:
+            raise CorruptObject(
+                delete.path,
+                f"has {file.metadata.num_rows} rows, and its manifest says {delete.file.record_count}",
+            )
+        projection = Projection(columns, key_schema(schema, delete.field_ids), {}, delete.path)
+        for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+            yield projection.apply(batch)
+
+
+class DeletedKeys:
+    """The keys of some equality delete files."""
+
+    def __init__(
+        self, io: FileIO, deletes: Iterable[EqualityDelete], schema: Schema, names: NameMapping | None
+    ) -> None:
+        """Read them. `Unsupported` where they cannot be applied, or are too many."""
+        read: dict[Key, list[tuple[pa.RecordBatch, int]]] = defaultdict(list)
+        held_bytes = 0
+        chosen = tuple(deletes)
+        files = OpenedAhead(io, [DataPath.of(delete.file, Wanted.ALL) for delete in chosen])
+        for delete in chosen:
+            for batch in read_keys(files.take, delete, schema, names):
+                read[delete.field_ids].append((batch, delete.number))
+                held_bytes += batch.nbytes
+                if held_bytes > MAX_HELD_BYTES:
+                    raise Unsupported(
+                        f"the equality deletes up to {delete.path} take more than "
+                        f"{MAX_HELD_BYTES // 2**20} MiB in memory; let their writer apply them"
+                    )
+        self._sets = [
+            _KeySet(batches) for batches in read.values() if any(len(batch) for batch, _ in batches)
+        ]
+
+    def left(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        """The rows of a data file of this sequence number that are not deleted."""
+        for keys in self._sets:
+            deleted = keys.deleted(batch, number)
+            if deleted.any():
+                batch = batch.filter(pa.array(~deleted))
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One more column of a key."""
+
+    name: str
+    type: pa.DataType
+    values: pa.Array
+    """Each once."""
+    pairs: Numbers
+    """What keys have up to this column, ascending: the place of the columns before it times the number of
+    values, and the place of the value."""
+
+    def pair(self, places: Numbers, column: pa.Array) -> Numbers:
+        """The pairs of rows, of which the columns before are at these places; -1 where no key begins so."""
+        found = pc.index_in(_plain(column, self.type), value_set=self.values)
+        value = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        pairs: Numbers = np.where((places >= 0) & (value >= 0), places * len(self.values) + value, -1)
+        return pairs
+
+    def places(self, pairs: Numbers) -> Numbers:
+        """Where each pair is among those of the keys; -1 where it is not."""
+        found = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        places: Numbers = np.where(self.pairs[found] == pairs, found, -1)
+        return places
+
+
+class _KeySet:
+    """Keys of the same columns, at least one."""
+
+    def __init__(self, batches: Sequence[tuple[pa.RecordBatch, int]]) -> None:
+        table = pa.Table.from_batches([batch for batch, _ in batches])
+        numbers = np.concatenate([np.full(len(batch), number, np.int64) for batch, number in batches])
+        self._steps: list[_Step] = []
+        places: Numbers = np.zeros(len(table), np.int64)
+        for field in table.schema:
+            kind = _plain_type(field.type)
+            column = _plain(table.column(field.name).combine_chunks(), kind)
+            step = _Step(field.name, kind, column.unique(), np.empty(0, np.int64))
+            pairs = step.pair(places, column)
+            step = _Step(field.name, kind, step.values, np.unique(pairs))
+            places = step.places(pairs)
+            self._steps.append(step)
+        self._newest: Numbers = np.zeros(len(self._steps[-1].pairs), np.int64)
+        np.maximum.at(self._newest, places, numbers)
+
+    def deleted(self, batch: pa.RecordBatch, number: int) -> npt.NDArray[np.bool_]:
+        """Which rows of a file of this sequence number have a key that was deleted later."""
+        places: Numbers = np.zeros(len(batch), np.int64)
+        for step in self._steps:
+            places = step.places(step.pair(places, batch.column(step.name)))
+        deleted: npt.NDArray[np.bool_] = (places >= 0) & (self._newest[places] > number)
+        return deleted
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    return array if array.type == kind else array.cast(kind)

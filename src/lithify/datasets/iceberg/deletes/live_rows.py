@@ -1,0 +1,207 @@
+"""How many rows of data files the deletes of a snapshot leave, counted for the commit: apart from the tasks
+that rewrite them, from the files alone, and with other means, so that an error of either shows.
+
+1. Deleted positions are counted each once; those that are none of the file do not count. A delete file is
+   read once, by Arrow alone, and only what it has of the counted files is held.
+2. Where equality deletes apply to a file, the columns they are by are read of it, without the rows that are
+   hidden by position. What is left is joined with the deleted keys, both as texts in which a null is one more
+   value, and rows that find a key are left out.
+3. That is done while a coordinator has nothing else to do, for `MAX_JOINED_ROWS` rows of a commit, the
+   smallest files first. Of what is beyond that only is known that no more rows can be left than the file has
+   without the hidden positions.
+
+Memory is bounded by the keys (`equality_keys`) and those of `JOINED_ROWS` rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import _get_column_projection_values
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+
+from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.deletes.equality_keys import Key, key_schema, read_keys
+from lithify.datasets.iceberg.deletes.position_deletes import MAX_READERS, as_path, format_of
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.columns import columns_of, open_file
+from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.format.projection import Projection
+from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
+from lithify.store.together import all_of
+
+JOINED_ROWS = 1024 * 1024
+"""Rows of a data file that are joined with the deleted keys at once."""
+
+MAX_JOINED_ROWS = 50_000_000
+"""Rows of data files that are joined for one commit: some ten seconds on a core."""
+
+Positions = npt.NDArray[np.int64]
+"""Of deleted rows in a data file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows are left: between these."""
+
+    least: int = 0
+    most: int = 0
+
+    def __add__(self, other: RowCount) -> RowCount:
+        return RowCount(self.least + other.least, self.most + other.most)
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
+
+    def allows(self, rows: int) -> bool:
+        return self.least <= rows <= self.most
+
+
+class LiveRows:
+    """Counts of rows, each made once: neither snapshots nor files change."""
+
+    def __init__(self, max_joined_rows: int = MAX_JOINED_ROWS) -> None:
+        self._known: dict[tuple[int, str], RowCount] = {}
+        self._may_join = max_joined_rows
+
+    def of(self, io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, RowCount]:
+        """How many rows of each of these data files no delete of the listing hides, in every place where the
+        listing has the file."""
+        snapshot_id = listing.snapshot.snapshot_id
+        wanted = set(paths)
+        missing = {path for path in wanted if (snapshot_id, path) not in self._known}
+        for path, rows in self._counted(io, listing, missing).items():
+            self._known[snapshot_id, path] = rows
+        return {path: self._known[snapshot_id, path] for path in wanted}
+
+    def _counted(self, io: FileIO, listing: Listing, wanted: set[str]) -> dict[str, RowCount]:
+        entries = [e for e in listing.findable(DataFileContent.DATA) if e.data_file.file_path in wanted]
+        entries.sort(key=lambda entry: entry.data_file.record_count)
+        applied = [(entry, listing.deletes_of(entry)) for entry in entries]
+        needed: dict[str, tuple[DataFile, set[str]]] = {}
+        for entry, deletes in applied:
+            for delete in deletes:
+                needed.setdefault(delete.file_path, (delete, set()))[1].add(entry.data_file.file_path)
+        asked = (partial(_positions, io, *want) for want in needed.values())
+        with translated("reading position deletes"):
+            positions = dict(zip(needed, all_of(asked, MAX_READERS), strict=True))
+        joins = _Joins(io, listing)
+        rows = dict.fromkeys(wanted, RowCount())
+        for entry, deletes in applied:
+            file = entry.data_file
+            found = (positions[delete.file_path].get(file.file_path) for delete in deletes)
+            hidden = _hidden(file, [deleted for deleted in found if deleted is not None])
+            equality = listing.equality_deletes.of(entry)
+            least = most = file.record_count - len(hidden)
+            if equality and file.record_count <= self._may_join:
+                self._may_join -= file.record_count
+                least = most = joins.left(entry, hidden, equality)
+            elif equality:
+                least = 0
+            rows[file.file_path] += RowCount(least, most)
+        return rows
+
+
+def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Positions]:
+    """What a delete file has of each of these data files."""
+    wanted = ds.field("file_path").isin(sorted(paths))
+    with DataPath.of(delete, Wanted.ALL).open(io) as stream:
+        fragment = format_of(delete).make_fragment(stream)
+        # Rows are filtered behind the file, whose statistics may be wrong; not by a second scanner on top,
+        # which would wait for this one's threads in theirs.
+        scanner = ds.Scanner.from_fragment(fragment, columns=["file_path", "pos"], use_threads=False)
+        kept = [pa.Table.from_batches([batch]).filter(wanted) for batch in scanner.to_batches()]
+    table = pa.concat_tables([scanner.projected_schema.empty_table(), *kept]).unify_dictionaries()
+    found = table.group_by("file_path").aggregate([("pos", "distinct")])
+    by_path = zip(found.column("file_path").to_pylist(), found.column("pos_distinct"), strict=True)
+    return {as_path(path): positions.values.to_numpy() for path, positions in by_path}
+
+
+def _hidden(file: DataFile, deletes: Iterable[Positions]) -> Positions:
+    """The positions of a file that these delete, ascending."""
+    found = np.unique(np.concatenate([np.empty(0, np.int64), *deletes]))
+    return found[(found >= 0) & (found < file.record_count)]
+
+
+class _Joins:
+    """Joins of data files with deleted keys; a delete file is read once."""
+
+    def __init__(self, io: FileIO, listing: Listing) -> None:
+        self._io = io
+        self._metadata = listing.metadata
+        self._schema, self._names = listing.metadata.schema(), listing.metadata.name_mapping()
+        self._keys: dict[str, pa.Table] = {}
+
+    def left(self, entry: ManifestEntry, hidden: Positions, deletes: Sequence[EqualityDelete]) -> int:
+        """How many rows of a data file are neither at a hidden position nor deleted by key."""
+        deleted: dict[Key, list[pa.Table]] = defaultdict(list)
+        for delete in deletes:
+            deleted[delete.field_ids].append(self._deleted(delete))
+        joined, rows = [pa.concat_tables(found) for found in deleted.values()], 0
+        field_ids = tuple(sorted({field_id for key in deleted for field_id in key}))
+        for table in self._rows(entry.data_file, hidden, field_ids):
+            for keys in joined:
+                table = table.join(keys, keys.column_names, join_type="left anti", use_threads=False)
+            rows += table.num_rows
+        return rows
+
+    def _deleted(self, delete: EqualityDelete) -> pa.Table:
+        if delete.path not in self._keys:
+            empty = key_schema(self._schema, delete.field_ids).empty_table()
+            opened = partial(DataPath.of(delete.file, Wanted.ALL).open, self._io)
+            batches = read_keys(opened, delete, self._schema, self._names)
+            tables = [_as_texts(pa.Table.from_batches([batch])) for batch in batches]
+            self._keys[delete.path] = pa.concat_tables([_as_texts(empty), *tables])
+        return self._keys[delete.path]
+
+    def _rows(self, file: DataFile, hidden: Positions, field_ids: Key) -> Iterator[pa.Table]:
+        """The keys of the rows of a data file, but for those at hidden positions."""
+        path = file.file_path
+        with translated(f"reading {path}"), DataPath.of(file, Wanted.SOME).open(self._io) as stream:
+            source = open_file(stream)
+            columns = columns_of(source.schema_arrow, self._names)
+            ids = {column.field_id for column in columns if column.field_id is not None}
+            constants = _get_column_projection_values(
+                file, self._schema, self._schema, self._metadata.specs()[file.spec_id], ids
+            )
+            # One column at least, so that there are rows.
+            read = [column for column in columns if column.field_id in field_ids] or columns[:1]
+            projection = Projection(read, key_schema(self._schema, field_ids), constants, path)
+            names = [column.name for column in read]
+            start = 0
+            for batch in source.iter_batches(JOINED_ROWS, columns=names, use_threads=False):
+                first, last = np.searchsorted(hidden, [start, start + batch.num_rows])
+                kept = np.ones(batch.num_rows, np.bool_)
+                kept[hidden[first:last] - start] = False
+                start += batch.num_rows
+                yield _as_texts(pa.Table.from_batches([projection.apply(batch.filter(pa.array(kept)))]))
+
+
+def _as_texts(table: pa.Table) -> pa.Table:
+    """Values as bytes that are the same only for the same value; nulls are `n`, and others begin with `v`."""
+    return pa.table({field.name: _as_text(table.column(field.name)) for field in table.schema})
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    elif pa.types.is_temporal(column.type):
+        column = column.cast(pa.int64())
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        column = column.cast(pa.string())
+    begin, between = pa.scalar(b"v", pa.binary()), pa.scalar(b"", pa.binary())
+    texts = pc.binary_join_element_wise(begin, column.cast(pa.binary()), between)
+    return texts.fill_null(pa.scalar(b"n", pa.binary()))

@@ -1,0 +1,121 @@
+"""In which order the entries of a table's manifests are put, so that a query opens few of them.
+
+1. By partition, the field of the time first: that of the time column, else of any date or timestamp; the
+   others as the spec has them. So a query for one day opens the manifests of that day, of all devices.
+2. Within a partition by time, as the bounds of the files tell it; then by path, so that the order is one.
+3. Null comes before all values, not-a-number behind them.
+
+The types of partition fields are those of the newest schema that still has the columns they are made from.
+A spec for which there is none has no order.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import (
+    DateType,
+    IcebergType,
+    NestedField,
+    PrimitiveType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
+
+from lithify.datasets.iceberg.format.manifest_plan import Bound
+from lithify.datasets.iceberg.format.time_column import bound_us
+
+_TIMES = (DateType, TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
+_NULL: Bound = (0,)
+_NOT_A_NUMBER: Bound = (2,)
+_LEAST: Bound = (-1,)
+_MOST: Bound = (3,)
+
+
+class EntryOrder:
+    """The order of entries of one partition spec."""
+
+    def __init__(self, spec: PartitionSpec, schema: Schema, time_column: NestedField | None) -> None:
+        """`schema` has the columns that the spec needs."""
+        self._time_column = time_column
+        time_id = None if time_column is None else time_column.field_id
+
+        def rank(position: int) -> int:
+            field = spec.fields[position]
+            if isinstance(field.transform, VoidTransform):
+                return 3
+            if field.source_id == time_id:
+                return 0
+            return 1 if isinstance(schema.find_type(field.source_id), _TIMES) else 2
+
+        self._positions = sorted(range(len(spec.fields)), key=rank)
+        self._leading: tuple[int, IcebergType] | None = None
+        if self._positions and rank(self._positions[0]) < 3:
+            first = self._positions[0]
+            self._leading = first, spec.partition_type(schema).fields[first].field_type
+
+    def key(self, entry: ManifestEntry) -> tuple[Any, ...]:
+        """Where an entry stands."""
+        file = entry.data_file
+        column, time_us = self._time_column, None
+        if column is not None:
+            time_us = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
+        places = (_place(file.partition[n]) for n in self._positions)
+        return (*places, _place(time_us), file.file_path)
+
+    def bounds(self, manifest: ManifestFile) -> tuple[Bound, Bound]:
+        """Between what of the leading field a manifest lies; without such a field all lie at the same place,
+        and one that does not tell may lie anywhere."""
+        if self._leading is None:
+            return (), ()
+        position, kind = self._leading
+        if manifest.partitions is None or len(manifest.partitions) <= position:
+            return _LEAST, _MOST
+        summary = manifest.partitions[position]
+        places = []
+        for bound in (summary.lower_bound, summary.upper_bound):
+            if bound is not None:
+                try:
+                    places.append(_place(from_bytes(_primitive(kind), bound)))
+                except (struct.error, ValueError):
+                    return _LEAST, _MOST
+        if summary.contains_null:
+            places.append(_NULL)
+        if summary.contains_nan:
+            places.append(_NOT_A_NUMBER)
+        return (min(places), max(places)) if places else (_LEAST, _MOST)
+
+
+def schema_for(metadata: TableMetadata, spec: PartitionSpec) -> Schema | None:
+    """The newest schema that has all columns a spec is made from, the current one first."""
+    newest = sorted(metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)
+    for schema in (metadata.schema(), *newest):
+        if all(_has(schema, field.source_id) for field in spec.fields):
+            return schema
+    return None
+
+
+def _has(schema: Schema, field_id: int) -> bool:
+    return schema.find_column_name(field_id) is not None
+
+
+def _primitive(kind: IcebergType) -> PrimitiveType:
+    assert isinstance(kind, PrimitiveType)
+    return kind
+
+
+def _place(value: Any) -> Bound:
+    if value is None:
+        return _NULL
+    if isinstance(value, float) and value != value:
+        return _NOT_A_NUMBER
+    return 1, value

@@ -1,0 +1,67 @@
+"""Packed entries in order, in bounded memory.
+
+1. Entries are held in memory as they come. When they exceed the buffer they are sorted and put on the local
+   disk, as a run.
+2. At the end the runs, and what is still held, are merged.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from lithify.datasets.iceberg.format.manifest_writer import Packed
+
+BUFFER_BYTES = 128 * 1024 * 1024
+_OVERHEAD_BYTES = 1000
+"""About what a key and the objects around an entry take."""
+
+Keyed = tuple[tuple[Any, ...], Packed]
+
+
+class EntrySorter:
+    """Sorts entries by their keys, with runs in `folder`, which must be this process's own."""
+
+    def __init__(self, folder: Path, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._folder = folder
+        self._buffer_bytes = buffer_bytes
+        self._held: list[Keyed] = []
+        self._held_bytes = 0
+        self._runs: list[Path] = []
+
+    def add(self, key: tuple[Any, ...], entry: Packed) -> None:
+        """Take an entry in."""
+        self._held.append((key, entry))
+        self._held_bytes += len(entry.data) + _OVERHEAD_BYTES
+        if self._held_bytes > self._buffer_bytes:
+            self._spill()
+
+    def drain(self) -> Iterator[Packed]:
+        """All entries in order; once."""
+        self._held.sort(key=itemgetter(0))
+        sources: list[Iterable[Keyed]] = [self._held]
+        sources += [_read(path) for path in self._runs]
+        for _, entry in heapq.merge(*sources, key=itemgetter(0)):
+            yield entry
+        self._held = []
+        for path in self._runs:
+            path.unlink()
+
+    def _spill(self) -> None:
+        self._held.sort(key=itemgetter(0))
+        path = self._folder / f"run-{len(self._runs)}"
+        with path.open("wb") as out:
+            for one in self._held:
+                pickle.dump(one, out, pickle.HIGHEST_PROTOCOL)
+        self._runs.append(path)
+        self._held, self._held_bytes = [], 0
+
+
+def _read(path: Path) -> Iterator[Keyed]:
+    with path.open("rb") as run:
+        while run.peek(1):
+            yield pickle.load(run)  # written by this process, in a folder of its own

@@ -1,0 +1,135 @@
+"""What the footers of data files tell that their manifest entries do not.
+
+- The times of a file whose entry has no bounds of the time column: a table may have its metrics switched
+  off, but Parquet keeps them anyway.
+- Whether a file may be rewritten (`columns.why_unfit`). One that is damaged, gone or encrypted may not.
+- Whether a file without rows by its entry really has none.
+
+A footer that was read is remembered, since data files never change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping
+
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.format.time_column import MICROSECONDS_PER_DAY
+from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
+from lithify.planning.timeline.model import Bucket, Interval
+from lithify.store.together import all_of
+
+MAX_CACHED = 100_000
+"""Files remembered; each takes some hundred bytes."""
+MAX_READERS = 16
+"""Footers read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What is remembered of a file."""
+
+    times: Interval | Bucket
+    """What the time column covers; `Bucket.UNKNOWN` when the footer does not say."""
+    unfit: str | None = None
+    """Why the file must not be rewritten ("they …")."""
+    has_rows: bool = True
+
+
+class Footers:
+    """Footers by path. Safe to share between threads."""
+
+    def __init__(self, max_cached: int = MAX_CACHED) -> None:
+        self._max_cached = max_cached
+        self._kept: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(
+        self, io: FileIO, sizes: Mapping[str, int], schema: Schema, field_id: int, names: NameMapping | None
+    ) -> dict[str, Footer]:
+        """The footers of these files, of the sizes that their manifests say, of a table with this schema and
+        name mapping; `field_id` is that of the time column."""
+        keys = {path: (path, field_id, schema.schema_id) for path in sizes}
+        with self._lock:
+            found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
+        missing = [path for path in keys if path not in found]
+        if missing:
+            files = [DataPath(path, sizes[path], Wanted.FOOTER) for path in missing]
+            asked = (partial(read_footer, io, file, schema, field_id, names) for file in files)
+            found |= dict(zip(missing, all_of(asked, MAX_READERS), strict=True))
+        with self._lock:
+            for path, key in keys.items():
+                self._kept[key] = found[path]
+                self._kept.move_to_end(key)
+            while len(self._kept) > self._max_cached:
+                self._kept.popitem(last=False)
+        return found
+
+
+def read_footer(
+    io: FileIO, path: DataPath, schema: Schema, field_id: int, names: NameMapping | None
+) -> Footer:
+    """The footer of one file."""
+    with translated(f"reading the footer of {path.path}"):
+        try:
+            with path.open(io) as stream:
+                file = open_file(stream)
+        except FileNotFoundError:
+            return Footer(Bucket.UNKNOWN, "do not exist any more")
+        except pa.ArrowInvalid as error:
+            return Footer(Bucket.UNKNOWN, f"cannot be read: {error}")
+    if not file.metadata.num_rows:
+        return Footer(Bucket.NULL, has_rows=False)
+    unfit = why_unfit(file, schema, names)
+    if unfit is not None:
+        return Footer(Bucket.UNKNOWN, unfit)
+    columns = columns_of(file.schema_arrow, names)
+    name = next((column.name for column in columns if column.field_id == field_id), None)
+    if name is None:  # the column was added after the file was written, or is that of its partition
+        return Footer(Bucket.NULL)
+    metadata = file.metadata
+    return Footer(interval_of(metadata, file.schema_arrow, range(metadata.num_row_groups), name))
+
+
+def interval_of(
+    metadata: pq.FileMetaData, schema: pa.Schema, groups: Iterable[int], name: str
+) -> Interval | Bucket:
+    """What a top-level column covers in some row groups of a file."""
+    columns = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
+    if name not in columns:
+        return Bucket.UNKNOWN
+    index = columns.index(name)
+    statistics = [metadata.row_group(group).column(index).statistics for group in groups]
+    return _interval(statistics, schema.field(name).type)
+
+
+def _interval(statistics: list[Any], kind: pa.DataType) -> Interval | Bucket:
+    low: list[int] = []
+    high: list[int] = []
+    for group in statistics:
+        if group is None:
+            return Bucket.UNKNOWN
+        if group.has_min_max:
+            low.append(_floor_us(group.min_raw, kind))
+            high.append(_floor_us(group.max_raw, kind))
+        elif not group.has_null_count or group.num_values:
+            return Bucket.UNKNOWN
+    return Interval(min(low), max(high) + 1) if low else Bucket.NULL
+
+
+def _floor_us(raw: int, kind: pa.DataType) -> int:
+    if pa.types.is_date(kind):
+        return raw * MICROSECONDS_PER_DAY
+    unit = kind.unit
+    return raw // 1000 if unit == "ns" else raw * {"s": 1_000_000, "ms": 1000, "us": 1}[unit]

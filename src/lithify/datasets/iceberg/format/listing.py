@@ -1,0 +1,273 @@
+"""Listing a table: every live file of one snapshot with its bounds, its sequence number and its deletes.
+
+1. Read the manifest list, then every manifest, but for those in the cache: neither ever changes.
+2. Attribute position delete files to data files by path bounds, partition and sequence number, and
+   equality delete files by partition and sequence number (`equality_deletes`), as readers do.
+3. A path that is listed more than once, as registering a file twice makes it, stands for as many files with
+   the same name. Readers give its rows as often. Whoever removes the path removes all of them, so they are
+   kept apart from the files that can be named by their paths, and nobody replaces them.
+
+The listing keeps the manifest entries, from which tasks and commits are made; `state` draws from it the
+plain value for planning.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+
+from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.manifests import live_entries, manifests_of, referenced_data_file
+from lithify.datasets.iceberg.format.partitions import place_of
+from lithify.errors import CorruptObject
+from lithify.store.together import all_of
+
+MAX_CACHED_ENTRIES = 100_000
+"""Manifest entries kept between listings; each takes a few kilobytes."""
+MAX_CACHED_LISTS = 8
+"""Manifest lists kept between listings: those of the head and of the planned snapshots."""
+MAX_READERS = 32
+"""Manifests read at once."""
+
+
+ListingKey = tuple[str, int]
+"""A metadata file of the table, and one of its snapshots."""
+
+
+class ManifestCache:
+    """Live entries of manifests by path, the least recently used forgotten first, and the manifest lists that
+    were read last. Safe to share between threads."""
+
+    def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
+        self.max_entries = max_entries
+        self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
+        self._entries = 0
+        self._lists: OrderedDict[str, Sequence[ManifestFile]] = OrderedDict()
+        self._listings: OrderedDict[ListingKey, Listing] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def manifests(self, io: FileIO, snapshot: Snapshot) -> Sequence[ManifestFile]:
+        """The manifests of a snapshot."""
+        path = snapshot.manifest_list
+        with self._lock:
+            found = self._lists.get(path)
+        if found is None:
+            found = tuple(manifests_of(io, snapshot))
+        with self._lock:
+            self._lists[path] = found
+            self._lists.move_to_end(path)
+            while len(self._lists) > MAX_CACHED_LISTS:
+                self._lists.popitem(last=False)
+        return found
+
+    def listing(self, key: ListingKey) -> Listing | None:
+        """The listing that was kept under this key last."""
+        with self._lock:
+            return self._listings.get(key)
+
+    def keep(self, key: ListingKey, listing: Listing) -> None:
+        """Keep a listing for the next caller that needs it. Of all that are kept, there are no more entries
+        than are kept otherwise."""
+        with self._lock:
+            self._listings[key] = listing
+            kept = sum(map(_entries_in, self._listings.values()))
+            while len(self._listings) > 1 and kept > self.max_entries:
+                _, forgotten = self._listings.popitem(last=False)
+                kept -= _entries_in(forgotten)
+
+    def forget_list(self, snapshot: Snapshot) -> None:
+        """Read the manifest list of a snapshot anew the next time."""
+        with self._lock:
+            self._lists.pop(snapshot.manifest_list, None)
+
+    def read(
+        self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
+    ) -> list[Sequence[ManifestEntry]]:
+        """The live entries of each manifest; `specs` are those of the table."""
+        with self._lock:
+            kept = {m.manifest_path: self._kept.get(m.manifest_path) for m in manifests}
+        missing = [m for m in manifests if kept[m.manifest_path] is None]
+        fetched: dict[str, Sequence[ManifestEntry]] = {}
+        if missing:
+            reading = (partial(live_entries, io, m, specs[m.partition_spec_id]) for m in missing)
+            read = all_of(reading, MAX_READERS)
+            fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
+        found = {path: fetched[path] if entries is None else entries for path, entries in kept.items()}
+        with self._lock:
+            for path, entries in found.items():
+                self._keep(path, entries)
+        return [found[m.manifest_path] for m in manifests]
+
+    def _keep(self, path: str, entries: Sequence[ManifestEntry]) -> None:
+        if path not in self._kept:
+            self._entries += len(entries)
+        self._kept[path] = entries
+        self._kept.move_to_end(path)
+        while self._entries > self.max_entries and len(self._kept) > 1:
+            _, forgotten = self._kept.popitem(last=False)
+            self._entries -= len(forgotten)
+
+
+def _entries_in(listing: Listing) -> int:
+    return sum(len(entries) for _, entries in listing.manifests)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All live entries of one snapshot."""
+
+    metadata: TableMetadata
+    snapshot: Snapshot
+    manifests: Sequence[tuple[ManifestFile, Sequence[ManifestEntry]]]
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """PyIceberg's index of deletes sorts itself when it is asked for the first time."""
+
+    def entries(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
+        """Live entries of these kinds."""
+        for _, entries in self.manifests:
+            for entry in entries:
+                if entry.data_file.content in contents:
+                    yield entry
+
+    def findable(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
+        """Those of them that can be looked up by their paths: all."""
+        return self.entries(*contents)
+
+    @property
+    def untouched(self) -> Sequence[ManifestFile]:
+        """Manifests of data files that are not among `manifests`, since nobody asks for a file in them."""
+        return ()
+
+    @cached_property
+    def repeated(self) -> frozenset[str]:
+        """Paths that are listed more than once, as whatever."""
+        counts = Counter(entry.data_file.file_path for entry in self.findable(*DataFileContent))
+        return frozenset(path for path, count in counts.items() if count > 1)
+
+    @cached_property
+    def data(self) -> dict[str, ManifestEntry]:
+        """The data files that can be named by their paths, by path."""
+        entries = self.findable(DataFileContent.DATA)
+        return {e.data_file.file_path: e for e in entries if e.data_file.file_path not in self.repeated}
+
+    @cached_property
+    def repeated_data(self) -> dict[str, Sequence[ManifestEntry]]:
+        """The other data files, by path."""
+        found: dict[str, list[ManifestEntry]] = {}
+        for entry in self.findable(DataFileContent.DATA):
+            if entry.data_file.file_path in self.repeated:
+                found.setdefault(entry.data_file.file_path, []).append(entry)
+        return dict(found)
+
+    def has_data(self, path: str) -> bool:
+        """Whether it is a data file of the snapshot."""
+        return path in self.data or path in self.repeated_data
+
+    @cached_property
+    def position_deletes(self) -> DeleteFileIndex:
+        index = DeleteFileIndex()
+        for entry in self.entries(DataFileContent.POSITION_DELETES):
+            index.add_delete_file(entry, _partition(entry.data_file))
+        return index
+
+    @cached_property
+    def equality_deletes(self) -> EqualityDeletes:
+        deletes = self.entries(DataFileContent.EQUALITY_DELETES)
+        return EqualityDeletes(self.metadata, deletes, lambda: self.entries(DataFileContent.DATA))
+
+    def deletes_of(self, entry: ManifestEntry) -> set[DataFile]:
+        """The position delete files that apply to a data file."""
+        with self._lock:
+            return self.position_deletes.for_data_file(
+                entry.sequence_number or 0, entry.data_file, _partition(entry.data_file)
+            )
+
+    @cached_property
+    def delete_file_count(self) -> int:
+        """Live delete files of any kind."""
+        kinds = (DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
+        return sum(1 for _ in self.entries(*kinds))
+
+    @staticmethod
+    def is_only_for(delete_file: DataFile, data_file: DataFile) -> bool:
+        """Whether all deletes in a file are for rows of that data file, by the bounds of its paths."""
+        return referenced_path(delete_file) == data_file.file_path
+
+
+def _partition(file: DataFile) -> Record:
+    """The partition as PyIceberg's index of deletes can compare it with others."""
+    return Record(*place_of(file)[1])
+
+
+def referenced_path(delete_file: DataFile) -> str | None:
+    """The only data file a position delete file refers to; `None` when there may be several."""
+    if (path := referenced_data_file(delete_file)) is not None:
+        return path
+    low = (delete_file.lower_bounds or {}).get(PATH_FIELD_ID)
+    high = (delete_file.upper_bounds or {}).get(PATH_FIELD_ID)
+    return low.decode() if low is not None and low == high else None
+
+
+def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | None:
+    """The live entries of the branch's head; `None` when it has no snapshot yet."""
+    snapshot = table.metadata.snapshot_by_name(branch)
+    if snapshot is None:
+        return None
+    return list_snapshot(table, snapshot, cache)
+
+
+def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
+    """The live entries of one snapshot; of the same table the very same value, for as long as it is kept."""
+    key = table.metadata_location, snapshot.snapshot_id
+    found = cache.listing(key)
+    if found is None:
+        manifests = listed_manifests(table, snapshot, cache)
+        with translated(f"listing {'.'.join(table.name())}"):
+            entries = cache.read(table.io, manifests, table.metadata.specs())
+        found = Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+        cache.keep(key, found)
+    return found
+
+
+def listed_entries(manifests: Iterable[ManifestFile]) -> int:
+    """How many live files manifests have, as far as their list says it."""
+    return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
+
+
+def listed_manifests(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Sequence[ManifestFile]:
+    """The manifests of one snapshot. `CorruptObject` when they contradict the table."""
+    with translated(f"listing {'.'.join(table.name())}"):
+        manifests = cache.manifests(table.io, snapshot)
+        try:
+            check_listed(table, snapshot, manifests)
+        except CorruptObject:
+            cache.forget_list(snapshot)  # somebody may repair it
+            raise
+    return manifests
+
+
+def check_listed(table: Table, snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> None:
+    """`CorruptObject` when the manifests of a snapshot contradict the table."""
+    unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
+    if unknown:
+        says = f"names a partition spec {min(unknown)}, which the table does not have"
+        raise CorruptObject(snapshot.manifest_list, says)
+    newest, own = max((m.sequence_number for m in manifests), default=0), snapshot.sequence_number or 0
+    if newest > own:
+        # Outputs get the number of the snapshot they are planned at. Deletes between the two that are
+        # applied to their inputs already would apply to the outputs once more.
+        says = f"has a manifest of the sequence number {newest}, and its snapshot has {own}"
+        raise CorruptObject(snapshot.manifest_list, says)

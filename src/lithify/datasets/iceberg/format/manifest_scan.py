@@ -1,0 +1,327 @@
+"""Reading of manifests only what planning and expiry look at: several times as fast as whole entries, which
+are also several times as large. They are never to be written.
+
+1. Compiled code finds in a block where the fields of each entry are (`kernel.avro`). How it has to go through
+   them follows from how `manifests` reads whole entries, so that nothing is read otherwise.
+2. Of so many entries at once each field is decoded. Values that many of them share, such as partitions, are
+   decoded once, and are the same object.
+3. Statistics are passed over, and are null then, except the bounds and the number of nulls of one column, the
+   time column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.avro.reader import (
+    BinaryReader,
+    BooleanReader,
+    DecimalReader,
+    DefaultReader,
+    DoubleReader,
+    FixedReader,
+    FloatReader,
+    IntegerReader,
+    ListReader,
+    MapReader,
+    NoneReader,
+    OptionReader,
+    Reader,
+    StringReader,
+    StructReader,
+    UnknownReader,
+    UUIDReader,
+)
+from pyiceberg.avro.resolver import EnumReader
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, ManifestEntry
+from pyiceberg.typedef import Record
+
+from lithify.datasets.iceberg.format.avro_file import BoundedDecoder
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, MAX_SCHEMAS, entry_reader
+from lithify.datasets.iceberg.kernel.layout import (
+    ARGUMENT,
+    BEGIN,
+    BYTES,
+    END,
+    KEY,
+    LIST,
+    MISSING,
+    NEXT,
+    NO_SLOT,
+    NULL,
+    NUMBER,
+    OPTION,
+    TEXT,
+)
+
+AT_ONCE = 500
+"""Entries that are decoded together."""
+NO_COLUMN = 0
+"""No column has this id."""
+_PLACES = {field.field_id: n for n, field in enumerate(DATA_FILE_TYPE[ENTRY_VERSION].fields)}
+_OF_COLUMN = {_PLACES[field_id] for field_id in (110, 125, 128)}
+"""Numbers of nulls, lower and upper bounds: maps by the id of a column."""
+_PASSED_OVER = {_PLACES[field_id] for field_id in (108, 109, 137, 132)}
+"""Sizes, numbers of values and of not-a-number of each column, and places where a file can be split."""
+_DATA_FILE = 4
+"""The place of the file in an entry."""
+
+_SET_FIELDS = Record._data.__set__  # type: ignore[attr-defined]  # a slot
+
+Noted = list[int]
+Values = Callable[[bytes, Noted, Noted], Sequence[Any]]
+"""How values of a field are decoded, from a block and the first and second number that were noted of each."""
+Columns = dict[int, tuple[int, Values]]
+"""By the place of a field its slot and how it is decoded."""
+Locate = Callable[[int, int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]], int]
+
+
+class SlimReader:
+    """Reads entries, a block at once."""
+
+    def __init__(self, locate: Locate, layout: _Layout, of_entry: Columns, of_file: Columns) -> None:
+        self._locate = locate
+        self._program = np.array(layout.steps, np.int64)
+        self._slots = layout.slots
+        self._of_entry = of_entry
+        self._of_file = of_file
+
+    def read_block(self, data: bytes, count: int) -> Iterator[ManifestEntry]:
+        """The so many entries that fill a block. `ValueError` where they do not."""
+        base = np.frombuffer(data, np.uint8).ctypes.data
+        start = read = 0
+        while read < count:
+            found = np.empty((self._slots, min(AT_ONCE, count - read)), np.int64)
+            start = self._locate(base, start, len(data), self._program, found)
+            if start < 0:
+                raise ValueError(f"a block ends in its entry {read - start} of {count}, or before it")
+            read += found.shape[1]
+            noted = found.tolist()
+            files = map(_file, *_decoded(self._of_file, len(_PLACES), data, noted))
+            entries = _decoded(self._of_entry, _DATA_FILE, data, noted)
+            yield from map(ManifestEntry, *entries, files)
+        if count < 0 or start != len(data):
+            raise ValueError(f"a block goes on behind its {count} entries")
+
+
+@lru_cache(MAX_SCHEMAS)
+def slim_reader(schema: str, column: int) -> SlimReader:
+    """How entries are read that were written with this Avro schema. `column` is the id of the time column."""
+    from lithify.datasets.iceberg.kernel.avro import locate  # with the compiler: most processes need none
+
+    whole = entry_reader(schema)
+    assert isinstance(whole, StructReader)
+    of_entry: Columns = {}
+    of_file: Columns = {}
+    layout = _Layout()
+    for place, field in whole.field_readers:
+        if place != _DATA_FILE:
+            layout.add(field, place, of_entry)
+            continue
+        assert isinstance(field, StructReader)
+        for place_in_file, part in field.field_readers:
+            if place_in_file in _OF_COLUMN:
+                layout.add_of_column(part, column, place_in_file, of_file)
+            else:
+                layout.add(part, None if place_in_file in _PASSED_OVER else place_in_file, of_file)
+    return SlimReader(locate, layout, of_entry, of_file)
+
+
+def _file(*values: Any) -> DataFile:
+    """A file of these fields. To make one otherwise takes several times as long: each thing that is set is
+    compared with the name of the format first."""
+    file = DataFile.__new__(DataFile)
+    _SET_FIELDS(file, list(values))
+    return file
+
+
+def _decoded(columns: Columns, places: int, data: bytes, noted: list[Noted]) -> Iterator[Iterable[Any]]:
+    """For each place the values of the entries."""
+    for place in range(places):
+        if place in columns:
+            slot, values = columns[place]
+            yield values(data, noted[slot], noted[slot + 1])
+        else:
+            yield repeat(None)
+
+
+class _Layout:
+    """A program for the kernel, while it is made."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[int]] = []
+        self.slots = 0
+
+    def add(self, reader: Reader, place: int | None, columns: Columns) -> None:
+        """A field, which is one of the `columns` if it has a place."""
+        if place is None or isinstance(reader, NoneReader):
+            self._pass_over(reader)
+        else:
+            columns[place] = self._note(reader), _values(reader)
+
+    def add_of_column(self, reader: Reader, column: int, place: int, columns: Columns) -> None:
+        """A field that is a map by the ids of columns, of which one is wanted."""
+        of_columns = _option(reader)
+        if not isinstance(of_columns, MapReader):
+            self.add(reader, place, columns)
+            return
+        slot = self._new_slot()
+
+        def add_pair() -> None:
+            self._step(KEY, column)
+            self._plain(of_columns.value, slot)
+
+        self._add_option(reader, lambda _: self._add_list(add_pair, slot))
+        columns[place] = slot, partial(_of_column, column, _values(of_columns.value))
+
+    def _note(self, reader: Reader) -> int:
+        """One with a slot."""
+        slot = self._new_slot()
+        if isinstance(reader, EnumReader):
+            reader = reader.reader
+        if _is_plain(_option(reader)):
+            self._add_option(reader, lambda plain: self._plain(plain, slot))
+        else:
+            self._step(BEGIN, slot=slot)
+            self._pass_over(reader)
+            self._step(END, slot=slot)
+        return slot
+
+    def _pass_over(self, reader: Reader) -> None:
+        """One with all that is in it."""
+        if isinstance(reader, EnumReader):
+            reader = reader.reader
+        if (size := _size(reader)) is not None:
+            self._step(BYTES, size)
+        elif isinstance(reader, OptionReader):
+            self._add_option(reader, self._pass_over)
+        elif isinstance(reader, StructReader):
+            for _, field in reader.field_readers:
+                self._pass_over(field)
+        elif isinstance(reader, ListReader):
+            self._add_list(lambda: self._add_option(reader.element, self._plain))
+        elif isinstance(reader, MapReader):
+
+            def add_pair() -> None:
+                self._plain(reader.key)
+                self._plain(reader.value)
+
+            self._add_list(add_pair)
+        else:
+            self._plain(reader)
+
+    def _plain(self, reader: Reader, slot: int = NO_SLOT) -> None:
+        if not _is_plain(reader):
+            raise TypeError(f"it has values that are read by {reader}")
+        self._step(NUMBER if isinstance(reader, IntegerReader) else TEXT, slot=slot)
+
+    def _add_option(self, reader: Reader, add: Callable[[Reader], object]) -> None:
+        """What may be in an option."""
+        step = self._step(OPTION) if isinstance(reader, OptionReader) else None
+        add(_option(reader))
+        if step is not None:
+            self.steps[step][ARGUMENT] = len(self.steps)
+
+    def _add_list(self, add_element: Callable[[], object], slot: int = NO_SLOT) -> None:
+        step = self._step(LIST, slot=slot)
+        add_element()
+        self.steps[step][ARGUMENT] = self._step(NEXT, step + 1)
+
+    def _step(self, op: int, argument: int = 0, slot: int = NO_SLOT) -> int:
+        self.steps.append([op, argument, slot])
+        return len(self.steps) - 1
+
+    def _new_slot(self) -> int:
+        self.slots += 2
+        return self.slots - 2
+
+
+def _size(reader: Reader) -> int | None:
+    """How many bytes each of its values has, if all have the same."""
+    match reader:
+        case NoneReader() | DefaultReader() | UnknownReader():
+            return 0
+        case BooleanReader():
+            return 1
+        case FloatReader():
+            return 4
+        case DoubleReader():
+            return 8
+        case UUIDReader():
+            return 16
+        case FixedReader():
+            return len(reader)
+        case DecimalReader():
+            return reader._length
+        case _:
+            return None
+
+
+def _is_plain(reader: Reader) -> bool:
+    """Whether the kernel notes its value instead of where it is."""
+    return isinstance(reader, IntegerReader | StringReader | BinaryReader)
+
+
+def _option(reader: Reader) -> Reader:
+    return reader.option if isinstance(reader, OptionReader) else reader
+
+
+def _values(reader: Reader) -> Values:
+    """How that is decoded which was noted of a field."""
+    if isinstance(reader, EnumReader):
+        return partial(_of_enum, reader.enum, _values(reader.reader))
+    plain = _option(reader)
+    if isinstance(plain, IntegerReader):
+        return _numbers
+    if isinstance(plain, StringReader):
+        return _texts
+    if isinstance(plain, BinaryReader):
+        return _contents
+    return partial(_wholes, reader)
+
+
+def _numbers(_: bytes, nulls: Noted, numbers: Noted) -> Sequence[int | None]:
+    if not any(nulls):
+        return numbers
+    return [None if null else number for null, number in zip(nulls, numbers, strict=True)]
+
+
+def _texts(data: bytes, starts: Noted, ends: Noted) -> list[str | None]:
+    parts = zip(starts, ends, strict=True)
+    return [data[start:end].decode() if start >= 0 else None for start, end in parts]
+
+
+def _contents(data: bytes, starts: Noted, ends: Noted) -> list[bytes | None]:
+    return [data[start:end] if start >= 0 else None for start, end in zip(starts, ends, strict=True)]
+
+
+def _wholes(reader: Reader, data: bytes, starts: Noted, ends: Noted) -> list[Any]:
+    known: dict[bytes, Any] = {}
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        part = data[start:end]
+        if part not in known:
+            known[part] = reader.read(BoundedDecoder(part))
+        found.append(known[part])
+    return found
+
+
+def _of_enum(
+    enum: Callable[[Any], Any], values: Values, data: bytes, first: Noted, second: Noted
+) -> list[Any]:
+    known: dict[Any, Any] = {}
+    for value in (found := values(data, first, second)):
+        if value not in known:
+            known[value] = enum(value)
+    return [known[value] for value in found]
+
+
+def _of_column(column: int, values: Values, data: bytes, first: Noted, second: Noted) -> list[Any]:
+    """Maps of nothing but this column."""
+    found = zip(first, values(data, first, second), strict=True)
+    return [None if null == NULL else {} if null == MISSING else {column: value} for null, value in found]

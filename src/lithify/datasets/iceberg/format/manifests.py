@@ -1,0 +1,302 @@
+"""Reading the entries of manifests.
+
+PyIceberg works out anew for every manifest how entries of its Avro schema are read, which takes ten times as
+long as reading a small one. All manifests that one program wrote for one table schema have the same, so
+that is remembered here by the text of the schema. Bytes are read as `avro_file` says, and everything else is
+PyIceberg's, except that
+
+- entries have the fields of format version 3: some of these may be in manifests of version 2 too, and must
+  not be lost when such a manifest is written anew;
+- a type of fixed length that is defined once and named where it comes up again, as Java does for partition
+  fields, is spelled out, because PyIceberg knows no such names;
+- the values of a partition come in the order of their fields in the spec, by their ids; PyIceberg leaves them
+  in that of the manifest, which Java never has other than the spec's, but its readers allow;
+- a manifest list may leave out how many files and rows its manifests have, as those of format version 1 may,
+  and as old programs did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, Final
+
+from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import resolve_reader
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    PartitionFieldSummary,
+    _inherit_from_manifest,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+from pyiceberg.types import StructType
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from lithify.datasets.iceberg.format.avro_file import (
+    BlockReader,
+    RecordReader,
+    RememberingReader,
+    read_records,
+)
+from lithify.errors import CorruptObject, LithifyError
+
+ENTRY_VERSION: Final = 3
+"""Of the fields that entries and their data files have in memory; those a manifest does not have are null."""
+_FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
+_REFERENCED = _FILE_FIELDS.index(143)
+_PARTITION = _FILE_FIELDS.index(102)
+_CHECKED = itemgetter(*(_FILE_FIELDS.index(field) for field in (134, 100, 103, 104)))
+"""Content, path, number of rows and of bytes."""
+_STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
+_COUNTS = (504, 505, 506, 512, 513, 514)
+"""The fields of a manifest list for numbers of files, then of rows; each in the order of `_STATUSES`."""
+_LISTED = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
+_PLACES = [[field.field_id for field in _LISTED].index(count) for count in _COUNTS]
+_LIST_SCHEMA = Schema(
+    *(f.model_copy(update={"required": False}) if f.field_id in _COUNTS else f for f in _LISTED)
+)
+MAX_SCHEMAS = 64
+"""Schemas remembered, the least recently used forgotten first."""
+
+
+def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
+    path = snapshot.manifest_list
+    with decoding(path):
+        return _listed(bytes_of(io, path), _list_reader)
+
+
+class ManifestLists:
+    """Decodes the manifest lists of many snapshots. Most say of most manifests what others have said, byte
+    for byte, so what was decoded is remembered."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, RecordReader] = {}
+
+    def manifests(self, path: str, data: bytes) -> list[ManifestFile]:
+        """The manifests in the list with this path, which has these bytes. They are not to be changed.
+        `CorruptObject` when it does not decode."""
+        with decoding(path):
+            return _listed(data, self._reader)
+
+    def _reader(self, schema: str) -> RecordReader:
+        reader = self._readers.get(schema)
+        if reader is None:
+            decoding_reader = _list_reader(schema)
+            is_named = json.loads(schema)["fields"][0]["type"] == "string"
+            reader = RememberingReader(decoding_reader) if is_named else decoding_reader
+            self._readers[schema] = reader
+        return reader
+
+
+def _listed(data: bytes, reader_of: Callable[[str], RecordReader]) -> list[ManifestFile]:
+    found = list(read_records(data, reader_of))
+    for manifest in found:
+        _check_listed(manifest)
+    return found
+
+
+def live_entries(
+    io: FileIO, manifest: ManifestFile, spec: PartitionSpec | None = None
+) -> list[ManifestEntry]:
+    """The entries of a manifest that are not deleted. `spec`: that of the manifest, without which nobody
+    should look at their partitions. `CorruptObject` when it does not decode."""
+    return list(entries_in(manifest, bytes_of(io, manifest.manifest_path), spec))
+
+
+def entries_in(
+    manifest: ManifestFile,
+    data: bytes,
+    spec: PartitionSpec | None = None,
+    reader_of: Callable[[str], RecordReader | BlockReader] | None = None,
+) -> Iterator[ManifestEntry]:
+    """The entries of a manifest with these bytes that are not deleted, one at a time. `spec`: that of the
+    manifest, without which nobody should look at their partitions. `reader_of` says how those are read that
+    were written with an Avro schema, if not whole. `CorruptObject` where it does not decode any further."""
+    path, live = manifest.manifest_path, 0
+    fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
+    order: tuple[int, ...] | None = None
+
+    def read_by(schema: str) -> RecordReader | BlockReader:
+        nonlocal order
+        order = _order_of(schema, fields)
+        return entry_reader(schema) if reader_of is None else reader_of(schema)
+
+    with decoding(path):
+        for entry in read_records(data, read_by):
+            if entry.status == ManifestEntryStatus.DELETED:
+                continue
+            found = _inherited(entry, manifest)
+            if order is not None:
+                values = found.data_file.partition
+                found.data_file[_PARTITION] = Record(*(values[place] for place in order))
+            _check(found)
+            if (found.sequence_number or 0) > manifest.sequence_number:
+                number = manifest.sequence_number
+                raise ValueError(f"a file has the number {found.sequence_number}, and its manifest {number}")
+            live += 1
+            yield found
+        counted = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        if live < counted:
+            raise ValueError(f"it has {live} live files, and its manifest list says {counted}")
+
+
+def _inherited(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
+    """The entry with what it has from its manifest. One that says all its numbers itself needs little."""
+    _, snapshot_id, number, of_file, file = entry._data
+    if snapshot_id is None or number is None or of_file is None:
+        return _inherit_from_manifest(entry, manifest)
+    object.__setattr__(file, "_spec_id", manifest.partition_spec_id)  # for every file of a table
+    return entry
+
+
+def is_counted(manifest: ManifestFile) -> bool:
+    """Whether it says how many files and rows it has."""
+    return all(manifest[place] is not None for place in _PLACES)
+
+
+def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
+    """The same with all that a manifest list of version 2 has to say of it, counted where it does not say it.
+    `CorruptObject` when it does not decode."""
+    if is_counted(manifest):
+        return manifest
+    counts = dict.fromkeys(_PLACES, 0)
+    with decoding(manifest.manifest_path):
+        for entry in read_records(bytes_of(io, manifest.manifest_path), entry_reader):
+            _check(entry)
+            status = _STATUSES.index(entry.status)
+            counts[_PLACES[status]] += 1
+            counts[_PLACES[status + len(_STATUSES)]] += entry.data_file.record_count
+    found = ManifestFile(*manifest._data)
+    for place, count in counts.items():
+        if found[place] is None:
+            found[place] = count
+    return found
+
+
+def _check_listed(manifest: ManifestFile) -> None:
+    """What a manifest list must say of a manifest (Iceberg format: manifest lists)."""
+    path = _path(manifest.manifest_path)
+    spec_id, sequence = manifest.partition_spec_id, manifest.sequence_number
+    for what, number in (("partition spec", spec_id), ("sequence number", sequence)):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{path} has the {what} {number}")
+    for count in (manifest.added_files_count, manifest.existing_files_count):
+        if count is not None and count < 0:
+            raise ValueError(f"{path} has {count} files")
+
+
+def _path(found: object) -> str:
+    if not isinstance(found, str) or not found:
+        raise ValueError(f"a file has the path {found!r}")
+    return found
+
+
+def _check(entry: ManifestEntry) -> None:
+    """What an entry must say (Iceberg format: manifests), which PyIceberg leaves open."""
+    file = entry.data_file
+    # One after another and not by their names: tables have millions of files.
+    content, path, rows, size_bytes = _CHECKED(file._data)
+    _path(path)
+    if type(rows) is not int or rows < 0:
+        raise ValueError(f"{path} has {rows} rows")
+    if type(size_bytes) is not int or size_bytes < 0:
+        raise ValueError(f"{path} has {size_bytes} bytes")
+    _, _, sequence, of_file, _ = entry._data
+    if (sequence is not None and sequence < 0) or (of_file is not None and of_file < 0):
+        raise ValueError(f"{path} has the sequence number {sequence}, as a file {of_file}")
+    # PyIceberg reads the bounds of the paths in a delete file as text, whenever it looks for deletes.
+    if content == DataFileContent.POSITION_DELETES:
+        for bounds in (file.lower_bounds, file.upper_bounds):
+            (bounds or {}).get(PATH_FIELD_ID, b"").decode()
+
+
+def referenced_data_file(delete_file: DataFile) -> str | None:
+    """The data file whose rows are deleted, where the entry of the delete file names one."""
+    path: str | None = delete_file._data[_REFERENCED]
+    return path
+
+
+@contextmanager
+def decoding(path: str) -> Iterator[None]:
+    """PyIceberg checks little of what it reads, so damaged bytes end in errors of any class."""
+    try:
+        yield
+    except (LithifyError, OSError):
+        raise
+    except Exception as error:
+        raise CorruptObject(path, f"does not decode: {type(error).__name__}: {error}") from error
+
+
+def bytes_of(io: FileIO, path: str) -> bytes:
+    """A whole file."""
+    with io.new_input(path).open() as stream:
+        data: bytes = stream.read()
+    return data
+
+
+@lru_cache(MAX_SCHEMAS)
+def entry_reader(schema: str) -> Reader:
+    """How to read entries that were written with this Avro schema. Readers have no state."""
+    return resolve_reader(
+        AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})),
+        MANIFEST_ENTRY_SCHEMAS[ENTRY_VERSION],
+        {-1: ManifestEntry, 2: DataFile},
+        {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    )
+
+
+@lru_cache(MAX_SCHEMAS)
+def _order_of(schema: str, fields: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Where these partition fields are in an entry that was written with this Avro schema; `None` where they
+    are in order, or are others: the ids of format version 1 may have changed, and their order has not."""
+    if not fields:
+        return None
+    found = AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})).find_type(102)
+    there = [field.field_id for field in found.fields] if isinstance(found, StructType) else []
+    if there == list(fields) or sorted(there) != sorted(fields):
+        return None
+    return tuple(there.index(field) for field in fields)
+
+
+@lru_cache(MAX_SCHEMAS)
+def _list_reader(schema: str) -> Reader:
+    """How to read manifest lists that were written with this Avro schema."""
+    return resolve_reader(
+        AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
+        _LIST_SCHEMA,
+        {-1: ManifestFile, 508: PartitionFieldSummary},
+        {517: ManifestContent},
+    )
+
+
+def _spelled_out(kind: Any, known: dict[str, Any]) -> Any:
+    """An Avro type in which no type of fixed length is named that was defined before."""
+    if isinstance(kind, str):
+        return known.get(kind, kind)
+    if isinstance(kind, list):
+        return [_spelled_out(option, known) for option in kind]
+    if kind["type"] == "fixed":
+        known[kind["name"]] = kind
+    whole = {part: _spelled_out(kind[part], known) for part in ("type", "items", "values") if part in kind}
+    if "fields" in kind:
+        whole["fields"] = [{**field, "type": _spelled_out(field["type"], known)} for field in kind["fields"]]
+    return {**kind, **whole}

@@ -1,0 +1,105 @@
+"""Values of a file as the table has its columns now.
+
+1. Every field of the wanted schema is looked for in the file by its id, at every depth. What the file does
+   not have is null, or the constant given for it (the value of its partition).
+2. Structs, lists and maps are built anew around their projected parts; what is null stays null. PyIceberg's
+   projection, which takes their places otherwise, makes an empty list or map of a null one that has structs.
+3. Values are cast to the wanted type. That is a promotion, or another unit or width that loses nothing
+   (`columns.why_unfit`); Arrow refuses what would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lithify.datasets.iceberg.format.columns import Column
+from lithify.errors import CorruptObject
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+class Projection:
+    """From the columns of one file to a schema whose fields have ids."""
+
+    def __init__(
+        self, columns: Sequence[Column], schema: pa.Schema, constants: Mapping[int, Any], path: str
+    ) -> None:
+        """`constants` by field id; `path` is told in errors."""
+        self._columns = columns
+        self._schema = schema
+        self._constants = constants
+        self._path = path
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the file as rows of the schema."""
+        found = {c.field_id: n for n, c in enumerate(self._columns) if c.field_id is not None}
+        arrays = []
+        for field in self._schema:
+            number = found.get(_id_of(field))
+            if number is None:
+                arrays.append(self._missing(field, batch.num_rows))
+            else:
+                arrays.append(self._project(batch.column(number), self._columns[number], field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _missing(self, field: pa.Field, rows: int) -> pa.Array:
+        constant = self._constants.get(_id_of(field))
+        if constant is not None:
+            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            return pa.array([constant] * rows, kind).cast(field.type)
+        if not field.nullable:
+            raise CorruptObject(self._path, f"has no column {field.name}, which the table requires")
+        return pa.nulls(rows, field.type)
+
+    def _project(self, values: pa.Array, column: Column, wanted: pa.DataType) -> pa.Array:
+        if pa.types.is_struct(wanted):
+            return self._struct(values, column, wanted)
+        if pa.types.is_list(wanted) or pa.types.is_large_list(wanted):
+            return self._list(values, column, wanted)
+        if pa.types.is_map(wanted):
+            return self._map(values, column, wanted)
+        if isinstance(values.type, pa.BaseExtensionType) and values.type != wanted:
+            values = values.storage
+        return values if values.type == wanted else values.cast(wanted)
+
+    def _struct(self, values: pa.StructArray, column: Column, wanted: pa.StructType) -> pa.Array:
+        found = {child.field_id: n for n, child in enumerate(column.children) if child.field_id is not None}
+        parts = []
+        for field in wanted:
+            number = found.get(_id_of(field))
+            if number is None:
+                parts.append(self._missing(field, len(values)))
+            else:
+                parts.append(self._project(values.field(number), column.children[number], field.type))
+        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=values.is_null())
+
+    def _list(self, values: pa.Array, column: Column, wanted: pa.DataType) -> pa.Array:
+        if pa.types.is_fixed_size_list(values.type):
+            values = values.cast(pa.list_(values.type.value_field))
+        elements = self._project(values.values, column.children[0], wanted.value_type)
+        kind, width = (
+            (pa.LargeListArray, pa.int64()) if pa.types.is_large_list(wanted) else (pa.ListArray, pa.int32())
+        )
+        return kind.from_arrays(_offsets(values, width), elements, type=wanted, mask=values.is_null())
+
+    def _map(self, values: pa.MapArray, column: Column, wanted: pa.MapType) -> pa.Array:
+        key, value = column.children
+        return pa.MapArray.from_arrays(
+            _offsets(values, pa.int32()),
+            self._project(values.keys, key, wanted.key_type),
+            self._project(values.items, value, wanted.item_type),
+            type=wanted,
+            mask=values.is_null(),
+        )
+
+
+def _offsets(values: pa.Array, width: pa.DataType) -> pa.Array:
+    """Where the parts of each value are, as an array that is no slice of another."""
+    return pa.array(values.offsets.to_numpy(), width)
+
+
+def _id_of(field: pa.Field) -> int:
+    return int(field.metadata[_FIELD_ID])

@@ -1,0 +1,199 @@
+"""Putting a snapshot on top of a branch: what is committed, and whether it landed.
+
+1. The commit asserts the table's UUID and the head it was made on. The branch keeps its retention.
+2. Time never goes back: the snapshot is not older than the table's last change, whatever this machine's
+   clock says. Java refuses to read a table whose history is not in order.
+3. Where the answer of the catalog is lost, or says that somebody was faster, the table is looked at: if the
+   snapshot is in it, or the head names a manifest of it, it was committed. Between the two, others may have
+   built upon it and expired it.
+4. A commit to another branch takes the sequence number and leaves the head. A catalog that finds that out in
+   this process does not say that somebody was faster, but that is what it means.
+5. Who was not the fastest looks at the table anew and tries again, after a pause (`tries`).
+6. New manifests are named by nothing until they are committed, and no ledger knows them. So what collects
+   garbage deletes none that is younger than `MIN_MANIFEST_AGE_MS`, and none is committed any more after half
+   of that time (`Uncommitted`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from lithify.backoff import RandomPause
+from lithify.clock import Clock, monotonic_ms
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.manifests import manifests_of
+from lithify.datasets.iceberg.io.catalog_requests import asked_commit
+from lithify.datasets.iceberg.maintenance.old_metadata import delete_old_metadata
+from lithify.errors import StoreError, VersionConflict
+
+MAX_TRIES = 20
+"""Times a commit is repeated after somebody else was faster."""
+CONFLICT_PAUSE = RandomPause(first_s=0.1, max_s=3.0)
+"""After somebody else was faster."""
+
+
+MIN_MANIFEST_AGE_MS = 600_000
+"""Of manifests that are deleted. A commit takes seconds; with a slow catalog, minutes."""
+MAX_COMMIT_MS = MIN_MANIFEST_AGE_MS // 2
+"""From the first new manifest to the commit that names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """Since when there are new files that no snapshot names. By both clocks: one may stand still while the
+    machine does, the other may be set anew."""
+
+    since_ms: int
+    monotonic_since_ms: int
+
+    @classmethod
+    def from_now(cls, clock: Clock) -> Uncommitted:
+        return cls(clock.now_ms(), monotonic_ms(clock))
+
+    def is_too_late(self, clock: Clock) -> bool:
+        """Whether to give up their commit, as what collects garbage could take them soon."""
+        passed_ms = clock.now_ms() - self.since_ms, monotonic_ms(clock) - self.monotonic_since_ms
+        return max(passed_ms) > MAX_COMMIT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A snapshot that is written and not committed."""
+
+    branch: str
+    snapshot_id: int
+    sequence_number: int
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    written: tuple[str, ...]
+    """Paths of what was written for it alone: its manifest list, and manifests."""
+    named: frozenset[str]
+    """Paths of all its manifests that no snapshot named before."""
+
+
+def tries(clock: Clock, rng: random.Random, most: int = MAX_TRIES) -> Iterator[int]:
+    """The numbers of the tries, from 1, with a pause before each but the first."""
+    for number in range(1, most + 1):
+        if number > 1:
+            clock.sleep_s(CONFLICT_PAUSE.after_s(number - 1, rng))
+        yield number
+
+
+def prepare(
+    table: Table,
+    branch: str,
+    parent: Snapshot,
+    snapshot_id: int,
+    manifest_list: str,
+    summary: Summary,
+    now_ms: int,
+    written: Iterable[str],
+    named: Iterable[str],
+) -> Prepared:
+    """The commit of a snapshot on top of `parent`, the head of the branch as it was seen."""
+    metadata = table.metadata
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent.snapshot_id,
+            "manifest-list": manifest_list,
+            "sequence-number": metadata.next_sequence_number(),
+            "timestamp-ms": max(now_ms, metadata.last_updated_ms),
+            "summary": summary,
+            "schema-id": metadata.current_schema_id,
+        }
+    )
+    now_at = metadata.refs[branch]
+    ref = {
+        "snapshot-id": snapshot_id,
+        "ref-name": branch,
+        "type": SnapshotRefType.BRANCH,
+        "min-snapshots-to-keep": now_at.min_snapshots_to_keep,
+        "max-snapshot-age-ms": now_at.max_snapshot_age_ms,
+        "max-ref-age-ms": now_at.max_ref_age_ms,
+    }
+    expected = {"snapshot-id": parent.snapshot_id, "ref": branch}
+    return Prepared(
+        branch=branch,
+        snapshot_id=snapshot_id,
+        sequence_number=metadata.next_sequence_number(),
+        requirements=(
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId.model_validate(expected),
+        ),
+        updates=(AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate.model_validate(ref)),
+        written=tuple(written),
+        named=frozenset(named),
+    )
+
+
+def publish(table: Table, prepared: Prepared, load: Callable[[], Table]) -> bool:
+    """Whether the snapshot is in the table now; `False` when somebody was faster, and it never will be.
+
+    `StoreError` when that cannot be told: it may still be under way, so nothing of it may be deleted.
+    """
+    try:
+        commit_to(table, prepared.updates, prepared.requirements, f"committing to {'.'.join(table.name())}")
+    except VersionConflict:
+        return _has_landed(prepared, load())
+    except ValueError:
+        now = load()
+        if _has_landed(prepared, now):
+            return True
+        if now.metadata.next_sequence_number() <= prepared.sequence_number:
+            raise
+        return False
+    except StoreError as error:
+        try:
+            landed = _has_landed(prepared, load())
+        except StoreError as lookup_error:
+            error.add_note(f"and whether it landed is unknown: {lookup_error}")
+            raise error from None
+        if not landed:
+            raise
+    return True
+
+
+def commit_to(
+    table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], what: str
+) -> None:
+    """Commit to the table as it was loaded, and remove old metadata files where it wants that. `what` says
+    for people what is committed. Raise as `asked_commit` does."""
+    catalog = table.catalog
+    answer = asked_commit(catalog, what, lambda: catalog.commit_table(table, requirements, updates))
+    delete_old_metadata(table.io, table.metadata, answer.metadata)
+
+
+def discard(io: FileIO, paths: Iterable[str]) -> None:
+    """Delete manifests and manifest lists that were not committed and never will be."""
+    for path in paths:
+        with translated(f"deleting {path}"):
+            try:
+                io.delete(path)
+            except FileNotFoundError:
+                continue
+
+
+def _has_landed(prepared: Prepared, table: Table) -> bool:
+    if table.metadata.snapshot_by_id(prepared.snapshot_id) is not None:
+        return True
+    head = table.metadata.snapshot_by_name(prepared.branch)
+    if head is None:
+        return False
+    with translated(f"listing the manifests of {'.'.join(table.name())}"):
+        return any(manifest.manifest_path in prepared.named for manifest in manifests_of(table.io, head))

@@ -1,0 +1,304 @@
+"""The snapshot that replaces data files by others with the same rows, as Iceberg metadata.
+
+1. Removed files become DELETED entries; manifests that held them are written anew with the rest. All
+   other manifests are taken over as they are, those without a live file are left out.
+2. Added files get the data sequence number of the snapshot whose rows they hold, not that of the commit:
+   an equality delete that was committed meanwhile has a higher one and so still applies to them.
+3. Delete files that apply to nothing any more are removed as well (`obsolete_deletes`).
+
+Nothing here touches the catalog: `write` puts manifests and the manifest list beside the table and
+returns what has to be committed (`publish`). Without that commit nothing refers to them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from types import MappingProxyType
+
+from pyiceberg.io import OutputFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.entry_order import schema_for
+from lithify.datasets.iceberg.format.listing import Listing, referenced_path
+from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION, SpecManifestWriter
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, counted
+from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
+from lithify.datasets.iceberg.format.publish import Prepared, prepare
+from lithify.datasets.iceberg.format.summary import replace_summary
+from lithify.datasets.iceberg.format.table_properties import locations_of
+from lithify.datasets.iceberg.model import NewFile
+from lithify.store.together import all_of
+
+MAX_WRITERS = 8
+"""Manifests written at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A file to add."""
+
+    file: DataFile
+    sequence_number: int
+
+
+@dataclass(slots=True)
+class Replacement:
+    """What one snapshot removes and adds."""
+
+    removed: dict[str, ManifestEntry] = field(default_factory=dict)
+    """Data and delete files by path. Only paths that the head lists once."""
+    added: list[Added] = field(default_factory=list)
+
+
+def data_file_of(new: NewFile, spec_id: int, partition: Record) -> DataFile:
+    """A task's output as a manifest names it."""
+    file = DataFile.from_args(
+        ENTRY_VERSION,
+        content=DataFileContent.DATA,
+        file_path=new.path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=new.rows,
+        file_size_in_bytes=new.size_bytes,
+        column_sizes=dict(new.column_sizes),
+        value_counts=dict(new.value_counts),
+        null_value_counts=dict(new.null_value_counts),
+        nan_value_counts=dict(new.nan_value_counts),
+        lower_bounds=dict(new.lower_bounds),
+        upper_bounds=dict(new.upper_bounds),
+        key_metadata=None,
+        split_offsets=list(new.split_offsets),
+        equality_ids=None,
+        sort_order_id=new.sort_order_id,
+    )
+    file.spec_id = spec_id
+    return file
+
+
+def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, ManifestEntry]:
+    """Delete files that apply to nothing once the replacement is committed.
+
+    An equality delete file applies to data files of a lower sequence number, a position delete file to
+    those of the same one too; so what is older than every data file it could apply to is obsolete. No
+    position delete can be for the added files, since nobody knows them yet. One that is for a single data
+    file goes with that file, and never before: readers apply it by that path, whatever partition it was put
+    into. A delete file that is listed more than once stays: removing its path would remove it wherever it is
+    listed.
+    """
+    removed = replacement.removed
+    deletes = list(listing.findable(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES))
+    if not deletes:
+        return {}
+    referenced = {referenced_path(entry.data_file) for entry in deletes}
+    kept_referenced: set[str] = set()
+
+    def kept() -> Iterator[tuple[DataFile, int]]:
+        for entry in listing.entries(DataFileContent.DATA):
+            file = entry.data_file
+            if file.file_path in removed:
+                continue
+            if file.file_path in referenced:
+                kept_referenced.add(file.file_path)
+            yield file, entry.sequence_number or 0
+
+    oldest_kept = _Oldest(kept())
+    oldest = oldest_kept.and_also((added.file, added.sequence_number) for added in replacement.added)
+    specs = listing.metadata.specs()
+    obsolete: dict[str, ManifestEntry] = {}
+    for entry in deletes:
+        file, number = entry.data_file, entry.sequence_number or 0
+        if file.file_path in listing.repeated:
+            continue
+        if file.content == DataFileContent.POSITION_DELETES:
+            only = referenced_path(file)
+            is_obsolete = only in removed or (
+                only not in kept_referenced and oldest_kept.in_partition_of(file) > number
+            )
+        elif is_unpartitioned(specs[file.spec_id]):
+            is_obsolete = oldest.anywhere() >= number
+        else:
+            is_obsolete = oldest.in_partition_of(file) >= number
+        if is_obsolete:
+            obsolete[file.file_path] = entry
+    return obsolete
+
+
+class _Oldest:
+    """The lowest sequence number of data files; infinite where there is none."""
+
+    def __init__(
+        self, files: Iterable[tuple[DataFile, int]], known: Mapping[Place, float] = MappingProxyType({})
+    ) -> None:
+        self._by_partition = dict(known)
+        for file, number in files:
+            key = place_of(file)
+            self._by_partition[key] = min(self._by_partition.get(key, inf), number)
+
+    def and_also(self, files: Iterable[tuple[DataFile, int]]) -> _Oldest:
+        return _Oldest(files, self._by_partition)
+
+    def in_partition_of(self, file: DataFile) -> float:
+        return self._by_partition.get(place_of(file), inf)
+
+    def anywhere(self) -> float:
+        return min(self._by_partition.values(), default=inf)
+
+
+def write(
+    table: Table,
+    branch: str,
+    head: Listing,
+    replacement: Replacement,
+    properties: Mapping[str, str],
+    now_ms: int,
+) -> Prepared:
+    """Write the manifests of a snapshot on top of `head`; `properties` go into its summary."""
+    metadata = table.metadata
+    writer = SnapshotWriter(table)
+    with translated(f"writing a snapshot of {'.'.join(table.name())}"):
+        writer.add(replacement.added)
+        writer.remove(replacement.removed.values())
+        for manifest, entries in head.manifests:
+            writer.keep(manifest, entries, replacement.removed)
+        for manifest in head.untouched:
+            if manifest.has_added_files() or manifest.has_existing_files():
+                writer.keep_whole(manifest)
+        path = writer.manifest_list(head.snapshot)
+    summary = replace_summary(
+        metadata,
+        [entry.data_file for entry in replacement.removed.values()],
+        [added.file for added in replacement.added],
+        _files_after(head, replacement),
+        properties,
+    )
+    written = writer.written
+    return prepare(table, branch, head.snapshot, writer.snapshot_id, path, summary, now_ms, written, written)
+
+
+class SnapshotWriter:
+    """Writes the manifests of one snapshot, several at once: each is an object of its own."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._metadata = table.metadata
+        self._locations = locations_of(table.metadata, table.io.properties)
+        self._name = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
+        self.snapshot_id = table.metadata.new_snapshot_id()
+        self.written: list[str] = []
+        self._manifests: list[Callable[[], ManifestFile]] = []
+        """In the order of the manifest list."""
+
+    def new_path(self, suffix: str) -> str:
+        path = self._locations.new_metadata_location(f"{self._name}-{suffix}.avro")
+        self.written.append(path)
+        return path
+
+    def add(self, files: Sequence[Added]) -> None:
+        groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
+        for added in files:
+            groups[added.file.spec_id, _content_of(added.file)].append(
+                ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=self.snapshot_id,
+                    sequence_number=added.sequence_number,
+                    file_sequence_number=None,
+                    data_file=added.file,
+                )
+            )
+        for (spec, content), entries in groups.items():
+            self._write(spec, content, entries)
+
+    def remove(self, entries: Iterable[ManifestEntry]) -> None:
+        groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
+        for entry in entries:
+            deleted = _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
+            groups[entry.data_file.spec_id, _content_of(entry.data_file)].append(deleted)
+        for (spec, content), removed in groups.items():
+            self._write(spec, content, removed)
+
+    def keep(
+        self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Mapping[str, object]
+    ) -> None:
+        """Take over what is not removed of a manifest."""
+        rest = [entry for entry in entries if entry.data_file.file_path not in removed]
+        if rest and len(rest) == len(entries):
+            self.keep_whole(manifest)
+        elif rest:
+            existing = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in rest]
+            self._write(manifest.partition_spec_id, manifest.content, existing)
+
+    def keep_whole(self, manifest: ManifestFile) -> None:
+        """Take over a manifest as it is."""
+        self._manifests.append(partial(counted, self._table.io, manifest))
+
+    def manifest_list(self, parent: Snapshot) -> str:
+        """Write what was asked for, and the list of it; its path."""
+        manifests = all_of(self._manifests, MAX_WRITERS)
+        path = self.new_path(f"snap-{self.snapshot_id}")
+        with write_manifest_list(
+            format_version=self._metadata.format_version,
+            output_file=self._table.io.new_output(path),
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=parent.snapshot_id,
+            sequence_number=self._metadata.next_sequence_number(),
+            avro_compression=COMPRESSION,
+        ) as manifest_list:
+            manifest_list.add_manifests(manifests)
+        return path
+
+    def _write(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> None:
+        output = self._table.io.new_output(self.new_path(f"m{len(self.written)}"))
+
+        def write() -> ManifestFile:
+            with self._open(content, self._metadata.specs()[spec_id], output) as writer:
+                for entry in entries:
+                    writer.add_entry(entry)
+            return writer.to_manifest_file()
+
+        self._manifests.append(write)
+
+    def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
+        schema = schema_for(self._metadata, spec) or self._metadata.schema()
+        return SpecManifestWriter(content, spec, schema, output, self.snapshot_id)
+
+
+def _content_of(file: DataFile) -> ManifestContent:
+    return ManifestContent.DATA if file.content == DataFileContent.DATA else ManifestContent.DELETES
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def _files_after(head: Listing, replacement: Replacement) -> Iterable[DataFile]:
+    for entry in head.entries(*DataFileContent):
+        if entry.data_file.file_path not in replacement.removed:
+            yield entry.data_file
+    yield from (added.file for added in replacement.added)

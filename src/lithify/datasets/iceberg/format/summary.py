@@ -1,0 +1,101 @@
+"""The summary of a snapshot that replaces files, with the properties that Iceberg's own writers give it.
+
+Totals are counted from the files the table has afterwards, not carried on from the summary before, which may
+have none or wrong ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    CHANGED_PARTITION_COUNT_PROP,
+    CHANGED_PARTITION_PREFIX,
+    PARTITION_SUMMARY_PROP,
+    Operation,
+    Summary,
+    UpdateMetrics,
+)
+from pyiceberg.utils.properties import property_as_int
+
+from lithify.datasets.iceberg.format.partitions import Place, partition_path, place_of
+from lithify.datasets.iceberg.format.table_properties import properties_of
+
+
+def replace_summary(
+    metadata: TableMetadata,
+    removed: Iterable[DataFile],
+    added: Iterable[DataFile],
+    after: Iterable[DataFile],
+    properties: Mapping[str, str],
+) -> Summary:
+    """`after`: every data and delete file the table has then; `properties` are the writer's own."""
+    whole = UpdateMetrics()
+    partitions: dict[Place, tuple[DataFile, UpdateMetrics]] = {}
+    for files, count in ((added, UpdateMetrics.add_file), (removed, UpdateMetrics.remove_file)):
+        for file in files:
+            count(whole, file)
+            count(partitions.setdefault(place_of(file), (file, UpdateMetrics()))[1], file)
+    return Summary(
+        operation=Operation.REPLACE,
+        **whole.to_dict(),
+        **_of_partitions(metadata, list(partitions.values())),
+        **_totals(after),
+        **properties,
+    )
+
+
+def deletes_summary(
+    parent: Summary | None, removed: Iterable[DataFile], added: Iterable[DataFile]
+) -> Summary:
+    """For delete files that are replaced while all others stay, which are not counted anew: totals are those
+    of the snapshot before, as far as it has them, and what changes."""
+    counted = UpdateMetrics()
+    change: Counter[str] = Counter()
+    for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):
+        for file in files:
+            count(file)
+            for name, total in _totals([file]).items():
+                change[name] += sign * int(total)
+    known = parent.additional_properties if parent is not None else {}
+    totals = {
+        name: str(max(0, int(value) + change[name]))
+        for name, value in known.items()
+        if name.startswith("total-") and value.isdecimal()
+    }
+    return Summary(operation=Operation.REPLACE, **counted.to_dict(), **totals)
+
+
+def _of_partitions(
+    metadata: TableMetadata, partitions: Sequence[tuple[DataFile, UpdateMetrics]]
+) -> dict[str, str]:
+    found = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))}
+    most = property_as_int(properties_of(metadata), TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, 0)
+    if partitions and len(partitions) <= (most or 0):
+        found[PARTITION_SUMMARY_PROP] = "true"
+        for file, metrics in partitions:
+            name = partition_path(metadata.specs()[file.spec_id], file.partition, metadata.schema())
+            counted = ",".join(f"{key}={value}" for key, value in metrics.to_dict().items())
+            found[f"{CHANGED_PARTITION_PREFIX}{name}"] = counted
+    return found
+
+
+def _totals(files: Iterable[DataFile]) -> dict[str, str]:
+    count, rows, size_bytes = Counter[DataFileContent](), Counter[DataFileContent](), 0
+    for file in files:
+        count[file.content] += 1
+        rows[file.content] += file.record_count
+        size_bytes += file.file_size_in_bytes
+    totals = {
+        "total-data-files": count[DataFileContent.DATA],
+        "total-delete-files": count.total() - count[DataFileContent.DATA],
+        "total-records": rows[DataFileContent.DATA],
+        "total-files-size": size_bytes,
+        "total-position-deletes": rows[DataFileContent.POSITION_DELETES],
+        "total-equality-deletes": rows[DataFileContent.EQUALITY_DELETES],
+    }
+    return {name: str(total) for name, total in totals.items()}

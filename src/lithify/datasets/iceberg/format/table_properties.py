@@ -1,0 +1,122 @@
+"""The properties of a table that are used: a closed list of names.
+
+Anybody who may change a table writes its properties, so they are data (docs/security.md). PyIceberg, given
+all of them, imports a class that one of them names and takes another for the host of the store. Lithify and
+PyIceberg get those on this list and nothing else. Code, hosts and credentials come from the configuration of
+the catalog, which is the operator's.
+
+A location provider is code, but some writers need it, so an operator can allow it: it is used where the
+catalog's configuration has the property `write.py-location-provider.impl` too, with the same name in it, one
+of several between commas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.table import TableProperties
+from pyiceberg.table.locations import LocationProvider, load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+
+from lithify.datasets.iceberg.io.reach import check_reach
+from lithify.errors import Refused
+
+LOCATION_PROVIDER = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+WRITE_PATHS = (
+    TableProperties.WRITE_DATA_PATH,
+    TableProperties.WRITE_METADATA_PATH,
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+"""Where a table's writers put files, besides its location."""
+USED = frozenset(
+    (
+        *WRITE_PATHS,
+        "commit.manifest.min-count-to-merge",
+        "commit.manifest.target-size-bytes",
+        "gc.enabled",
+        "history.expire.max-ref-age-ms",
+        "history.expire.max-snapshot-age-ms",
+        "history.expire.min-snapshots-to-keep",
+        "schema.name-mapping.default",
+        "write.delete.granularity",
+        "write.format.default",
+        "write.metadata.compression-codec",
+        "write.metadata.delete-after-commit.enabled",
+        "write.metadata.metrics.default",
+        "write.metadata.metrics.max-inferred-column-defaults",
+        "write.metadata.previous-versions-max",
+        "write.object-storage.enabled",
+        "write.object-storage.partitioned-paths",
+        "write.parquet.bloom-filter-max-bytes",
+        "write.parquet.compression-codec",
+        "write.parquet.compression-level",
+        "write.parquet.dict-size-bytes",
+        "write.parquet.page-row-limit",
+        "write.parquet.page-size-bytes",
+        "write.parquet.row-group-limit",
+        "write.parquet.row-group-size-bytes",
+        "write.summary.partition-limit",
+        "write.target-file-size-bytes",
+    )
+)
+USED_PREFIXES = (
+    "encryption.",
+    "lithify-state.",
+    "lithify.",
+    "write.metadata.metrics.column.",
+    "write.parquet.bloom-filter-enabled.column.",
+)
+_REACHING = ("py-", "s3.", "gcs.", "adls.", "hdfs.", "client.", "hf.")
+"""How names begin that PyIceberg takes for code, hosts or credentials."""
+
+
+def used(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of a table's properties that are on the list (pure)."""
+    return {
+        name: str(value)
+        for name, value in properties.items()
+        if name in USED or name.startswith(USED_PREFIXES)
+    }
+
+
+def properties_of(metadata: TableMetadata) -> dict[str, str]:
+    """Return a table's properties that are on the list (pure)."""
+    return used(metadata.properties)
+
+
+def ignored(metadata: TableMetadata) -> tuple[str, ...]:
+    """Return the names of properties that would reach code, hosts or credentials, sorted (pure)."""
+    names = (name for name in metadata.properties if name.startswith(_REACHING) or name == LOCATION_PROVIDER)
+    return tuple(sorted(names))
+
+
+def locations_of(metadata: TableMetadata, configured: Mapping[str, Any]) -> LocationProvider:
+    """Return where new files of a table go. `configured` are the properties of its catalog, or of the table's
+    file access, which has them too. `Refused` for a place outside the table's reach, and for a location
+    provider that is allowed and cannot be loaded."""
+    properties = writing_properties(metadata, configured)
+    try:
+        locations = load_location_provider(metadata.location, properties)
+    except (ImportError, AttributeError, ValueError) as error:
+        if LOCATION_PROVIDER not in properties:
+            raise
+        raise Refused(
+            f"the location provider {properties[LOCATION_PROVIDER]}, which places this table's new files, "
+            f"cannot be loaded here ({error}): install its package beside Lithify, or take the name out of "
+            f"{LOCATION_PROVIDER} in the configuration of the catalog and in the table"
+        ) from error
+    for path in (locations.data_path, locations.metadata_path):
+        check_reach(path, configured)
+    return locations
+
+
+def writing_properties(metadata: TableMetadata, configured: Mapping[str, Any]) -> dict[str, str]:
+    """Return a table's properties that are on the list, and its location provider if it is allowed (pure)."""
+    properties = properties_of(metadata)
+    wanted = metadata.properties.get(LOCATION_PROVIDER)
+    allowed = str(configured.get(LOCATION_PROVIDER) or "").split(",")
+    if wanted and wanted in (name.strip() for name in allowed):
+        properties[LOCATION_PROVIDER] = wanted
+    return properties

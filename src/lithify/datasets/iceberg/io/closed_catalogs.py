@@ -1,0 +1,171 @@
+"""PyIceberg's catalogs, closed to code, hosts and credentials that a table or a server names.
+
+PyIceberg merges the properties of a table, which anybody who may change it writes, over those of the catalog,
+and imports classes and asks hosts by the result. Catalogs that are opened here do not:
+
+| from | what counts |
+|---|---|
+| the operator's configuration of the catalog | everything |
+| the configuration that a REST server answers with | `_SERVERS`: no code, no authentication, no other files |
+| what a REST server answers for one table | `vended`: credentials, and an endpoint with credentials only |
+| the properties of a table | `table_properties`: nothing that file access looks at |
+
+Files of a table are reached within its `Reach` only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+
+from lithify.datasets.iceberg.format.table_properties import locations_of
+from lithify.datasets.iceberg.io.catalog_requests import configuration_of, is_rest
+from lithify.datasets.iceberg.io.reach import REACH, reach_of
+from lithify.datasets.iceberg.io.vended import VENDED, with_vended
+from lithify.errors import Refused
+from lithify.store.aws_profiles import are_given
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.rest import TableResponse
+
+_SERVERS = VENDED | {
+    "namespace-separator",
+    "prefix",
+    "scan-planning-mode",
+    "snapshot-loading-mode",
+    "uri",
+    "view-endpoints-supported",
+}
+"""What the server of a REST catalog may configure by its first answer, besides headers of requests to it."""
+_HEADERS = "header."
+_S3 = ("s3://", "s3a://", "s3n://")
+SIGNING = "s3.remote-signing-enabled"
+PROFILES = ("s3.profile-name", "client.profile-name")
+"""PyIceberg's names for an AWS profile."""
+
+
+class ClosedCatalog(Catalog):
+    """What is the same for all catalogs. Comes before PyIceberg's own class."""
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        """Return file access to the table whose metadata file is at `location`, without its properties."""
+        return _file_io(self.properties, location)
+
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        """Prepare a commit as PyIceberg does, with the location provider of `table_properties`."""
+        assert current_table is not None, "no table is created here"
+        for requirement in requirements:
+            requirement.validate(current_table.metadata)
+        updated: TableMetadata = update_table_metadata(
+            base_metadata=current_table.metadata,
+            updates=updates,
+            metadata_location=current_table.metadata_location,
+        )
+        version = MetastoreCatalog._parse_metadata_version(current_table.metadata_location) + 1
+        locations = locations_of(updated, self.properties)
+        return StagedTable(
+            identifier=table_identifier,
+            metadata=updated,
+            metadata_location=locations.new_table_metadata_file_location(version),
+            io=current_table.io,
+            catalog=self,
+        )
+
+
+class ClosedRestCatalog(ClosedCatalog, RestCatalog):
+    """A REST catalog, whose server is asked for what its protocol gives and no more."""
+
+    signs_requests: bool | None = None
+    """Whether the server signs each request for a store, by the operator's configuration."""
+    server_signs_requests: bool | None = None
+    """The same, by the server's own configuration."""
+
+    def _fetch_config(self) -> None:
+        own = dict(self.properties)
+        super()._fetch_config()
+        self.signs_requests, self.server_signs_requests = _signing_of(own), _signing_of(self.properties)
+        given = {k: v for k, v in self.properties.items() if k in _SERVERS or k.startswith(_HEADERS)}
+        self.properties = {**own, **given}
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        location = cast(str, table_response.metadata_location)
+        credentials = self._resolve_storage_credentials(table_response.storage_credentials, location)
+        name = ".".join(identifier_tuple)
+        given = {**table_response.config, **credentials}
+        return Table(
+            identifier=identifier_tuple,
+            metadata_location=location,
+            metadata=table_response.metadata,
+            io=_file_io(with_vended(self.properties, given, name), location),
+            catalog=self,
+            config=table_response.config,
+        )
+
+
+def check_signing(table: Table) -> None:
+    """`Refused` for a table whose catalog wants to sign each request to the store itself (remote signing),
+    where nothing else gives credentials for the store: PyArrow and obstore can use no such signatures."""
+    catalog, properties = table.catalog, table.io.properties
+    if not isinstance(catalog, ClosedRestCatalog) or not table.location().startswith(_S3):
+        return
+    said = (catalog.signs_requests, _signing_of(table.config), catalog.server_signs_requests)
+    if not next((signs for signs in said if signs is not None), False) or _has_credentials(properties):
+        return
+    raise Refused(
+        f"table {'.'.join(table.name())}: its catalog gives no credentials for the store and wants to sign "
+        "each request itself (remote signing), which is not supported; let the catalog give out credentials "
+        "(vended credentials), give keys of your own in its configuration (s3.access-key-id) or by an AWS "
+        f"profile, or set {SIGNING} to false there if this machine's role may reach the store"
+    )
+
+
+def _has_credentials(properties: Mapping[str, Any]) -> bool:
+    """Whether the catalog, its configuration or the environment give credentials for S3."""
+    own = ("s3.access-key-id", "client.access-key-id", "s3.anonymous", *PROFILES)
+    return any(properties.get(name) for name in own) or are_given({}, os.environ)
+
+
+def _signing_of(properties: Mapping[str, Any]) -> bool | None:
+    """Return whether requests are signed by the catalog, by properties of which some are older than others;
+    `None` where they do not say."""
+    said = properties.get(SIGNING)
+    if said is not None:
+        return str(said).lower() == "true"
+    return True if properties.get("s3.signer") else None
+
+
+def closed_catalog(name: str, given: Mapping[str, str]) -> Catalog:
+    """Open the catalog of that name in PyIceberg's configuration; `given` wins over that."""
+    configured = configuration_of(name, given)
+    if is_rest(configured):
+        return ClosedRestCatalog(name, **configured)
+    catalog = load_catalog(name, **given)
+    # Nothing has been asked of it yet, and its class differs in methods alone.
+    catalog.__class__ = _closed(type(catalog))
+    return catalog
+
+
+@cache
+def _closed(kind: type[Catalog]) -> type[Catalog]:
+    return cast(type[Catalog], type(kind.__name__, (ClosedCatalog, kind), {"__module__": kind.__module__}))
+
+
+def _file_io(properties: Mapping[str, Any], location: str | None) -> FileIO:
+    reach = {} if location is None else {REACH: reach_of(location, properties)}
+    return load_file_io({**properties, **reach}, location)

@@ -1,0 +1,334 @@
+"""Files of a table in the store in which Lithify keeps its own objects of that table, by its own requests.
+
+PyArrow asks for the length of a file before it reads it, reads one piece after the other, and makes four
+requests to write the smallest file: the upload's begin, its part, its end, and the length again. In a far
+store each costs a round trip. Where a store on S3 is open anyway (`Lent`), files are reached in it like this:
+
+1. Metadata are read whole, by one request. A data file whose size is told (`opened`) is read from its end,
+   where the footer is, and whole if it is small and its rows are wanted, by one request too. A size that is
+   not true shows: the end is not that of a Parquet file. Then the store is asked for it.
+2. A longer read is made of several parts at once.
+3. A file of up to `HELD_BYTES` is held while it is written, and is one PUT when it is closed. What it must
+   not overwrite is its own if it has the same bytes: the answer to a first try may have been lost. The parts
+   of a larger one are sent while its writer goes on; one that is not finished is nowhere.
+4. The metadata files that were read last, and those that were written, are remembered (`Recent`): under a
+   name they never change. Who finds one that does not decode has them forgotten, so that one which a person
+   has repaired is read again.
+
+Errors are those of the store; only "not found" and "exists already" are what PyIceberg's callers expect.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io import InputFile, OutputFile
+
+from lithify.datasets.iceberg.io.azure_accounts import account_of
+from lithify.datasets.iceberg.io.file_objects import RandomReads, SequentialWrites
+from lithify.datasets.iceberg.io.places import canonical
+from lithify.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
+from lithify.store.keys import check_key
+from lithify.store.objects import ObjectStore, ObjectWriter
+from lithify.store.together import all_of
+
+MIB = 1024 * 1024
+TAIL_BYTES = 64 * 1024
+"""What is read of the end of another; most footers are smaller."""
+PART_BYTES = 8 * MIB
+MAX_PARTS_AT_ONCE = 8
+HELD_BYTES = 8 * MIB
+MAX_RECENT_BYTES = 16 * MIB
+MAX_LENT = 1000
+"""Some catalogs give other credentials for each hour."""
+_MAX_CONFLICTS = 10
+_METADATA = (".json", ".avro")
+_LASTING = (".json",)
+"""What is worth remembering when it was read; of manifests the entries are kept (`listing`)."""
+_PARQUET = (b"PAR1", b"PARE")
+_ORC = b"ORC"
+_SCHEMES = ("s3://", "s3a://", "s3n://")
+_CREDENTIALS = ("s3.", "client.", "adls.")
+_ROLES = ("s3.role-arn", "client.role-arn")
+
+
+class Recent:
+    """The bytes of metadata files by location, the least recently used forgotten first. Safe to share between
+    threads."""
+
+    def __init__(self, max_bytes: int = MAX_RECENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, location: str) -> bytes | None:
+        with self._lock:
+            data = self._kept.get(location)
+            if data is not None:
+                self._kept.move_to_end(location)
+            return data
+
+    def keep(self, location: str, data: bytes) -> None:
+        self.forget(location)
+        with self._lock:
+            self._kept[location] = data
+            self._bytes += len(data)
+            while self._bytes > self._max_bytes:
+                _, forgotten = self._kept.popitem(last=False)
+                self._bytes -= len(forgotten)
+
+    def forget(self, location: str) -> None:
+        with self._lock:
+            self._bytes -= len(self._kept.pop(location, b""))
+
+    def forget_all(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+
+class Lent:
+    """The stores in which files of tables are reached, by their root and by how they are reached: those on
+    S3, and those on Azure that are named with their account, which PyArrow takes for a part of the container.
+    """
+
+    def __init__(self) -> None:
+        self._stores: OrderedDict[tuple[str, frozenset[tuple[str, Any]]], ObjectStore] = OrderedDict()
+        self._lock = threading.Lock()
+        self.recent = Recent()
+
+    def lend(self, store: ObjectStore, properties: Mapping[str, Any]) -> None:
+        """Files that are reached with the same properties go there from now on. Other stores are left alone,
+        and so is where PyArrow takes another role."""
+        is_meant = store.url.startswith(_SCHEMES) or account_of(store.url) is not None
+        if is_meant and not any(name in properties for name in _ROLES):
+            key = canonical(store.url), _credentials(properties)
+            with self._lock:
+                self._stores[key] = store
+                self._stores.move_to_end(key)
+                while len(self._stores) > MAX_LENT:
+                    self._stores.popitem(last=False)
+
+    def file(self, location: str, properties: Mapping[str, Any]) -> StoredFile | None:
+        """A file; `None` where no store is lent for it, or where its name is not for such a store."""
+        root = "/".join(location.split("/", 3)[:3])
+        store = self._stores.get((canonical(root), _credentials(properties)))
+        key = location[len(root) + 1 :]
+        if store is None or not _is_plain(key):
+            return None
+        return StoredFile(location, store, key, self.recent)
+
+
+def _credentials(properties: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    return frozenset((name, str(v)) for name, v in properties.items() if name.startswith(_CREDENTIALS))
+
+
+def _is_plain(key: str) -> bool:
+    """Whether everybody takes the key for the same object: PyIceberg cuts it off at some characters."""
+    if not key.isprintable() or "?" in key or "#" in key:
+        return False
+    try:
+        check_key(key)
+    except StoreError:
+        return False
+    return True
+
+
+class StoredFile(InputFile, OutputFile):
+    """One file."""
+
+    def __init__(self, location: str, store: ObjectStore, key: str, recent: Recent) -> None:
+        super().__init__(location)
+        self._store = store
+        self._key = key
+        self._recent = recent
+
+    def __len__(self) -> int:
+        data = self._recent.get(self.location)
+        if data is not None:
+            return len(data)
+        with self._known_errors():
+            return self._store.head(self._key).size
+
+    def exists(self) -> bool:
+        try:
+            self._store.head(self._key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> Any:
+        if self.location.endswith(_METADATA):
+            return io.BytesIO(self._metadata())
+        return StoredReads(self.location, self._store, self._key, len(self))
+
+    def opened(self, size: int, whole_bytes: int) -> Any:
+        """A Parquet or ORC file that is said to have this size, with its end, or all of it, read already; all
+        of it up to so many bytes."""
+        is_whole = size <= max(whole_bytes, TAIL_BYTES)
+        start = 0 if is_whole else size - TAIL_BYTES
+        try:
+            with self._known_errors():
+                data = read_parts(self._store, self._key, start, size - start)
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return self.open()  # which says what is wrong, if it is not the size
+        if bytes(data[-4:]) not in _PARQUET and bytes(data[-4:-1]) != _ORC:
+            return self.open()
+        if is_whole:
+            return pa.BufferReader(data)
+        return StoredReads(self.location, self._store, self._key, size, data)
+
+    def _metadata(self) -> bytes:
+        data = self._recent.get(self.location)
+        if data is None:
+            with self._known_errors():
+                data = self._store.get(self._key)
+            if self.location.endswith(_LASTING):
+                self._recent.keep(self.location, data)
+        return data
+
+    def create(self, overwrite: bool = False) -> Any:
+        return StoredWriting(self, overwrite)
+
+    def to_input_file(self) -> InputFile:
+        return self
+
+    def delete(self) -> None:
+        """Where there is none, too."""
+        self._recent.forget(self.location)
+        self._store.delete(self._key)
+
+    def put(self, data: bytes, overwrite: bool) -> None:
+        """Write all of it."""
+        if overwrite:
+            self._recent.forget(self.location)
+            self._store.put(self._key, data)
+        else:
+            self._create(data)
+        if self.location.endswith(_METADATA):
+            self._recent.keep(self.location, data)
+
+    def _create(self, data: bytes) -> None:
+        for _ in range(_MAX_CONFLICTS):
+            try:
+                self._store.create(self._key, data)
+                return
+            except ObjectExists as error:
+                try:
+                    found = self._store.get(self._key)
+                except ObjectNotFound:
+                    continue  # S3 also says so while another request for the object is under way
+                if found != data:  # it may be what a first try has left
+                    raise FileExistsError(self.location) from error
+                return
+        raise StoreError(
+            f"create {self._key}: it conflicts with other requests, {_MAX_CONFLICTS} times in a row"
+        )
+
+    def upload(self, overwrite: bool) -> ObjectWriter:
+        """What a large file is written to."""
+        if not overwrite and self.exists():
+            raise FileExistsError(self.location)
+        self._recent.forget(self.location)
+        return self._store.open_writer(self._key)
+
+    @contextmanager
+    def _known_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except ObjectNotFound as error:
+            raise FileNotFoundError(self.location) from error
+
+
+class StoredReads(RandomReads):
+    """A data file of which pieces are read."""
+
+    def __init__(
+        self, location: str, store: ObjectStore, key: str, size: int, tail: memoryview | None = None
+    ) -> None:
+        super().__init__(location, size)
+        self._store = store
+        self._key = key
+        self._tail = tail if tail is not None else memoryview(b"")
+
+    def fetch(self, offset: int, length: int) -> bytes:
+        in_tail = offset - (self._size - len(self._tail))
+        if in_tail >= 0:
+            return bytes(self._tail[in_tail : in_tail + length])
+        return bytes(read_parts(self._store, self._key, offset, length))
+
+
+def read_parts(store: ObjectStore, key: str, offset: int, length: int) -> memoryview:
+    """A range of an object, in several requests at once where it is long."""
+    if length <= PART_BYTES:
+        return memoryview(store.get_range(key, offset, length))
+    target = memoryview(bytearray(length))
+
+    def read(start: int) -> None:
+        store.get_range_into(key, offset + start, target[start : start + PART_BYTES])
+
+    all_of((partial(read, start) for start in range(0, length, PART_BYTES)), MAX_PARTS_AT_ONCE)
+    return target
+
+
+class StoredWriting(SequentialWrites):
+    """A file that is held until it is closed, or too large for that."""
+
+    def __init__(self, file: StoredFile, overwrite: bool) -> None:
+        self._file = file
+        self._overwrite = overwrite
+        self._held = bytearray()
+        self._written_bytes = 0
+        self._upload: ObjectWriter | None = None
+        self._is_abandoned = False
+
+    def tell(self) -> int:
+        return self._written_bytes
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._is_abandoned:
+            return view.nbytes
+        if self.closed:
+            raise ValueError(f"write to {self._file.location}, which is closed")
+        if self._upload is None and len(self._held) + view.nbytes <= HELD_BYTES:
+            self._held += view
+        else:
+            if self._upload is None:
+                self._upload = self._file.upload(self._overwrite)
+                self._upload.write(bytes(self._held))
+                self._held = bytearray()
+            self._upload.write(bytes(view))
+        self._written_bytes += view.nbytes
+        return view.nbytes
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._upload is None:
+            self._file.put(bytes(self._held), self._overwrite)
+        else:
+            self._upload.commit()
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Nothing of what is written from now on is to be there either, as PyArrow does when it forgets a
+        file that it has not ended."""
+        self.closed = self._is_abandoned = True
+        if self._upload is not None:
+            self._upload.abort()
+
+    def __del__(self) -> None:
+        """One that was forgotten is not there either."""
+        if not self.closed:
+            self.abandon()

@@ -1,0 +1,214 @@
+"""What a coordinator does for a table from time to time, beside compacting it.
+
+1. Garbage is collected, each kind as the settings say (`garbage`).
+2. Where the table says so (`lithify.rewrite-position-delete-files` is 1, in its properties or in the
+   settings), delete files are dropped and merged once that is worth a snapshot (`rewrite_deletes`).
+3. Likewise manifests are rewritten (`lithify.rewrite-manifests`; `rewrite_manifests`).
+4. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
+   that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
+   nothing is ever expired.
+5. Where the table says so (`lithify.remove-orphans` is 1), orphan files are deleted (`orphans`), once in each
+   `lithify.orphan-interval-seconds`, whichever coordinator it is: `orphan_runs` remembers the last time. One
+   that was refused comes again after the same time, because looking costs a listing of the whole location.
+
+What `lithify.skip-parts` names is left out of all that: files, deletes, manifests, expiry.
+
+Each comes though one before it was refused or has failed, in whatever way. The first of these failures is
+raised after all of them, the others are logged. The garbage is first, so that it is collected from a table
+which the others must not touch. A run that something stands in the way of says so in the log, and is tried
+again after the interval.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from lithify import events
+from lithify.clock import Clock
+from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
+from lithify.datasets.iceberg.maintenance.garbage import Kind, collect_due
+from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
+from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
+from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.policy import TablePolicy
+from lithify.defects import contained
+from lithify.errors import CorruptObject, LithifyError, Refused
+from lithify.events import GarbageCollected, HistoryRun, Observer
+from lithify.ids import Ids
+
+_log = logging.getLogger("lithify")
+
+ORPHANS_LOOK_MS = 3_600_000
+"""So often a coordinator sees whether it is time to look for orphan files; what failed is tried then."""
+
+
+_Step = Callable[[GarbageCollected], GarbageCollected]
+
+
+class Duty(StrEnum):
+    """What is no garbage."""
+
+    REWRITE = "delete files and manifests that are rewritten"
+    SNAPSHOT = "snapshots that nobody needs"
+    ORPHAN = "orphan files"
+
+
+def duties(
+    dataset: IcebergDataset,
+    clock: Clock,
+    ids: Ids,
+    garbage: Mapping[Kind, DirectoryOptions],
+    observer: Observer = events.ignore,
+) -> PeriodicCollector[Any]:
+    """What is done for one table again and again."""
+
+    def carry_out(due: Due[Any]) -> GarbageCollected:
+        done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
+        failures: list[LithifyError] = []
+        for what, run in _steps(dataset, clock, ids, due, observer, failures):
+            try:
+                with contained(f"{what} of {dataset.url}"):
+                    done = run(done)
+            except LithifyError as error:
+                if failures:  # the first one is raised
+                    _log.error("%s: %s failed: %s", dataset.url, what, error)
+                failures.append(error)
+        if not failures:
+            return done
+        if done.deleted:
+            observer(done)  # what the others did counts nevertheless
+        raise failures[0]
+
+    options: dict[Any, DirectoryOptions] = dict(garbage)
+    options[Duty.REWRITE] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
+    options[Duty.SNAPSHOT] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
+    options[Duty.ORPHAN] = DirectoryOptions(ORPHANS_LOOK_MS, min_age_ms=DEFAULT_GRACE_MS)
+    return PeriodicCollector(options, carry_out, clock, observer)
+
+
+def _steps(
+    dataset: IcebergDataset,
+    clock: Clock,
+    ids: Ids,
+    due: Due[Any],
+    observer: Observer,
+    failures: list[LithifyError],
+) -> Iterator[tuple[str, _Step]]:
+    """What is to be done now: each step's name, and what adds its outcome to that of those before. Why the
+    table or its policy cannot be read goes to `failures`, if anybody needs them."""
+    garbage = due.kinds - frozenset(Duty)
+    wanted: TablePolicy | None = None
+    left_out = frozenset[str]()
+    try:
+        table = dataset.load()
+        left_out = dataset.left_out(table)
+        wanted = dataset.policy(table, of_data=False)
+    except LithifyError as error:
+        if due.kinds != garbage:
+            failures.append(error)
+    if garbage and "files" not in left_out:
+        collection = Due(due.min_age_ms, due.dry_run, garbage)
+        yield "collecting the garbage", lambda _: collect_due(dataset, clock, collection)
+    if wanted is None:
+        return
+    if Duty.REWRITE in due.kinds:
+        # Delete files before manifests, so that those they leave are merged with the rest.
+        if wanted.rewrite_position_delete_files and "deletes" not in left_out:
+            yield "rewriting delete files", lambda done: _rewrite_deletes(dataset, clock, done)
+        if wanted.rewrite_manifests and "manifests" not in left_out:
+            yield "rewriting manifests", lambda done: _rewrite_manifests(dataset, clock, done)
+    if wanted.expire_snapshots and Duty.SNAPSHOT in due.kinds and "expiry" not in left_out:
+        yield "expiring snapshots", lambda done: _expire(dataset, clock, ids, due, done, observer)
+    if wanted.remove_orphans and Duty.ORPHAN in due.kinds:
+        yield "removing orphan files", lambda done: _remove_orphans(dataset, clock, ids, wanted, done)
+
+
+def _rewrite_deletes(dataset: IcebergDataset, clock: Clock, done: GarbageCollected) -> GarbageCollected:
+    found = DeleteRewriter(dataset, clock).run(unasked=True)
+    if not found.is_done:
+        _log.warning("%s: no delete files were rewritten: %s", dataset.url, found.why)
+    elif found.removed:
+        _log.info("%s: rewrote %d delete files as %d", dataset.url, len(found.removed), len(found.added))
+    return done
+
+
+def _rewrite_manifests(dataset: IcebergDataset, clock: Clock, done: GarbageCollected) -> GarbageCollected:
+    found = ManifestRewriter(dataset, clock).run(unasked=True)
+    if not found.is_done:
+        _log.warning("%s: no manifests were rewritten: %s", dataset.url, found.why)
+    elif found.rewritten:
+        _log.info("%s: rewrote %d manifests as %d", dataset.url, found.rewritten, found.added)
+    return done
+
+
+def _expire(
+    dataset: IcebergDataset,
+    clock: Clock,
+    ids: Ids,
+    due: Due[Any],
+    done: GarbageCollected,
+    observer: Observer,
+) -> GarbageCollected:
+    options = ExpireOptions(grace_ms=due.min_age_ms, dry_run=due.dry_run)
+    found = Expirer(dataset, clock, ids).run(options)
+    if found.outcome not in DONE:
+        _log.warning("%s: no snapshots were expired (%s): %s", dataset.url, found.outcome.value, found.why)
+    observer(_event(dataset.url, found))
+    return GarbageCollected(
+        done.dataset,
+        done.dry_run,
+        {
+            **done.deleted,
+            Duty.SNAPSHOT.value: len(found.expired),
+            "files of expired snapshots": sum(found.deleted.values()),
+        },
+        {**done.left, Duty.SNAPSHOT.value: found.snapshots},
+        done.bytes_deleted + found.deleted_bytes,
+    )
+
+
+def _remove_orphans(
+    dataset: IcebergDataset, clock: Clock, ids: Ids, policy: TablePolicy, done: GarbageCollected
+) -> GarbageCollected:
+    runs, now_ms = OrphanRuns(dataset.store, dataset.own_folder), clock.now_ms()
+    last = runs.known()
+    if last is not None and abs(now_ms - last.deleting_ms) < policy.orphan_interval_seconds * 1000:
+        return done
+    options = OrphanOptions(min_age_ms=policy.orphan_age_seconds * 1000, dry_run=False)
+    try:
+        found = remove_orphans(dataset, clock, ids, options)
+    except (Refused, CorruptObject) as error:
+        runs.note_refused(str(error), now_ms - options.min_age_ms, now_ms)
+        raise
+    runs.note(found, clock.now_ms())
+    _log.info("%s: deleted %d orphan files of %d files", dataset.url, found.deleted, found.listed)
+    return GarbageCollected(
+        done.dataset,
+        done.dry_run,
+        {**done.deleted, Duty.ORPHAN.value: found.deleted},
+        done.left,
+        done.bytes_deleted + found.deleted_bytes,
+    )
+
+
+def _event(url: str, found: Expiry) -> HistoryRun:
+    least = found.needed[0] if found.needed else None
+    waiting = [entry for entry in found.pending if not entry.blocked]
+    return HistoryRun(
+        url,
+        outcome=found.outcome.value,
+        why=found.why,
+        versions_expired=len(found.expired),
+        files_deleted=sum(found.deleted.values()),
+        bytes_deleted=found.deleted_bytes,
+        pending_files=sum(entry.files for entry in waiting),
+        pending_bytes=sum(entry.size_bytes for entry in waiting),
+        needed_by="" if least is None else least.by,
+        needed_ms=None if least is None else least.position,
+    )

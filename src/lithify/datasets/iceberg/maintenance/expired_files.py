@@ -1,0 +1,243 @@
+"""Deleting the files of expired snapshots once their grace period is over: the last part of an expiry.
+
+1. What was written down by any run (`pending`) and whose snapshots are gone is confirmed; from then on its
+   grace period runs. Before that, where the catalog could not promise that no branch or tag came between, the
+   metadata files between the one that was planned on and the present one are read (`lost_between`). Where one
+   of them says that more is to be kept, or where they cannot be read, the files stay for good, together with
+   all else that the lost snapshots name, and a person can recover them.
+2. Nothing is deleted where another table may need it (`neighbours`): the files wait until it is known that
+   none does. What lies in the folder of another table stays.
+3. What is due is deleted in batches: each file only if no snapshot, as the table is then, names it
+   (`reachable`), and if no other run has written it down too, for which it waits or stays.
+4. An entry that was carried out is dropped.
+
+Memory grows by a few bytes with every file of the table; of what is to be deleted a batch is held at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress
+
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.table_properties import properties_of
+from lithify.datasets.iceberg.io.places import is_within, place_of
+from lithify.datasets.iceberg.maintenance.deleting import batches
+from lithify.datasets.iceberg.maintenance.expiry_policy import may_expire, rules_of
+from lithify.datasets.iceberg.maintenance.pending import Entry, Pending
+from lithify.datasets.iceberg.maintenance.reachable import (
+    FileKind,
+    NamedFile,
+    Reached,
+    is_deletable,
+    with_all_they_name,
+)
+from lithify.datasets.iceberg.maintenance.shared_locations import Neighbour, check_one_name, not_ours
+from lithify.errors import Refused
+from lithify.ids import Ulid
+from lithify.store.deleting import Deleting
+
+
+@dataclass(slots=True)
+class Deletion:
+    """What became of files that waited."""
+
+    deleted: Counter[FileKind] = field(default_factory=Counter)
+    deleted_bytes: int = 0
+    pending: tuple[Entry, ...] = ()
+    """What waits now."""
+    lost: str = ""
+    """What branch or tag this run found to have lost its snapshots; empty for none."""
+    shared: str = ""
+    """Why what is due waits on: other tables may need it; empty where none does."""
+    notes: list[str] = field(default_factory=list)
+
+
+class ExpiredFiles:
+    """The files of expired snapshots of one table."""
+
+    def __init__(
+        self,
+        url: str,
+        pending: Pending,
+        load: Callable[[], Table],
+        others: Callable[[], Sequence[Neighbour]],
+        record: Callable[[Table, int], None],
+    ) -> None:
+        """`url` is the table's; `load` gives it as it is now, and raises when it must not be touched;
+        `others` gives the other tables of its catalog, and raises when one cannot be read; `record` has the
+        table record that files stay for good."""
+        self._url = url
+        self._others = others
+        self._record = record
+        self._pending = pending
+        self._load = load
+
+    def delete_due(self, grace_ms: int, now_ms: Callable[[], int]) -> Deletion:
+        """Delete all whose grace period is over; it is at least this long. `now_ms`: by the store's clock."""
+        done = Deletion()
+        table = self._load()
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        time_ms = now_ms()  # after the table: what is found to be gone is gone by then
+        waiting = self._pending.read()
+        if not waiting:
+            self._pending.sweep(waiting, time_ms)
+            return done
+        checked = {e.id: self._lost(table, e) for e in waiting if _is_unchecked(e, there)}
+        self._keep_whole(table, [entry for entry in waiting if checked.get(entry.id)])
+        entries = self._pending.confirm(there, time_ms, checked)
+        if any(entry.blocked for entry in entries):
+            self._record(table, time_ms)
+        for entry in entries:
+            if entry.blocked:
+                done.notes.append(f"{entry.files} files of expired snapshots stay for good: {entry.blocked}")
+                if checked.get(entry.id):
+                    done.lost = entry.blocked
+        due = [e for e in entries if _is_due(e, grace_ms, time_ms)]
+        if due and may_expire(properties_of(table.metadata)):
+            done.shared, foreign = self._apart(table)
+            if not done.shared:
+                self._carry_out_all(table, due, foreign, done)
+        done.pending = self._pending.read()
+        return done
+
+    def _carry_out_all(self, table: Table, due: Sequence[Entry], foreign: Set[str], done: Deletion) -> None:
+        """Delete the files of these entries, but for those in folders of other tables."""
+        reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
+        with Deleting() as deleting:
+            for entry in due:
+                self._carry_out(entry, reached, seen, foreign, done, deleting)
+
+    def why_shared(self) -> str:
+        """Why nothing could be deleted now, because of other tables; empty where they need nothing."""
+        return self._apart(self._load())[0]
+
+    def _apart(self, table: Table) -> tuple[str, frozenset[str]]:
+        """Why another table may need files of this one, empty if none does, and folders that are others'."""
+        place = place_of(table.metadata.location)
+        try:
+            others = self._others()
+            check_one_name(place, str(table.metadata.table_uuid), others, self._url)
+            return "", not_ours(place, others, self._url)
+        except Refused as error:
+            return str(error), frozenset()
+
+    def _lost(self, table: Table, entry: Entry) -> str:
+        with translated(f"reading former metadata of {self._url}"):
+            return lost_between(table, entry)
+
+    def _keep_whole(self, table: Table, lost: Sequence[Entry]) -> None:
+        """What snapshots name that somebody may want to recover stays, also what they share with others that
+        may be expired later. All of it is there: no run deletes anything before it has looked at these."""
+        for entry in lost:
+            with translated(f"reading expired snapshots of {self._url}"):
+                files = with_all_they_name(table.io, list(self._pending.paths(entry)))
+            self._pending.add_paths(entry, files)
+
+    def _carry_out(
+        self,
+        entry: Entry,
+        reached: Reached,
+        seen: set[Ulid],
+        foreign: Set[str],
+        done: Deletion,
+        deleting: Deleting,
+    ) -> None:
+        """Delete the files of an entry that nothing names, looking at the table again before each batch. In
+        `seen` are the entries whose time has come, and those that were looked at."""
+        is_done = True
+        for files in batches(self._pending.paths(entry)):
+            table = self._load()
+            if not may_expire(properties_of(table.metadata)):
+                return
+            with translated(f"reading the snapshots of {self._url}"):
+                reached.add(table)
+            self._spare(table, reached, seen)
+            batch = [
+                file
+                for file in files
+                if not reached.names.has(file.path)
+                and is_deletable(file.path, table.metadata)
+                and not _is_in(file.path, foreign)
+            ]
+            gone = deleting.all(partial(_delete, table, file) for file in batch)
+            done.deleted.update(file.kind for file in compress(batch, gone))
+            done.deleted_bytes += sum(file.size_bytes for file in compress(batch, gone))
+            is_done = is_done and all(gone)
+        if is_done:
+            self._pending.drop(entry)
+
+    def _spare(self, table: Table, reached: Reached, seen: set[Ulid]) -> None:
+        """What other entries have as well whose snapshots are gone is left to them: it waits, or stays. Read
+        after the table: what that does not name any more was written down before. An entry with a snapshot
+        that is there may never be carried out."""
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        for entry in self._pending.read():
+            if entry.id not in seen and there.isdisjoint(entry.snapshots):
+                seen.add(entry.id)
+                for file in self._pending.paths(entry):
+                    reached.names.add(file.path)
+
+
+def lost_between(table: Table, entry: Entry) -> str:
+    """Why the files of an entry have to stay for good, by the metadata files between the one that was planned
+    on and the present one; empty when nothing came between that would have kept its snapshots."""
+    log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
+    if entry.base not in log:
+        return f"nobody can tell whether a branch or tag was made meanwhile: {entry.base} is not in the log"
+    between = log[log.index(entry.base) + 1 :]
+    try:
+        rules = rules_of(_metadata_in(table, entry.base))
+        for path in between:
+            metadata = _metadata_in(table, path)
+            if not any(s.snapshot_id in entry.snapshots for s in metadata.snapshots):
+                break
+            found = rules_of(metadata)
+            new = sorted(
+                name
+                for name, ref in metadata.refs.items()
+                if found["refs"][name] != rules["refs"].get(name) and _may_keep(ref, entry)
+            )
+            if new or found["properties"] != rules["properties"]:
+                what = f"branches or tags ({', '.join(new)})" if new else "the table's properties"
+                return f"{what} were changed while snapshots were expired; recover them from {path}"
+    except FileNotFoundError as error:
+        return f"nobody can tell whether a branch or tag was made meanwhile: {error}"
+    return ""
+
+
+def _may_keep(ref: SnapshotRef, entry: Entry) -> bool:
+    """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before too."""
+    return ref.snapshot_ref_type != SnapshotRefType.TAG or ref.snapshot_id in entry.snapshots
+
+
+def _metadata_in(table: Table, path: str) -> TableMetadata:
+    return FromInputFile.table_metadata(table.io.new_input(path))
+
+
+def _is_unchecked(entry: Entry, there: Set[int]) -> bool:
+    return bool(entry.base) and entry.since_ms is None and there.isdisjoint(entry.snapshots)
+
+
+def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
+    if entry.since_ms is None or entry.blocked:
+        return False
+    return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)
+
+
+def _is_in(path: str, folders: Set[str]) -> bool:
+    return bool(folders) and any(is_within(place_of(path), folder) for folder in folders)
+
+
+def _delete(table: Table, file: NamedFile) -> None:
+    with translated(f"deleting {file.path}"), suppress(FileNotFoundError):
+        table.io.delete(file.path)

@@ -1,0 +1,179 @@
+"""What the policy of a table lets go, exactly as Java Iceberg's `RemoveSnapshots` decides it (pure).
+
+1. A ref goes when its snapshot is older than the ref's `max-ref-age-ms`, else the table's
+   `history.expire.max-ref-age-ms` (for ever); one whose snapshot does not exist goes too. `main` never does.
+2. Of each branch that stays, its newest ancestors stay: the first `min-snapshots-to-keep` (the branch's own,
+   else `history.expire.min-snapshots-to-keep`, 1), and then as long as they are not older than
+   `max-snapshot-age-ms` (the branch's own, else `history.expire.max-snapshot-age-ms`, 5 days). The first
+   older one ends it.
+3. What a tag that stays names, stays.
+4. What no ref that stays reaches stays until it is older than the table's age.
+5. Everything else goes. With `gc.enabled=false` nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from lithify.datasets.iceberg.format.properties import whole_number
+from lithify.datasets.iceberg.format.table_properties import properties_of
+from lithify.errors import Refused
+
+MAX_AGE = "history.expire.max-snapshot-age-ms"
+MIN_KEPT = "history.expire.min-snapshots-to-keep"
+MAX_REF_AGE = "history.expire.max-ref-age-ms"
+DEFAULT_MAX_AGE_MS = 5 * 24 * 3_600_000
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a table keeps of its own accord, at one time."""
+
+    now_ms: int
+    older_than_ms: int
+    """What is older goes, unless a branch says otherwise."""
+    min_kept: int
+    max_ref_age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expirable:
+    """What the policy lets go."""
+
+    snapshots: frozenset[int] = frozenset()
+    refs: tuple[str, ...] = ()
+
+
+def retention_of(
+    properties: Mapping[str, str],
+    now_ms: int,
+    older_than_ms: int | None = None,
+    retain_last: int | None = None,
+) -> Retention:
+    """What the properties of a table say; `older_than_ms` and `retain_last` win over them. `Refused` when one
+    has no meaning."""
+    age_ms = whole_number(properties, MAX_AGE, DEFAULT_MAX_AGE_MS, 0, _MOST)
+    kept = whole_number(properties, MIN_KEPT, 1, 1, _MOST)
+    if retain_last is not None:
+        if retain_last < 1:
+            raise Refused(f"retain-last is {retain_last}; at least the newest snapshot stays")
+        kept = retain_last
+    older_than_ms = now_ms - age_ms if older_than_ms is None else older_than_ms
+    return Retention(now_ms, older_than_ms, kept, whole_number(properties, MAX_REF_AGE, _MOST, 0, _MOST))
+
+
+def may_expire(properties: Mapping[str, str]) -> bool:
+    """Whether the table's files are its own (`gc.enabled`)."""
+    return properties.get("gc.enabled", "true").lower() == "true"
+
+
+def rules_of(metadata: TableMetadata) -> dict[str, Any]:
+    """Whatever says what of the history is to be kept: all of each branch and tag, and the properties."""
+    properties = properties_of(metadata).items()
+    return {
+        "refs": {name: ref.model_dump(mode="json") for name, ref in metadata.refs.items()},
+        "properties": {k: v for k, v in properties if k == "gc.enabled" or k.startswith("history.expire.")},
+    }
+
+
+def expirable(metadata: TableMetadata, retention: Retention) -> Expirable:
+    """What goes; see the module."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    refs = {name: ref for name, ref in metadata.refs.items() if _ref_stays(metadata, name, by_id, retention)}
+    kept: set[int] = set()
+    reached: set[int] = set()
+    for ref in refs.values():
+        if ref.snapshot_ref_type == SnapshotRefType.TAG:
+            kept.add(ref.snapshot_id)
+            reached.add(ref.snapshot_id)
+            continue
+        line = ancestors(by_id, ref.snapshot_id)
+        reached.update(snapshot.snapshot_id for snapshot in line)
+        older_than_ms = (
+            retention.older_than_ms
+            if ref.max_snapshot_age_ms is None
+            else retention.now_ms - ref.max_snapshot_age_ms
+        )
+        min_kept = retention.min_kept if ref.min_snapshots_to_keep is None else ref.min_snapshots_to_keep
+        for n, snapshot in enumerate(line):
+            if n >= min_kept and snapshot.timestamp_ms < older_than_ms:
+                break
+            kept.add(snapshot.snapshot_id)
+    for snapshot in metadata.snapshots:
+        if snapshot.snapshot_id not in reached and snapshot.timestamp_ms >= retention.older_than_ms:
+            kept.add(snapshot.snapshot_id)
+    return Expirable(frozenset(by_id.keys() - kept), tuple(sorted(metadata.refs.keys() - refs.keys())))
+
+
+def low_watermark(metadata: TableMetadata, found: Expirable, now_ms: int) -> int | None:
+    """The time just past all that the policy lets go, and past what that descends from, which is newer where
+    a clock went back and would keep it; `None` when that is nothing. Never past the head of `main`, nor in
+    the future: what was newer on another branch would else be the end of all holds."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    lines: set[int] = set()
+    for snapshot_id in found.snapshots:
+        one: int | None = snapshot_id
+        while one is not None and one in by_id and one not in lines:
+            lines.add(one)
+            one = by_id[one].parent_snapshot_id
+    times = [by_id[one].timestamp_ms for one in lines]
+    if not times:
+        return None
+    head = metadata.current_snapshot()
+    return min(max(times) + 1, now_ms, *([] if head is None else [head.timestamp_ms]))
+
+
+def position_of(metadata: TableMetadata, snapshot_id: int) -> int:
+    """From where on who needs a snapshot, and all that came after it, needs the history (pure): its time, or
+    that of an older one that descends from it, where a clock went back."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    kept = and_descendants(metadata, {snapshot_id})
+    return min(by_id[one].timestamp_ms for one in kept)
+
+
+def and_descendants(metadata: TableMetadata, snapshots: Set[int]) -> frozenset[int]:
+    """These snapshots, and all of the table that descend from one of them (pure)."""
+    parents = {s.snapshot_id: s.parent_snapshot_id for s in metadata.snapshots}
+    kept = set(snapshots & parents.keys())
+    others: set[int] = set()
+    for snapshot_id in parents:
+        path: list[int] = []
+        now: int | None = snapshot_id
+        while now is not None and now in parents and now not in kept and now not in others:
+            path.append(now)
+            others.add(now)
+            now = parents[now]
+        if now in kept:
+            kept.update(path)
+            others.difference_update(path)
+    return frozenset(kept)
+
+
+def ancestors(by_id: Mapping[int, Snapshot], snapshot_id: int | None) -> list[Snapshot]:
+    """A snapshot and what it descends from, as far back as it is known, the newest first."""
+    line: list[Snapshot] = []
+    seen: set[int] = set()
+    while snapshot_id is not None and snapshot_id in by_id and snapshot_id not in seen:
+        seen.add(snapshot_id)
+        line.append(by_id[snapshot_id])
+        snapshot_id = by_id[snapshot_id].parent_snapshot_id
+    return line
+
+
+def _ref_stays(
+    metadata: TableMetadata, name: str, by_id: Mapping[int, Snapshot], retention: Retention
+) -> bool:
+    ref = metadata.refs[name]
+    if name == MAIN_BRANCH:
+        return True
+    if ref.snapshot_id not in by_id:
+        return False
+    max_age_ms = retention.max_ref_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
+    return retention.now_ms - by_id[ref.snapshot_id].timestamp_ms <= max_age_ms

@@ -1,0 +1,396 @@
+"""Lithify's own folder of a table, and what the table itself records of it.
+
+Holds, registered readers and files that wait are objects in that folder. Other programs remove such folders:
+orphan removal that knows no hidden names, rules of a bucket, a person. A folder that is gone does not mean
+that nothing is needed. So:
+
+1. The folder has an identity, `state.json`, made before anything else in it that counts and never written
+   again. Whoever removes a part of the folder by age takes it first. When it was written, by the store's
+   clock, is since when the folder is known to be whole (`State`).
+2. The table's properties record what must be in the folder (`Recorded`). Each key is its own fact, which
+   another commit never makes wrong, so several processes may write them, through any catalog:
+
+   | property, after `lithify-state.` | records                                      | goes when         |
+   |----------------------------------|----------------------------------------------|-------------------|
+   | `reader.<name>`                  | a reader is registered                       | it is dropped     |
+   | `holds.<id>.<day>`               | until the end of that day (UTC) there may be | the day is over   |
+   |                                  | holds in the folder `<id>`                   |                   |
+   | `files.<id>.<day>`               | until then files wait in that folder for     | the day is over   |
+   |                                  | their grace period                           |                   |
+   | `files.<id>.always`              | some files there stay for good               | a person accepts  |
+   |                                  |                                              | the loss          |
+   | `place`                          | the table's state is in the folder `<id>`,   | a person removes  |
+   |                                  | which is not under its location              | it                |
+
+   The value is the table's UUID: a property that was copied from another table records nothing.
+3. A run that finds less in the folder than the table records changes nothing (`missing`), until what is
+   missing is there again, its time has passed, or a person accepts the loss.
+
+A hold costs a commit to the table only where no key covers its lease: about one in two days, however many
+holds there are. A reader costs one when it is registered and one when it is dropped. An expiry records what
+waits in its own commit.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+)
+
+from lithify.clock import Clock
+from lithify.coordination.holds import checked_name
+from lithify.datasets.iceberg.format.publish import commit_to, tries
+from lithify.datasets.iceberg.format.table_properties import properties_of
+from lithify.errors import (
+    CorruptObject,
+    ObjectExists,
+    ObjectNotFound,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from lithify.ids import Ids
+from lithify.jsonvalues import UNDECODABLE, text
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+PREFIX = "lithify-state."
+"""Not `lithify.`: of those, versions that do not know one refuse the table."""
+FOREVER_MS = (1 << 62) - 1
+LOST_ADVICE = (
+    "register the readers and put the holds again, then run `lithify expire --accept-loss`; keep the folder "
+    "where other programs do not remove it, see iceberg.state_location"
+)
+_DAY_MS = 24 * 3_600_000
+_ID = re.compile(r"[0-9a-f]{32}")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_ALWAYS = "always"
+_MAX_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The identity of a folder."""
+
+    id: str
+    since_ms: int
+    """Since when it is whole, by the clock of its store."""
+
+
+class StateFolder:
+    """The folder `folder` of `store`, which is Lithify's alone."""
+
+    def __init__(self, store: ObjectStore, folder: str, ids: Ids) -> None:
+        self._store = store
+        self._key = join(folder, "state.json")
+        self._ids = ids
+
+    def read(self) -> State | None:
+        """`None` where nothing that counts was ever put there, or where it was removed. `CorruptObject` when
+        it does not decode."""
+        try:
+            data, meta = self._store.get_with_meta(self._key)
+        except ObjectNotFound:
+            return None
+        try:
+            state_id = text(json.loads(data)["id"])
+            if not _ID.fullmatch(state_id):
+                raise ValueError(f"{state_id[:80]!r} is no id")
+        except UNDECODABLE as error:
+            reason = f"does not decode: {error}; restore it, or delete it and accept the loss"
+            raise CorruptObject(self._key, reason) from error
+        return State(state_id, meta.last_modified_ms)
+
+    def begin(self) -> State:
+        """The identity, made if there is none."""
+        found = self.read()
+        if found is not None:
+            return found
+        with suppress(ObjectExists):  # another process was faster, or the answer to a first try was lost
+            self._store.create(self._key, json.dumps({"id": self._ids.uuid().hex}).encode())
+        found = self.read()
+        if found is None:
+            raise StoreError(f"{self._key} was removed while it was made")
+        return found
+
+    def check(self, state: State) -> None:
+        """`Refused` where the folder is not the one it was when `state` was read: what was looked for in it
+        meanwhile may have been removed."""
+        if self.read() != state:
+            raise Refused(f"{self._key} was removed or replaced meanwhile; try again")
+
+
+# What the table records (pure)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the properties of a table say of its folder."""
+
+    readers: frozenset[str] = frozenset()
+    """By name."""
+    holds: Mapping[str, int] = field(default_factory=dict)
+    """By the id of a folder: until when holds may be in it; wall-clock milliseconds."""
+    files: Mapping[str, int] = field(default_factory=dict)
+    """The same for files that wait."""
+    place: str | None = None
+    """The id of the folder elsewhere that has the table's state."""
+    keys: frozenset[str] = frozenset()
+    """All properties that record something of this table."""
+    unknown: tuple[str, ...] = ()
+    """Those that a newer version wrote, or that make no sense."""
+
+
+def recorded_in(metadata: TableMetadata) -> Recorded:
+    """What a table records."""
+    own = str(metadata.table_uuid)
+    said = {k: value for k, value in properties_of(metadata).items() if k.startswith(PREFIX)}
+    keys = [key for key, value in said.items() if value[: len(own)] == own]
+    readers, unknown = set[str](), list[str]()
+    until: dict[str, dict[str, int]] = {"holds": {}, "files": {}}
+    place = None
+    for key in sorted(keys):
+        kind, _, rest = key.removeprefix(PREFIX).partition(".")
+        try:
+            if kind == "reader":
+                readers.add(checked_name(rest))
+            elif kind == "place":
+                place = _checked_id(said[key][len(own) + 1 :])
+            else:
+                state_id, _, day = rest.partition(".")
+                known = until[kind]
+                known[state_id] = max(known.get(_checked_id(state_id), 0), _end_of(day))
+        except (Refused, ValueError, KeyError):
+            unknown.append(key)
+    return Recorded(
+        frozenset(readers), until["holds"], until["files"], place, frozenset(keys), tuple(unknown)
+    )
+
+
+def needs_recorded_in(metadata: TableMetadata) -> frozenset[str]:
+    """The properties that record holds and readers (pure)."""
+    begins = (f"{PREFIX}holds.", f"{PREFIX}reader.")
+    return frozenset(key for key in recorded_in(metadata).keys if key.startswith(begins))
+
+
+def missing(recorded: Recorded, state: State | None, readers: Collection[str], now_ms: int) -> str:
+    """What the table records of holds, of readers and of files that stay for good and the folder does not
+    have; empty when that is nothing. `readers` are the names of those in the folder."""
+    found = []
+    lost = sorted(recorded.readers - set(readers))
+    if lost:
+        more = f" and {len(lost) - _MAX_SHOWN} more" if len(lost) > _MAX_SHOWN else ""
+        found.append(f"the registered readers {', '.join(lost[:_MAX_SHOWN])}{more}")
+    held_ms = _lost_until_ms(recorded.holds, state, now_ms)
+    if held_ms is not None:
+        found.append(f"holds whose leases may last until {_moment(held_ms)}")
+    if _lost_until_ms(recorded.files, state, now_ms) == FOREVER_MS:
+        found.append("files that stay for good")
+    if recorded.unknown:
+        found.append(f"what a newer version means by the property {recorded.unknown[0][:80]!r}")
+    return " and ".join(found)
+
+
+def lost_text(lost: str) -> str:
+    """What is wrong where `missing` gives something."""
+    return (
+        f"the table records {lost}, and Lithify's folder does not have them: another program may have "
+        "removed it, or iceberg.state_location is another one here"
+    )
+
+
+def missing_files(recorded: Recorded, state: State | None, now_ms: int) -> str:
+    """The same of files that wait for their grace period, or stay for good."""
+    until_ms = _lost_until_ms(recorded.files, state, now_ms)
+    if until_ms is None:
+        return ""
+    return (
+        "files that stay for good" if until_ms == FOREVER_MS else f"files that wait until {_moment(until_ms)}"
+    )
+
+
+def _lost_until_ms(until: Mapping[str, int], state: State | None, now_ms: int) -> int | None:
+    """Until when what is not in this folder counts; `None` when nothing is."""
+    known = None if state is None else state.id
+    return max((ms for state_id, ms in until.items() if state_id != known and ms > now_ms), default=None)
+
+
+def _not_answered(recorded: Recorded, state: State, readers: Collection[str]) -> list[str]:
+    """The properties that record what is not in this folder."""
+    of_folder = {f"{PREFIX}{kind}.{state.id}." for kind in ("holds", "files")}
+    kept = {f"{PREFIX}reader.{name}" for name in readers}
+    return sorted(
+        key
+        for key in recorded.keys - kept
+        if key != f"{PREFIX}place" and not any(key.startswith(begin) for begin in of_folder)
+    )
+
+
+def _past(recorded: Recorded, now_ms: int) -> list[str]:
+    """The properties whose day is over."""
+    found = []
+    for key in recorded.keys - set(recorded.unknown):
+        kind, _, rest = key.removeprefix(PREFIX).partition(".")
+        if kind in ("holds", "files") and _end_of(rest.partition(".")[2]) <= now_ms:
+            found.append(key)
+    return sorted(found)
+
+
+def _checked_id(state_id: str) -> str:
+    if not _ID.fullmatch(state_id):
+        raise ValueError("no id")
+    return state_id
+
+
+def _end_of(day: str) -> int:
+    """The end of a day, in wall-clock milliseconds. `ValueError` when it is none."""
+    if day == _ALWAYS:
+        return FOREVER_MS
+    if not _DAY.fullmatch(day):
+        raise ValueError("no day")
+    begin = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
+    return round(begin.timestamp() * 1000) + _DAY_MS
+
+
+def _day_after(ms: int) -> str:
+    """The day after the one that has a time, so that the next day's needs are covered too."""
+    try:
+        return (datetime.fromtimestamp(ms / 1000, UTC).date() + timedelta(days=1)).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return _ALWAYS  # past the year 9999
+
+
+def _moment(ms: int) -> str:
+    return "for ever" if ms == FOREVER_MS else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+# Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Properties to set and to remove."""
+
+    to_set: Mapping[str, str]
+    to_remove: Sequence[str] = ()
+
+    def updates(self) -> tuple[TableUpdate, ...]:
+        """As parts of a commit."""
+        found: list[TableUpdate] = []
+        if self.to_set:
+            found.append(SetPropertiesUpdate(updates=dict(self.to_set)))
+        if self.to_remove:
+            found.append(RemovePropertiesUpdate(removals=list(self.to_remove)))
+        return tuple(found)
+
+
+def files_change(metadata: TableMetadata, state: State, until_ms: int, now_ms: int) -> Change:
+    """What an expiry records of the files that wait until a time (pure)."""
+    return _until_change(metadata, "files", state, until_ms, now_ms)
+
+
+def _until_change(metadata: TableMetadata, kind: str, state: State, until_ms: int, now_ms: int) -> Change:
+    recorded = recorded_in(metadata)
+    known = recorded.holds if kind == "holds" else recorded.files
+    if known.get(state.id, 0) >= until_ms:
+        return Change({})
+    day = _ALWAYS if until_ms == FOREVER_MS else _day_after(until_ms)
+    own = {f"{PREFIX}{kind}.{state.id}.{day}": str(metadata.table_uuid)}
+    return Change(own, _past(recorded, now_ms))
+
+
+@contextmanager
+def conflicts_told(what: str) -> Iterator[None]:
+    """A property that another commit has removed, which PyIceberg does not expect, is a conflict."""
+    try:
+        yield
+    except KeyError as error:
+        raise VersionConflict(f"{what}: another commit has removed {error} meanwhile") from error
+
+
+class Record:
+    """Writes what a table records, each in a commit that changes nothing else."""
+
+    def __init__(self, url: str, load: Callable[[], Table], clock: Clock, rng: random.Random) -> None:
+        self._url = url
+        self._load = load
+        self._clock = clock
+        self._rng = rng
+
+    def hold(self, table: Table, state: State, until_ms: int, now_ms: int) -> None:
+        """There is a hold in the folder until then. No commit where the table as it was loaded says so."""
+        self._change(table, lambda now: _until_change(now.metadata, "holds", state, until_ms, now_ms))
+
+    def files_for_good(self, table: Table, state: State, now_ms: int) -> None:
+        """Files in the folder stay for good."""
+        self._change(table, lambda now: _until_change(now.metadata, "files", state, FOREVER_MS, now_ms))
+
+    def reader(self, table: Table, name: str) -> None:
+        """A reader is registered."""
+        key = f"{PREFIX}reader.{name}"
+        self._set(table, {key: str(table.metadata.table_uuid)})
+
+    def no_reader(self, table: Table, name: str) -> None:
+        """A reader is not registered any more."""
+        self._remove(table, lambda recorded: [f"{PREFIX}reader.{name}"])
+
+    def place(self, table: Table, state: State) -> None:
+        """The table's state is in this folder, which is not under its location."""
+        self._set(table, {f"{PREFIX}place": f"{table.metadata.table_uuid} {state.id}"})
+
+    def accept(self, table: Table, state: State, readers: Collection[str]) -> None:
+        """What is in this folder is all there is."""
+        self._remove(table, lambda recorded: _not_answered(recorded, state, readers))
+
+    def _set(self, table: Table, wanted: Mapping[str, str]) -> None:
+        def change(now: Table) -> Change:
+            there = properties_of(now.metadata)
+            return Change({key: value for key, value in wanted.items() if there.get(key) != value})
+
+        self._change(table, change)
+
+    def _remove(self, table: Table, wanted: Callable[[Recorded], Sequence[str]]) -> None:
+        def change(now: Table) -> Change:
+            recorded = recorded_in(now.metadata)
+            return Change({}, [key for key in wanted(recorded) if key in recorded.keys])
+
+        self._change(table, change)
+
+    def _change(self, table: Table, change: Callable[[Table], Change]) -> None:
+        what = f"recording Lithify's state in {self._url}"
+        for number in tries(self._clock, self._rng):
+            now = table if number == 1 else self._load()
+            updates = change(now).updates()
+            if not updates:
+                return
+            try:
+                with conflicts_told(what):
+                    commit_to(now, updates, (AssertTableUUID(uuid=now.metadata.table_uuid),), what)
+                return
+            except VersionConflict:
+                continue
+            except StoreUnavailable:
+                if not change(self._load()).updates():
+                    return  # only the answer was lost
+                raise
+            except (StoreError, NotImplementedError) as error:
+                raise Refused(
+                    f"{self._url}: the catalog does not let the table record this, so a loss of Lithify's "
+                    "folder could not be noticed; let a process with the right to change the table's "
+                    f"properties do it: {error}"
+                ) from error
+        raise VersionConflict(f"{what}: others changed the table again and again; try again later")

@@ -1,0 +1,267 @@
+"""Readers of a table that are known to Lithify: checkpoint folders of Spark Structured Streaming.
+
+Each is an object `readers/<name>.json` in Lithify's own folder of the table, written once, and the table
+records its name (`own_state`). A reader is required: as long as it is not known what it needs, nothing is
+expired. It is added like a hold is put: first the object, then the published watermark is read, and where
+that is past what the reader needs, the object is deleted again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from lithify.coordination.holds import checked_name
+from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
+from lithify.datasets.iceberg.io.catalogs import open_place
+from lithify.datasets.iceberg.io.places import canonical
+from lithify.datasets.iceberg.io.reach import EVERYWHERE, REACH
+from lithify.datasets.iceberg.maintenance.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.datasets.iceberg.maintenance.expiry_policy import position_of
+from lithify.datasets.iceberg.maintenance.own_state import recorded_in
+from lithify.errors import (
+    CorruptObject,
+    LithifyError,
+    ObjectExists,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+)
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.watermarks.model import Reason
+from lithify.watermarks.rules import admits
+
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A registered reader."""
+
+    name: str
+    checkpoint: str
+    """The URL of its checkpoint folder."""
+    continuous: bool
+    """Whether it never runs with `Trigger.AvailableNow`, so that it does not need where it began."""
+    added_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a reader needs."""
+
+    reader: Reader
+    snapshots: tuple[int, ...] = ()
+    """It needs each of these, and all that came after."""
+    reason: Reason | None = None
+    """Why nobody can tell; `None` when it can be told."""
+    why: str = ""
+    """The same for people."""
+    read: frozenset[int] = frozenset()
+    """Up to which it has read, one for each of its sources."""
+    committed_ms: int | None = None
+    """When it last was done with something, by the clock of its checkpoint's store; `None`: never."""
+
+
+class Readers:
+    """The readers of the table whose own folder is `folder` of `store`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        thresholds: ThresholdFiles,
+        open_checkpoint: Callable[[str, Table], tuple[ObjectStore, str]] | None = None,
+    ) -> None:
+        """`open_checkpoint` gives the store and the key of a checkpoint folder."""
+        self._store = store
+        self._folder = join(folder, "readers")
+        self._thresholds = thresholds
+        self._open = open_checkpoint if open_checkpoint is not None else _open_like_the_table
+
+    def list(self) -> tuple[Reader, ...]:
+        """All there are, by name."""
+        found = []
+        for meta in self._store.list(self._folder):
+            if meta.key.endswith(_SUFFIX):
+                try:
+                    found.append(_decode(self._store.get(meta.key), meta.key))
+                except ObjectNotFound:
+                    continue
+        return tuple(found)
+
+    def add(
+        self,
+        load: Callable[[], Table],
+        checkpoint: str,
+        name: str | None,
+        continuous: bool,
+        now_ms: int,
+        record: Callable[[Table, str], None],
+    ) -> Standing:
+        """Register a checkpoint folder; where its reader stands. `record` has the table record the name.
+        `Refused` when what it needs may be gone, when the name is taken, or when it cannot be recorded."""
+        table = load()
+        name = checked_name(name if name is not None else self._name_of(checkpoint, table))
+        reader = Reader(name, checkpoint, continuous, now_ms)
+        before = self.standing(reader, table)
+        if before.reason is Reason.MISSING_MEMBER:
+            raise Refused(f"{checkpoint}: {before.why}")
+        key, is_new = self._key(name), True
+        try:
+            self._store.create(key, _encode(reader))
+        except ObjectExists:
+            there = _decode(self._store.get(key), key)
+            if there.continuous != continuous or canonical(there.checkpoint) != canonical(checkpoint):
+                raise Refused(
+                    f"a reader {name} is registered already, for {there.checkpoint}; drop it or take another "
+                    "name"
+                ) from None
+            is_new = False  # who registered it may have died before it had looked
+        table = load()
+        standing = self.standing(reader, table)
+        times = [position_of(table.metadata, snapshot) for snapshot in standing.snapshots]
+        is_late = bool(times) and not admits(self._thresholds.read(), min(times))
+        if is_new and (is_late or standing.reason is Reason.MISSING_MEMBER):
+            self._store.delete(key)
+            is_new = False
+        if standing.reason is Reason.MISSING_MEMBER:
+            raise Refused(f"{checkpoint}: {standing.why}")
+        if is_late:
+            raise Refused(
+                f"reader {name} stands on a snapshot that may be expired at any moment; let it catch up first"
+            )
+        try:
+            record(table, name)
+        except StoreUnavailable:
+            raise  # it may be recorded yet, so the reader stays registered; adding it again completes that
+        except Exception:
+            if is_new:
+                self._store.delete(key)
+            raise
+        return standing
+
+    def drop(self, table: Table, name_or_checkpoint: str, forget: Callable[[Table, str], None]) -> str:
+        """Forget a reader, also one that only the table records; its name. `forget` has the table record it
+        no more. `Refused` when there is none."""
+        for reader in self.list():
+            if name_or_checkpoint == reader.name or _is_at(reader, name_or_checkpoint):
+                # The object last: what the table records and the folder does not have stops expiries.
+                forget(table, reader.name)
+                self._store.delete(self._key(reader.name))
+                return reader.name
+        if name_or_checkpoint not in recorded_in(table.metadata).readers:
+            raise Refused(f"no reader {name_or_checkpoint} is registered; `lithify readers list` shows all")
+        forget(table, name_or_checkpoint)
+        return name_or_checkpoint
+
+    def standing(self, reader: Reader, table: Table) -> Standing:
+        """What the reader needs of the table, by its checkpoint as it is now."""
+        try:
+            store, folder = self._open(reader.checkpoint, table)
+            found = read_checkpoint(store, folder)
+        except LithifyError as error:
+            return Standing(reader, (), Reason.MISSING_MEMBER, f"its checkpoint cannot be read: {error}")
+        return stands(reader, found, table.metadata)
+
+    def _name_of(self, checkpoint: str, table: Table) -> str:
+        """The name of a reader that is given none: the one it has, or always the same for the same folder."""
+        known = next((reader for reader in self.list() if _is_at(reader, checkpoint)), None)
+        if known is not None:
+            return known.name
+        store, folder = self._open(checkpoint, table)
+        return default_name(store.url, folder)
+
+    def _key(self, name: str) -> str:
+        return join(self._folder, f"{name}{_SUFFIX}")
+
+
+def stands(reader: Reader, found: Checkpoint, metadata: TableMetadata) -> Standing:
+    """What a reader needs, by its checkpoint (pure)."""
+    if not found.is_begun:
+        why = "it has not begun: its checkpoint has no position yet"
+        return Standing(reader, (), Reason.UNPUBLISHED, why)
+    there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    needed: set[int] = set()
+    gone: set[int] = set()
+    lost: set[int] = set()
+    for source in found.sources:
+        known = [s for s in (source.committed, source.initial) if s is not None and s != BEGINNING]
+        if known and there.isdisjoint(known):
+            gone |= set(known)  # lost, or a source that reads another table
+            continue
+        for snapshot in _wanted(source, reader.continuous):
+            if snapshot == BEGINNING:
+                needed |= _oldest(metadata)
+            elif snapshot in there:
+                needed.add(snapshot)
+            elif snapshot == source.committed:
+                lost.add(snapshot)
+    if lost or (gone and not needed):
+        why = f"it stands on snapshot {min(lost or gone)}, which the table does not have (any more)"
+        return Standing(reader, (), Reason.MISSING_MEMBER, f"{why}; drop it, or let it begin anew")
+    read = frozenset(s.committed for s in found.sources if s.committed is not None)
+    return Standing(reader, tuple(sorted(needed)), read=read, committed_ms=found.committed_ms)
+
+
+def _wanted(source: Source, continuous: bool) -> tuple[int, ...]:
+    first = source.committed if source.committed is not None else source.initial
+    wanted = (first,) if continuous else (first, source.initial)
+    return tuple(dict.fromkeys(snapshot for snapshot in wanted if snapshot is not None))
+
+
+def _oldest(metadata: TableMetadata) -> set[int]:
+    """Where a reader begins that begins at the beginning."""
+    oldest = min(metadata.snapshots, key=lambda s: (s.timestamp_ms, s.sequence_number or 0), default=None)
+    return set() if oldest is None else {oldest.snapshot_id}
+
+
+def _is_at(reader: Reader, checkpoint: str) -> bool:
+    return canonical(reader.checkpoint) == canonical(checkpoint)
+
+
+def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
+    """The position of a snapshot in the history of its table: wall-clock milliseconds."""
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    return snapshot.timestamp_ms
+
+
+def default_name(store_url: str, folder: str) -> str:
+    """The name of a reader that was given none: always the same for the same folder."""
+    return f"reader-{sha256(f'{canonical(store_url)}/{folder}'.encode()).hexdigest()[:12]}"
+
+
+def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, str]:
+    # An operator has named it, and it is only read: a checkpoint lies where its query keeps it.
+    return open_place(checkpoint, {**table.io.properties, REACH: EVERYWHERE})
+
+
+def _encode(reader: Reader) -> bytes:
+    fields = {
+        "name": reader.name,
+        "checkpoint": reader.checkpoint,
+        "continuous": reader.continuous,
+        "added_ms": reader.added_ms,
+    }
+    return json.dumps(fields).encode()
+
+
+def _decode(data: bytes, key: str) -> Reader:
+    try:
+        fields = json.loads(data)
+        if type(fields["continuous"]) is not bool:
+            raise ValueError(f"continuous is {fields['continuous']!r}")
+        name = checked_name(text(fields["name"]))
+        added_ms = whole_number(fields["added_ms"], most=MAX_POSITION)
+        return Reader(name, text(fields["checkpoint"]), fields["continuous"], added_ms)
+    except (Refused, *UNDECODABLE) as error:
+        reason = f"is no reader: {error}; find out who wrote it, and delete it if nobody needs it"
+        raise CorruptObject(key, reason) from error

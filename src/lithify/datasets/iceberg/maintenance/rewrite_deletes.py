@@ -1,0 +1,320 @@
+"""Rewriting the delete files of a table: what applies to nothing goes, small ones by position are merged. One
+run.
+
+1. Read the delete manifests of the branch's head, then the data manifests, one after the other; of data files
+   only those are remembered that deletes may apply to.
+2. Plan (`delete_plan`). What may apply to inputs of active compactions is left to them.
+3. Merge (`position_deletes`). A merged file has the highest data sequence number of those it replaces, and of
+   their rows those that applied, so that exactly these rows stay deleted.
+4. Commit a `replace` snapshot: delete manifests that named what goes are written anew without it, all other
+   manifests are kept as they are. The commit asserts the table's UUID and the head.
+5. If somebody was faster, delete what was written and begin again from 1.
+
+| outcome       | when                                                |
+|---------------|-----------------------------------------------------|
+| REWRITTEN     | delete files were dropped or merged                 |
+| NOTHING_TO_DO | there is nothing that is worth it                   |
+| LOST_RACE     | another commit came first, again and again          |
+
+Left alone, with a note: delete files that are listed more than once or apply to a data file that is, and,
+where they would be merged, those that have the deleted rows in them. Encrypted ones, and those that are not
+Parquet, are never merged.
+
+Invariants: readers find the same rows before and after; only REWRITTEN changes the table; what was written
+and not committed has names that the garbage collection knows, and is never older than half of what it spares.
+A compaction that is under way and whose deletes were replaced all the same is planned again, and loses
+nothing but time. A dry run writes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID
+from pyiceberg.table.snapshots import Snapshot
+
+from lithify.clock import Clock
+from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
+from lithify.datasets.iceberg.compaction.writer import KnownPartition
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.deletes.position_deletes import Unmergeable, merged, write
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.entry_order import schema_for
+from lithify.datasets.iceberg.format.fetching import fetched_manifests
+from lithify.datasets.iceberg.format.listing import check_listed, referenced_path
+from lithify.datasets.iceberg.format.manifests import entries_in, manifests_of
+from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
+from lithify.datasets.iceberg.format.publish import Uncommitted, discard, prepare, publish, tries
+from lithify.datasets.iceberg.format.replace import Added, SnapshotWriter
+from lithify.datasets.iceberg.format.summary import deletes_summary
+from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
+from lithify.datasets.iceberg.format.write_options import write_options
+from lithify.datasets.iceberg.maintenance.delete_plan import (
+    DataFacts,
+    DeleteFacts,
+    DeletePlan,
+    plan_deletes,
+)
+from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
+from lithify.errors import Refused
+
+MIN_FILES = 5
+"""So many delete files to drop or merge are worth a snapshot when nobody asked for it: what Java takes."""
+GRANULARITY = "write.delete.granularity"
+_REPEATED = "are listed more than once, or apply to a data file that is"
+_LEFT = "delete file(s)"
+
+
+@dataclass(slots=True)
+class RewritingDeletes(Rewriting):
+    """What a run did, or would do."""
+
+    removed: list[DataFile] = field(default_factory=list)
+    """Delete files that were merged or dropped."""
+    added: list[DataFile] = field(default_factory=list)
+    dangling: int = 0
+    """How many of the removed ones applied to nothing."""
+    would_add: int = 0
+    """Of a dry run, about."""
+    delete_files: int = 0
+    """Of the snapshot that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What is known of the deletes of a snapshot."""
+
+    parent: Snapshot
+    manifests: Sequence[ManifestFile]
+    entries: dict[str, list[ManifestEntry]]
+    """Live entries of delete manifests, by the path of the manifest."""
+    deletes: dict[str, ManifestEntry]
+    """By path; none that is listed more than once."""
+    repeated: int
+    data: DataFacts
+    busy_places: set[Place]
+
+
+class DeleteRewriter:
+    """Rewrites the delete files of one table."""
+
+    def __init__(self, dataset: IcebergDataset, clock: Clock) -> None:
+        self._dataset = dataset
+        self._clock = clock
+        self._rng = random.Random()
+
+    def run(self, *, dry_run: bool = False, unasked: bool = False) -> RewritingDeletes:
+        """Drop and merge what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for
+        it. `Refused` for a table whose deletes cannot be rewritten."""
+        done = RewritingDeletes(dry_run)
+        for _ in tries(self._clock, self._rng):
+            table = self._dataset.load()
+            policy = self._dataset.policy(table, of_data=False)
+            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
+            by_partition = _by_partition(table)
+            self._dataset.lineage.check(table, self._dataset.load)
+            parent = table.metadata.snapshot_by_name(branch)
+            if parent is None:
+                return done
+            busy = self._busy()
+            head = self._look(table, parent, busy)
+            done.delete_files = sum(len(entries) for entries in head.entries.values())
+            facts = _facts(table, head)
+            plan = plan_deletes(
+                list(facts.values()), head.data, busy, head.busy_places, by_partition=by_partition
+            )
+            done.notes = count_notes([_REPEATED] * head.repeated, of=_LEFT)
+            if not plan.rewritten or (unasked and plan.rewritten < MIN_FILES):
+                return done
+            if dry_run:
+                self._foresee(head, plan, done)
+                return done
+            self._dataset.begin_state(table)  # garbage of a killed run is told from files older than it
+            outcome = self._rewrite(table, branch, head, facts, plan, done)
+            if outcome is not None:
+                done.outcome = outcome
+                return done
+        done.lose()
+        return done
+
+    def _busy(self) -> frozenset[str]:
+        """The inputs of active compactions."""
+        ledger = self._dataset.ledger()
+        active = ledger.active() if ledger is not None else ()
+        return frozenset(path for compaction in active for path in compaction.spec.inputs)
+
+    def _look(self, table: Table, parent: Snapshot, busy: frozenset[str]) -> _Head:
+        with translated(f"listing the delete files of {self._dataset.url}"):
+            manifests = manifests_of(table.io, parent)
+            check_listed(table, parent, manifests)
+            of_deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
+            specs = table.metadata.specs()
+            entries = {
+                manifest.manifest_path: list(entries_in(manifest, data(), specs[manifest.partition_spec_id]))
+                for manifest, data in fetched_manifests(table.io, of_deletes)
+            }
+            data, busy_places, repeated = DataFacts(), set[Place](), set[str]()
+            deletes: dict[str, ManifestEntry] = {}
+            for entry in (entry for found in entries.values() for entry in found):
+                path = entry.data_file.file_path
+                if path in deletes:
+                    repeated.add(path)
+                deletes[path] = entry
+            places = {place_of(entry.data_file) for entry in deletes.values()}
+            only = {referenced_path(entry.data_file) for entry in deletes.values()}
+            of_data = [m for m in manifests if m.content == ManifestContent.DATA] if deletes else []
+            for manifest, content in fetched_manifests(table.io, of_data):
+                for entry in entries_in(manifest, content(), specs[manifest.partition_spec_id]):
+                    file, place = entry.data_file, place_of(entry.data_file)
+                    number = entry.sequence_number or 0
+                    if place in places or file.file_path in only:
+                        data.add(file.file_path, place, number)
+                    else:
+                        data.note(place, number)
+                    if file.file_path in busy:
+                        busy_places.add(place)
+        known = {path: entry for path, entry in deletes.items() if path not in repeated}
+        return _Head(parent, manifests, entries, known, len(repeated), data, busy_places)
+
+    def _foresee(self, head: _Head, plan: DeletePlan, done: RewritingDeletes) -> None:
+        paths = [*plan.dangling, *(path for merge in plan.merges for path in merge)]
+        done.outcome = Outcome.REWRITTEN
+        done.removed = [head.deletes[path].data_file for path in paths]
+        done.dangling, done.would_add = len(plan.dangling), len(plan.merges)
+
+    def _rewrite(
+        self,
+        table: Table,
+        branch: str,
+        head: _Head,
+        facts: Mapping[str, DeleteFacts],
+        plan: DeletePlan,
+        done: RewritingDeletes,
+    ) -> Outcome | None:
+        """What came of it; `None` when somebody was faster."""
+        uncommitted = Uncommitted.from_now(self._clock)
+        work = _Merging(table, head, facts)
+        with translated(f"merging delete files of {self._dataset.url}"):
+            for merge in plan.merges:
+                work.merge(merge)
+        done.notes = (*count_notes([_REPEATED] * head.repeated, of=_LEFT), *count_notes(work.left, of=_LEFT))
+        removed = {path: head.deletes[path] for path in (*plan.dangling, *work.replaced)}
+        if not removed:
+            return Outcome.NOTHING_TO_DO
+        writer = SnapshotWriter(table)
+        with translated(f"writing a snapshot of {self._dataset.url}"):
+            writer.add(work.added)
+            writer.remove(removed.values())
+            for manifest in head.manifests:
+                entries = head.entries.get(manifest.manifest_path)
+                if entries is None:
+                    writer.keep_whole(manifest)
+                else:
+                    writer.keep(manifest, entries, removed)
+            path = writer.manifest_list(head.parent)
+        gone = [entry.data_file for entry in removed.values()]
+        new = [added.file for added in work.added]
+        summary = deletes_summary(head.parent.summary, gone, new)
+        written = (*writer.written, *(file.file_path for file in new))
+        now_ms = self._dataset.dated_ms()
+        if uncommitted.is_too_late(self._clock):
+            discard(table.io, written)
+            return None
+        prepared = prepare(
+            table, branch, head.parent, writer.snapshot_id, path, summary, now_ms, written, writer.written
+        )
+        if not publish(table, prepared, self._dataset.load):
+            discard(table.io, written)
+            return None
+        self._dataset.lineage.advance(self._dataset.load())
+        done.removed, done.added, done.dangling = gone, new, len(plan.dangling) + work.emptied
+        return Outcome.REWRITTEN
+
+
+class _Merging:
+    """The new delete files of one snapshot."""
+
+    def __init__(self, table: Table, head: _Head, facts: Mapping[str, DeleteFacts]) -> None:
+        self._table = table
+        self._head = head
+        self._facts = facts
+        self._parquet = write_options(properties_of(table.metadata)).parquet
+        self._prefix = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
+        self.added: list[Added] = []
+        self.replaced: list[str] = []
+        self.emptied = 0
+        """Replaced ones of which no row was left."""
+        self.left: list[str] = []
+
+    def merge(self, paths: Sequence[str]) -> None:
+        """Replace these by what is left of them."""
+        entries = [self._head.deletes[path] for path in paths]
+        files = [entry.data_file for entry in entries]
+        try:
+            rows = merged(self._table.io, files, self._applies)
+        except Unmergeable as error:
+            self.left += [str(error)] * len(paths)
+            return
+        self.replaced += paths
+        if not len(rows):
+            self.emptied += len(paths)
+            return
+        spec_id, partition = files[0].spec_id, files[0].partition
+        metadata = self._table.metadata
+        spec = metadata.specs()[spec_id]
+        schema = schema_for(metadata, spec) or metadata.schema()
+        key = None if spec.is_unpartitioned() else KnownPartition([], spec, schema, partition)
+        name = f"{self._prefix}-deletes-{len(self.added)}.parquet"
+        path = locations_of(self._table.metadata, self._table.io.properties).new_data_location(name, key)
+        file = write(self._table.io, path, rows, spec_id, partition, self._parquet)
+        self.added.append(Added(file, max(entry.sequence_number or 0 for entry in entries)))
+
+    def _applies(self, delete_path: str, data_path: str) -> bool:
+        if data_path in self._head.data.repeated:
+            raise Unmergeable(_REPEATED)
+        return self._head.data.applies(self._facts[delete_path], data_path)
+
+
+def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
+    """The delete files by path."""
+    specs = table.metadata.specs()
+    facts: dict[str, DeleteFacts] = {}
+    for path, entry in head.deletes.items():
+        file = entry.data_file
+        only = referenced_path(file)
+        bounds = [(bound or {}).get(PATH_FIELD_ID) for bound in (file.lower_bounds, file.upper_bounds)]
+        low, high = [None if bound is None else bound.decode() for bound in bounds]
+        facts[path] = DeleteFacts(
+            path=path,
+            place=place_of(file),
+            is_global=is_unpartitioned(specs[file.spec_id]),
+            is_equality=file.content == DataFileContent.EQUALITY_DELETES,
+            number=entry.sequence_number or 0,
+            rows=file.record_count,
+            only=only,
+            low=low,
+            high=high,
+            can_merge=file.file_format == FileFormat.PARQUET and file.key_metadata is None,
+        )
+    return facts
+
+
+def _by_partition(table: Table) -> bool:
+    """Whether the table wants what is for one data file in the same files as the rest of its partition."""
+    text = properties_of(table.metadata).get(GRANULARITY, "file").lower()
+    if text not in ("partition", "file"):
+        raise Refused(f"the table's property {GRANULARITY} is {text[:40]!r}; it must be partition or file")
+    return text == "partition"

@@ -1,0 +1,358 @@
+"""Rewriting the manifests of a table, so that a query opens few of them. One run.
+
+1. Read the manifest list of the branch's head, and plan by what it tells (`manifest_plan`).
+2. Write the manifests of each group anew (`manifest_merge`). Every entry keeps its sequence numbers and the
+   snapshot that added it.
+3. Commit a `replace` snapshot whose list has the new manifests and, as they are, all others. The commit
+   asserts the table's UUID and the head.
+4. If somebody was faster, look at the new head: a group all of whose manifests it still has holds, and only
+   the list is written again. What does not hold is deleted; if nothing is left, begin again from 1. Nothing
+   holds in a table that was given another format version meanwhile.
+
+| outcome       | when                                                |
+|---------------|-----------------------------------------------------|
+| REWRITTEN     | manifests were rewritten                            |
+| NOTHING_TO_DO | there is nothing that is worth it                   |
+| LOST_RACE     | another commit came first, again and again          |
+
+Left alone, with a note: manifests that are encrypted, that the list names more than once, or whose spec is
+made from columns that no schema of the table has together.
+
+Invariants: the new snapshot has the same live entries as its parent, each with the same numbers; only
+REWRITTEN changes the table; what was written and not committed has names that the garbage collection knows
+(`ownership`), and is never older than half of what it spares. Any number of runs may go on at once, and a
+second one finds nothing to do. A dry run writes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.types import NestedField
+
+from lithify.clock import Clock
+from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.entry_order import EntryOrder, schema_for
+from lithify.datasets.iceberg.format.listing import MAX_READERS, check_listed
+from lithify.datasets.iceberg.format.manifest_plan import Facts, ManifestPlan, plan_manifests
+from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION
+from lithify.datasets.iceberg.format.manifests import counted, is_counted, manifests_of
+from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.format.properties import whole_number
+from lithify.datasets.iceberg.format.publish import Prepared, Uncommitted, discard, prepare, publish, tries
+from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
+from lithify.datasets.iceberg.format.time_column import find_time_column
+from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
+from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
+from lithify.errors import Refused, StoreError
+from lithify.scratch import Scratch
+from lithify.store.together import all_of
+
+MAX_SLOW_TRIES = 2
+"""Times that new manifests are written which are too old once they could be committed: the store was away, or
+it always takes that long."""
+_ENCRYPTED = "are encrypted"
+_REPEATED = "are named more than once by the manifest list"
+_UNTYPED = "belong to a partition spec whose columns are gone"
+_LEFT = "manifest(s)"
+
+
+@dataclass(slots=True)
+class RewritingManifests(Rewriting):
+    """What a run did, or would do."""
+
+    rewritten: int = 0
+    """Manifests that were replaced, or left out because they had no live entry."""
+    added: int = 0
+    """New manifests; about so many in a dry run."""
+    entries: int = 0
+    """In the new manifests."""
+    manifests: int = 0
+    """Of the snapshot then; without this run, if nothing was done."""
+    plan: ManifestPlan = field(default_factory=ManifestPlan)
+    """The last one that was made."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """A group that was written."""
+
+    replaced: tuple[str, ...]
+    new: list[ManifestFile]
+    entries: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is to be committed, whatever the head is by then."""
+
+    snapshot_id: int
+    format_version: int
+    prefix: str
+    groups: list[_Written]
+    empty: set[str]
+    uncommitted: Uncommitted
+    lists: int = 0
+
+    def kept_in(self, head: Sequence[ManifestFile]) -> list[_Written]:
+        """The groups that do not hold any more are taken out of it, and returned."""
+        there = {manifest.manifest_path for manifest in head}
+        lost = [group for group in self.groups if not there.issuperset(group.replaced)]
+        self.groups = [group for group in self.groups if there.issuperset(group.replaced)]
+        self.empty &= there
+        return lost
+
+
+class ManifestRewriter:
+    """Rewrites the manifests of one table."""
+
+    def __init__(self, dataset: IcebergDataset, clock: Clock) -> None:
+        self._dataset = dataset
+        self._clock = clock
+        self._rng = random.Random()
+
+    def run(self, *, dry_run: bool = False, unasked: bool = False) -> RewritingManifests:
+        """Rewrite what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for it, by
+        the table's `commit.manifest.min-count-to-merge`. `Refused` for a table whose manifests cannot be."""
+        done = RewritingManifests(dry_run)
+        slow_tries = 0
+        work: _Work | None = None
+        for _ in tries(self._clock, self._rng):
+            table = self._dataset.load()
+            policy = self._dataset.policy(table, of_data=False)
+            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
+            self._dataset.lineage.check(table, self._dataset.load)
+            parent = table.metadata.snapshot_by_name(branch)
+            if parent is None:
+                return done
+            with translated(f"listing the manifests of {self._dataset.url}"):
+                head = manifests_of(table.io, parent)
+                check_listed(table, parent, head)
+                if table.metadata.format_version > 1 and not all(map(is_counted, head)):
+                    # A list of version 1 from before the table was upgraded.
+                    head = all_of((partial(counted, table.io, manifest) for manifest in head), MAX_READERS)
+            done.manifests = len(head)
+            work = self._still(table, work, head)
+            if work is None:
+                layout = _Layout(table, self._time_column(table))
+                plan, done.notes = layout.plan(head)
+                done.plan = plan
+                if not plan.manifests or (unasked and not plan.is_worth(_min_count(table.metadata))):
+                    return done
+                if dry_run:
+                    done.outcome = Outcome.REWRITTEN
+                    done.rewritten, done.added = plan.manifests, plan.new
+                    done.manifests += plan.new - plan.manifests
+                    return done
+                self._dataset.begin_state(table)  # garbage of a killed run is told from files older than it
+                work = self._write(table, layout, plan, head)
+            if self._commit(table, branch, parent, head, work, done):
+                return done
+            if self._is_old(work):
+                slow_tries += 1
+                if slow_tries == MAX_SLOW_TRIES:
+                    discard(table.io, _paths(work.groups))
+                    raise StoreError(
+                        f"{self._dataset.url}: putting new manifests beside the table took too long, so that "
+                        "they could be collected as garbage before they are committed; nothing was changed"
+                    )
+        if work is not None:
+            discard(table.io, _paths(work.groups))
+        done.lose()
+        return done
+
+    def _time_column(self, table: Table) -> NestedField | None:
+        """Where it is not clear which one it is, entries are sorted by their partitions alone."""
+        try:
+            wanted = self._dataset.policy(table).time_column
+            return find_time_column(table.metadata, wanted, self._dataset.url)
+        except Refused:
+            return None
+
+    def _still(self, table: Table, work: _Work | None, head: Sequence[ManifestFile]) -> _Work | None:
+        """What of the work still holds for this head; `None` when nothing does."""
+        if work is None:
+            return None
+        lost = work.kept_in(head)
+        # Manifests of version 1 have no sequence numbers, and a list of version 2 would give them some.
+        if self._is_old(work) or work.format_version != table.metadata.format_version:
+            lost, work.groups, work.empty = [*lost, *work.groups], [], set()
+        discard(table.io, _paths(lost))
+        return work if work.groups or work.empty else None
+
+    def _is_old(self, work: _Work) -> bool:
+        """Whether what collects garbage could take its manifests soon."""
+        return work.uncommitted.is_too_late(self._clock)
+
+    def _write(
+        self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
+    ) -> _Work:
+        metadata, locations = table.metadata, locations_of(table.metadata, table.io.properties)
+        prefix = manifest_prefix(mark_of(metadata), uuid.uuid4().hex)
+        snapshot_id = metadata.new_snapshot_id()
+        by_path = {manifest.manifest_path: manifest for manifest in head}
+        numbers = iter(range(1 << 31))
+
+        def new_path() -> str:
+            return locations.new_metadata_location(f"{prefix}-m{next(numbers)}.avro")
+
+        groups = []
+        with Scratch() as scratch, translated(f"rewriting the manifests of {self._dataset.url}"):
+            merge = ManifestMerge(
+                table.io, scratch.path, new_path, snapshot_id, metadata.format_version, layout.target_bytes
+            )
+            for group in plan.groups:
+                spec, schema, order = layout.of(group.kind[0])
+                new, entries = merge.merge([by_path[path] for path in group.manifests], spec, schema, order)
+                groups.append(_Written(group.manifests, new, entries))
+            uncommitted = Uncommitted.from_now(self._clock)
+            merge.upload()
+        return _Work(snapshot_id, metadata.format_version, prefix, groups, set(plan.empty), uncommitted)
+
+    def _commit(
+        self,
+        table: Table,
+        branch: str,
+        parent: Snapshot,
+        head: Sequence[ManifestFile],
+        work: _Work,
+        done: RewritingManifests,
+    ) -> bool:
+        gone = {*work.empty, *(path for group in work.groups for path in group.replaced)}
+        new = [manifest for group in work.groups for manifest in group.new]
+        kept = [manifest for manifest in head if manifest.manifest_path not in gone]
+        entries = sum(group.entries for group in work.groups)
+        counts = {
+            "manifests-created": len(new),
+            "manifests-kept": len(kept),
+            "manifests-replaced": len(gone),
+            "entries-processed": entries,
+        }
+        prepared = self._prepare(table, branch, parent, work, [*new, *kept], counts)
+        if self._is_old(work) or not publish(table, prepared, self._dataset.load):
+            discard(table.io, prepared.written)
+            return False
+        self._dataset.lineage.advance(self._dataset.load())
+        done.outcome, done.rewritten, done.added = Outcome.REWRITTEN, len(gone), len(new)
+        done.entries, done.manifests = entries, len(new) + len(kept)
+        return True
+
+    def _prepare(
+        self,
+        table: Table,
+        branch: str,
+        parent: Snapshot,
+        work: _Work,
+        manifests: list[ManifestFile],
+        counts: Mapping[str, int],
+    ) -> Prepared:
+        metadata = table.metadata
+        name = f"{work.prefix}-snap-{work.snapshot_id}-{work.lists}.avro"
+        path = locations_of(table.metadata, table.io.properties).new_metadata_location(name)
+        work.lists += 1
+        with (
+            translated(f"writing a snapshot of {self._dataset.url}"),
+            write_manifest_list(
+                format_version=metadata.format_version,
+                output_file=table.io.new_output(path),
+                snapshot_id=work.snapshot_id,
+                parent_snapshot_id=parent.snapshot_id,
+                sequence_number=metadata.next_sequence_number(),
+                avro_compression=COMPRESSION,
+            ) as manifest_list,
+        ):
+            # PyIceberg notes the sequence number in what it is given, which may be written once more.
+            manifest_list.add_manifests([ManifestFile(*manifest._data) for manifest in manifests])
+        summary = Summary(
+            operation=Operation.REPLACE,
+            **{name: str(count) for name, count in counts.items()},
+            **{"changed-partition-count": "0"},
+            **_totals(parent),
+        )
+        now_ms = self._dataset.dated_ms()
+        named = _paths(work.groups)
+        return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path], named)
+
+
+class _Layout:
+    """How the manifests of a table are to lie."""
+
+    def __init__(self, table: Table, time_column: NestedField | None) -> None:
+        self._metadata = table.metadata
+        self._specs: dict[int, tuple[PartitionSpec, Schema, EntryOrder]] = {}
+        for spec_id, spec in table.metadata.specs().items():
+            schema = schema_for(table.metadata, spec)
+            if schema is not None:
+                self._specs[spec_id] = spec, schema, EntryOrder(spec, schema, time_column)
+        name, default = (
+            TableProperties.MANIFEST_TARGET_SIZE_BYTES,
+            TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT,
+        )
+        self.target_bytes = whole_number(properties_of(table.metadata), name, default)
+
+    def of(self, spec_id: int) -> tuple[PartitionSpec, Schema, EntryOrder]:
+        return self._specs[spec_id]
+
+    def plan(self, head: Sequence[ManifestFile]) -> tuple[ManifestPlan, tuple[str, ...]]:
+        """What to do about these manifests, and which of them are left alone."""
+        times = Counter(manifest.manifest_path for manifest in head)
+        facts, left = [], []
+        for manifest in head:
+            reason = self._why_left(manifest, times[manifest.manifest_path])
+            if reason is None:
+                facts.append(self._facts(manifest))
+            else:
+                left.append(reason)
+        return plan_manifests(facts, self.target_bytes), count_notes(left, of=_LEFT)
+
+    def _why_left(self, manifest: ManifestFile, times: int) -> str | None:
+        if manifest.key_metadata is not None:
+            return _ENCRYPTED
+        if times > 1:
+            return _REPEATED
+        return None if manifest.partition_spec_id in self._specs else _UNTYPED
+
+    def _facts(self, manifest: ManifestFile) -> Facts:
+        _, _, order = self._specs[manifest.partition_spec_id]
+        added, existing = manifest.added_files_count, manifest.existing_files_count
+        low, high = order.bounds(manifest)
+        return Facts(
+            path=manifest.manifest_path,
+            kind=(manifest.partition_spec_id, ManifestContent(manifest.content).name),
+            size_bytes=manifest.manifest_length,
+            live=None if added is None or existing is None else added + existing,
+            deleted=manifest.deleted_files_count or 0,
+            low=low,
+            high=high,
+        )
+
+
+def _min_count(metadata: TableMetadata) -> int:
+    name, default = (
+        TableProperties.MANIFEST_MIN_MERGE_COUNT,
+        TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT,
+    )
+    return whole_number(properties_of(metadata), name, default)
+
+
+def _paths(groups: Sequence[_Written]) -> Iterator[str]:
+    return (manifest.manifest_path for group in groups for manifest in group.new)
+
+
+def _totals(parent: Snapshot) -> dict[str, str]:
+    """The rows and files stay what they were."""
+    known = parent.summary.additional_properties if parent.summary is not None else {}
+    return {name: value for name, value in known.items() if name.startswith("total-")}

@@ -1,0 +1,74 @@
+"""What there is to show of a rewrite of a table's delete files or manifests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lithify.datasets.iceberg.maintenance.rewrite_deletes import RewritingDeletes
+from lithify.datasets.iceberg.maintenance.rewrite_manifests import RewritingManifests
+from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
+from lithify.views import text
+from lithify.views.blocks import Line, Shown, notes
+
+
+def show_deletes(url: str, found: RewritingDeletes) -> Shown:
+    """What a run merged and dropped, or would; what it left alone."""
+    removed_bytes = sum(file.file_size_in_bytes for file in found.removed)
+    counts = {
+        "rewritten_delete_files_count": len(found.removed) - found.dangling,
+        "added_delete_files_count": found.would_add if found.dry_run else len(found.added),
+        "removed_dangling_delete_files_count": found.dangling,
+        "rewritten_bytes_count": removed_bytes,
+        "added_bytes_count": sum(file.file_size_in_bytes for file in found.added),
+        "delete_files": found.delete_files,
+    }
+    return _shown(url, found, counts, (_deletes_line(found, removed_bytes),))
+
+
+def show_manifests(url: str, found: RewritingManifests) -> Shown:
+    """What a run rewrote and why, or would; what it left alone."""
+    reasons = {reason.name.lower(): count for reason, count in found.plan.reasons.items()}
+    counts = {
+        "rewritten_manifests_count": found.rewritten,
+        "added_manifests_count": found.added,
+        "processed_entries_count": found.entries,
+        "manifests": found.manifests,
+        "reasons": reasons if found.rewritten else {},
+    }
+    return _shown(url, found, counts, _manifests_lines(found))
+
+
+def _shown(url: str, found: Rewriting, counts: dict[str, Any], lines: tuple[Line, ...]) -> Shown:
+    document = {
+        "url": url,
+        "dry_run": found.dry_run,
+        "outcome": found.outcome.value,
+        "why": found.why,
+        **counts,
+        "notes": list(found.notes),
+    }
+    if not found.is_done:
+        lead = found.outcome.value.replace("_", " ").capitalize()
+        lines = (Line(f": {found.why}. Nothing was rewritten.", lead, is_bad=True),)
+    return Shown(document, (*lines, notes(found.notes)))
+
+
+def _deletes_line(found: RewritingDeletes, removed_bytes: int) -> Line:
+    if found.outcome is Outcome.NOTHING_TO_DO:
+        return Line(f"Nothing to rewrite; the table has {found.delete_files:,} delete files.")
+    merged = len(found.removed) - found.dangling
+    new = f"about {found.would_add:,}" if found.dry_run else f"{len(found.added):,}"
+    would = "would be " if found.dry_run else ""
+    return Line(
+        f"Of {found.delete_files:,} delete files {merged:,} {would}merged into {new}, and {found.dangling:,} "
+        f"that apply to nothing {would}dropped ({text.size(removed_bytes)} in all)."
+    )
+
+
+def _manifests_lines(found: RewritingManifests) -> tuple[Line, ...]:
+    if found.outcome is Outcome.NOTHING_TO_DO:
+        return (Line(f"Nothing to rewrite; the table has {found.manifests:,} manifests."),)
+    does = "would be rewritten as about" if found.dry_run else "rewritten as"
+    done = Line(f"{found.rewritten:,} manifests {does} {found.added:,}; {found.manifests:,} are left.")
+    why = ", ".join(f"{count:,} {reason.value}" for reason, count in found.plan.reasons.items())
+    return done, Line(f"Why: {why}.")

@@ -1,0 +1,359 @@
+"""Whether a place has files of one table only.
+
+Before files go that nothing names it must be sure that no other table has them:
+
+1. Every other table of the catalog is read: where it lies, and where it writes data and metadata. One whose
+   location is within the place, and that writes nowhere else in it, has a part of the place for itself, which
+   is left alone. Any other that shares the place, with this table or with what is under it, has files that
+   cannot be told from this table's: `Refused`. So is a table that cannot be read, unless the operator says
+   that it is apart (`iceberg.unrelated_tables`). The catalog is listed again until it has none that was not
+   read: one that is renamed meanwhile is found under its new name.
+2. The same goes for tables that the catalog does not know (any more) and whose metadata files lie in the
+   place: they say themselves where the table lies.
+   And for tables of Delta Lake and Hudi, which have a folder of their own there.
+3. Metadata files of the table's own that it does not come from, by its log and theirs, were left by commits
+   that failed, or a second catalog has the table too and goes its own way. What they name is named, however
+   old they are: the second may not have changed for long.
+
+| run                                          | does                                                        |
+|----------------------------------------------|-------------------------------------------------------------|
+| removal of orphans                           | 1 to 3, all tables read anew                                |
+| expiry, before it deletes files              | 1, by what was read within `KNOWN_S`                        |
+| collection of garbage, before it deletes     | 1, but only for a second name of the table: files of other  |
+| files                                        | tables have other marks (`ownership`)                       |
+
+What was read is kept for a while (`Known`), for all tables of a catalog in one process: expiry runs every ten
+minutes, on catalogs with thousands of tables. Names are listed anew nearly every time (`LISTED_S`), so a
+table that was added, or registered under a second name, is read at once.
+
+Places that may be the same (`places`) count as the same. What another table wrote to the place before it was
+told to write elsewhere cannot be seen, nor files that another table has added without writing them
+(`add_files`).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from lithify.clock import Clock
+from lithify.datasets.iceberg.errors import said, translated
+from lithify.datasets.iceberg.format.listing import MAX_READERS
+from lithify.datasets.iceberg.format.table_properties import WRITE_PATHS, properties_of
+from lithify.datasets.iceberg.io.catalogs import each_asked
+from lithify.datasets.iceberg.io.places import is_within, place_of
+from lithify.datasets.iceberg.maintenance.old_metadata import HEAD_BYTES, uuid_in
+from lithify.errors import CorruptObject, Refused, StoreError, StoreUnavailable
+from lithify.store.keys import url_of
+from lithify.store.objects import ObjectMeta, ObjectStore
+
+FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
+"""Folders of other formats, each beside the data of a table."""
+MAX_LISTINGS = 10
+"""Of the tables of a catalog, until there is none that was not read."""
+KNOWN_S = 3_600.0
+"""So long what another table says of its places counts for an expiry: its files wait as long by default."""
+UNREADABLE_S = 600.0
+"""And so long that it could not be read."""
+LISTED_S = 60.0
+"""So long a list of all tables counts for an expiry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another table, and where it has files; paths as `places.place_of` gives them."""
+
+    name: str
+    location: str
+    writes: tuple[str, ...]
+    uuid: str = ""
+
+
+def neighbour(name: str, location: str, properties: Mapping[str, Any], uuid: str = "") -> Neighbour:
+    """Another table by what its metadata say."""
+    root = location.rstrip("/")
+    paths = [f"{root}/data", f"{root}/metadata"]
+    paths += [str(properties[key]) for key in WRITE_PATHS if properties.get(key)]
+    return Neighbour(name, place_of(root), tuple(dict.fromkeys(map(place_of, paths))), uuid)
+
+
+def not_ours(place: str, others: Iterable[Neighbour], url: str) -> frozenset[str]:
+    """Folders within the place that are other tables' alone (pure). `Refused` where one shares more."""
+    found = set()
+    for other in others:
+        has_own = other.location != place and is_within(other.location, place)
+        for path in other.writes:
+            is_apart = not is_within(path, place) and not is_within(place, path)
+            if not is_apart and not (has_own and is_within(path, other.location)):
+                raise Refused(
+                    f"{url}: {other.name} has its files in /{path}, and this table lies in /{place}; which "
+                    "of the two a file is of cannot be told, so none is deleted; give each table its own "
+                    "place, or drop the one that is not used from the catalog, without its files"
+                )
+        if has_own:
+            found.add(other.location)
+    return frozenset(found)
+
+
+def check_one_name(place: str, uuid: str, others: Iterable[Neighbour], url: str) -> None:
+    """`Refused` where the catalog has the table under a second name (pure)."""
+    for other in others:
+        if other.uuid == uuid and other.location == place:
+            raise Refused(
+                f"{url}: {other.name} is the same table under a second name, and may need files that this "
+                "one does not name any more, so none is deleted; drop one of them from the catalog, without "
+                "its files"
+            )
+
+
+_Name = tuple[str, ...]
+
+
+class Known:
+    """What was read of the tables of one catalog. Safe to share between threads; the first to ask reads, and
+    others wait for that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listed: tuple[float, list[_Name]] | None = None
+        self._read: dict[_Name, tuple[float, Neighbour | Refused]] = {}
+
+    def others(self, catalog: Catalog, own: _Name, clock: Clock, apart: Sequence[str]) -> list[Neighbour]:
+        """All tables but `own`. `Refused` where one cannot be read."""
+        with self._lock:
+            now_s = clock.monotonic_s()
+            fresh = {name: one for name, (at_s, one) in self._read.items() if now_s - at_s < _kept_s(one)}
+            listed = self._listed
+            names = listed[1] if listed is not None and now_s - listed[0] < LISTED_S else None
+            found, now_listed = _read_all(catalog, own, apart, fresh, names)
+            if now_listed is not names:
+                self._listed = now_s, now_listed
+            self._read = {
+                name: self._read[name] if fresh.get(name) is one else (now_s, one)
+                for name, one in found.items()
+            }
+            return _readable(found, own)
+
+
+def _kept_s(one: Neighbour | Refused) -> float:
+    return KNOWN_S if isinstance(one, Neighbour) else UNREADABLE_S
+
+
+_known: WeakKeyDictionary[Catalog, Known] = WeakKeyDictionary()
+_known_lock = threading.Lock()
+
+
+def known_in(catalog: Catalog) -> Known:
+    """What was read of the tables of a catalog in this process."""
+    with _known_lock:
+        return _known.setdefault(catalog, Known())
+
+
+def others_in(catalog: Catalog, own: _Name, apart: Sequence[str] = ()) -> list[Neighbour]:
+    """All other tables of a catalog, read anew, but for those that are said to be `apart`. `Refused` where
+    one cannot be read."""
+    found, _ = _read_all(catalog, own, apart, {}, None)
+    return _readable(found, own)
+
+
+def _readable(found: Mapping[_Name, Neighbour | Refused], own: _Name) -> list[Neighbour]:
+    others = []
+    for name, one in found.items():
+        if name == own:
+            continue
+        if isinstance(one, Refused):
+            raise one
+        others.append(one)
+    return others
+
+
+def _read_all(
+    catalog: Catalog,
+    own: _Name,
+    apart: Sequence[str],
+    known: Mapping[_Name, Neighbour | Refused],
+    names: list[_Name] | None,
+) -> tuple[dict[_Name, Neighbour | Refused], list[_Name]]:
+    """Every table, the `known` ones as they are and `own` only if it is one of these, and the names that the
+    catalog has; `names` if these were listed just now."""
+    found: dict[_Name, Neighbour | Refused] = {}
+    for _ in range(MAX_LISTINGS):
+        if names is None:
+            names = list(_tables(catalog, apart))
+        found |= {name: known[name] for name in names if name in known}
+        new = [name for name in names if name not in found and name != own]
+        if not new:
+            there = set(names)
+            return {name: one for name, one in found.items() if name in there}, names
+        loaded = each_asked(catalog, (partial(_load, catalog, name) for name in new), MAX_READERS)
+        found |= {name: one for name, one in zip(new, loaded, strict=True) if one is not None}
+        names = None
+    raise Refused(
+        f"tables of the same catalog came and went {MAX_LISTINGS} times while they were read, so whether one "
+        "has files in the same place cannot be told; try again later"
+    )
+
+
+def _load(catalog: Catalog, identifier: _Name) -> Neighbour | Refused | None:
+    name = ".".join(identifier)
+    try:
+        with translated(f"table {name}"):
+            table = _none_if_gone(catalog, identifier)
+    except Exception as error:  # whatever it is, the table cannot be read
+        return Refused(
+            f"table {name} of the same catalog cannot be read, so whether it has files in the same place "
+            f"cannot be told; repair or drop it, or name it in iceberg.unrelated_tables: {said(error)}"
+        )
+    if table is None:
+        return None
+    return neighbour(name, table.location, properties_of(table), str(table.table_uuid))
+
+
+def _is_apart(name: Sequence[str], apart: Sequence[str]) -> bool:
+    return any(fnmatchcase(".".join(name), pattern) for pattern in apart)
+
+
+def _none_if_gone(catalog: Catalog, identifier: tuple[str, ...]) -> TableMetadata | None:
+    try:
+        return catalog.load_table(identifier).metadata
+    except NoSuchTableError:
+        return None
+
+
+def _tables(catalog: Catalog, apart: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The names of all tables; namespaces that are wholly apart are not listed."""
+    wholly = [pattern.removesuffix(".*") for pattern in apart if pattern.endswith(".*")]
+    try:
+        with translated("listing the tables of the catalog"):
+            level = {tuple(name) for name in catalog.list_namespaces()}
+            seen: set[tuple[str, ...]] = set()
+            while level:
+                seen |= level
+                below: set[tuple[str, ...]] = set()
+                listed = sorted(name for name in level if not _is_apart(name, wholly))
+                asked = (partial(_inside, catalog, namespace) for namespace in listed)
+                for tables, namespaces in each_asked(catalog, asked, MAX_READERS):
+                    yield from (name for name in tables if not _is_apart(name, apart))
+                    below.update(namespaces)
+                level = below - seen
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        raise Refused(
+            "the tables of the catalog cannot be listed, so whether another has files in the same place "
+            f"cannot be told; name what need not be listed in iceberg.unrelated_tables (other.*): {error}"
+        ) from error
+
+
+def _inside(
+    catalog: Catalog, namespace: tuple[str, ...]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """The tables and the namespaces directly in a namespace; none of what is not there (any more). A catalog
+    may know no namespaces below others, and have tables all the same."""
+    tables: list[tuple[str, ...]] = []
+    try:
+        tables += (tuple(name) for name in catalog.list_tables(namespace))
+        return tables, [tuple(name) for name in catalog.list_namespaces(namespace)]
+    except NoSuchNamespaceError:
+        return tables, []
+
+
+def foreign_table(path: str) -> Neighbour | None:
+    """The table of another format that a file belongs to, by the folders it is in (pure)."""
+    parts = path.split("/")
+    for n, part in enumerate(parts[:-1]):
+        if part in FOREIGN:
+            root = "/".join(parts[:n])
+            return Neighbour(f"a table of {FOREIGN[part]}", root, (root,))
+    return None
+
+
+# Metadata files
+
+
+def is_metadata(key: str) -> bool:
+    """Whether it is named like a metadata file of a table, or is a part of what tells which is the newest."""
+    name = key.rpartition("/")[2]
+    return ".metadata.json" in name or name.startswith("version-hint")
+
+
+def is_whole_metadata(key: str) -> bool:
+    """Whether it is named like a metadata file that can be read."""
+    name = key.rpartition("/")[2]
+    return name.endswith((".metadata.json", ".metadata.json.gz")) and not name.startswith(".")
+
+
+def uuid_of(store: ObjectStore, meta: ObjectMeta) -> str:
+    """Of which table a metadata file is, in one small request where that does. `CorruptObject` when it is
+    none."""
+    uuid = uuid_in(store.get_range(meta.key, 0, min(meta.size, HEAD_BYTES)))
+    return uuid if uuid is not None else str(fields_of(store, meta.key).get("table-uuid"))
+
+
+def log_of(store: ObjectStore, key: str) -> list[str]:
+    """The metadata files that came before one, the oldest first. `CorruptObject` when it does not decode."""
+    log = fields_of(store, key).get("metadata-log") or []
+    try:
+        return [str(entry["metadata-file"]) for entry in log]
+    except (TypeError, KeyError) as error:
+        raise CorruptObject(key, _what(error)) from error
+
+
+def fields_of(store: ObjectStore, key: str) -> Mapping[str, Any]:
+    """A metadata file. `CorruptObject` when it does not decode."""
+    return _decoded(store, key)[1]
+
+
+def metadata_of(store: ObjectStore, key: str) -> TableMetadata:
+    """The same as PyIceberg reads it."""
+    text, _ = _decoded(store, key)
+    try:
+        return TableMetadataUtil.parse_raw(text)
+    except Exception as error:  # PyIceberg checks little of what it reads
+        raise CorruptObject(key, _what(error)) from error
+
+
+def _decoded(store: ObjectStore, key: str) -> tuple[str, Mapping[str, Any]]:
+    data = store.get(key)
+    try:
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError("it is no JSON object")
+        return text, fields
+    except (ValueError, OSError, EOFError, RecursionError) as error:
+        raise CorruptObject(key, _what(error)) from error
+
+
+def _what(error: Exception) -> str:
+    return (
+        f"does not decode as metadata of a table, so nobody can tell what it names: {said(error)}; delete it "
+        "if nobody needs it"
+    )
+
+
+def stranger(store: ObjectStore, meta: ObjectMeta) -> Neighbour:
+    """The table that a metadata file is of. It has, besides what it says, the folder that the file is in."""
+    fields = fields_of(store, meta.key)
+    location = fields.get("location")
+    if not isinstance(location, str) or not location:
+        raise CorruptObject(meta.key, _what(ValueError("it has no location")))
+    properties = fields.get("properties")
+    found = neighbour(
+        f"a table whose metadata are in {meta.key}",
+        location,
+        properties if isinstance(properties, dict) else {},
+    )
+    folder = place_of(url_of(store.url, meta.key.rpartition("/")[0]))
+    return Neighbour(found.name, found.location, (*found.writes, folder))
