@@ -32,14 +32,14 @@ from benchmarks.child import Stopwatch
 from benchmarks.logs_data import DEAD, PARTITION
 from lithify.clock import SystemClock
 from lithify.compaction.model import Compaction, Ledger
-from lithify.datasets.kafka.bites import decoded
-from lithify.datasets.kafka.cleaning import Cleaned, Cleaner
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND, NO_OFFSETS, Rules
+from lithify.datasets.kafka.cleaning.segments import Cleaned, Cleaner
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.kernel.retaining import Offsets
+from lithify.datasets.kafka.format.chunked_decode import decoded
+from lithify.datasets.kafka.format.kernel.retaining import Offsets
+from lithify.datasets.kafka.format.record_batches import RecordBatches
 from lithify.datasets.kafka.layouts.reading import pieces, streamed
 from lithify.datasets.kafka.layouts.segments import read_folder
-from lithify.datasets.kafka.record_batches import RecordBatches
-from lithify.datasets.kafka.retention import NO_BOUND, NO_OFFSETS, Rules
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
 from lithify.ids import RandomIds

@@ -24,7 +24,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 KERNELS = {
     "lithify.datasets.slatedb.dataset": kernel("slatedb", "lithify.datasets.slatedb.kernel.warm_up"),
-    "lithify.datasets.kafka.record_batches": kernel("kafka", "lithify.datasets.kafka.warm_up"),
+    "lithify.datasets.kafka.format.record_batches": kernel(
+        "kafka", "lithify.datasets.kafka.cleaning.warm_up"
+    ),
 }
 """What a module needs."""
 

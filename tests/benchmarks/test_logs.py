@@ -11,7 +11,7 @@ from benchmarks.logs import judge, measure, print_tables
 from benchmarks.logs_data import DEAD, PARTITION, made
 from rich.console import Console
 
-from lithify.datasets.kafka.record_batches import decode
+from lithify.datasets.kafka.format.record_batches import decode
 from tests.datasets.kafka.logs import column
 
 

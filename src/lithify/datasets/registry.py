@@ -105,10 +105,10 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.kafka.kind:KIND",
         "lithify.datasets.kafka.command_options:OPTIONS",
         "lithify.datasets.kafka.settings:KafkaSettings",
-        "lithify.datasets.kafka.warm_up:warm_up",
-        "lithify.datasets.kafka.warm_up:warm_up",
+        "lithify.datasets.kafka.cleaning.warm_up:warm_up",
+        "lithify.datasets.kafka.cleaning.warm_up:warm_up",
         "lithify.datasets.kafka.discovery:logs",
-        "lithify.datasets.kafka.kernel.ready:is_compiled",
+        "lithify.datasets.kafka.format.kernel.ready:is_compiled",
         lies_in_stores=True,
     ),
 }

@@ -14,8 +14,8 @@ from lithify.compaction.proposal import Planner
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.kernel.layout import CONTROL
-from lithify.datasets.kafka.record_batches import decode, rebased
+from lithify.datasets.kafka.format.kernel.layout import CONTROL
+from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import ObjectNotFound
 from lithify.ids import RandomIds
@@ -179,7 +179,9 @@ class Timed(WrappedStore):
 def a_timed_store(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, step_ms: int) -> Timed:
     """One that tasks find, too; where they wait, its clock moves on."""
     store = Timed(clock, step_ms)
-    monkeypatch.setattr("lithify.datasets.kafka.tasks.open_store", lambda url, options=None: (store, ""))
+    monkeypatch.setattr(
+        "lithify.datasets.kafka.cleaning.tasks.open_store", lambda url, options=None: (store, "")
+    )
     for module in ("publishing", "copying"):
         monkeypatch.setattr(f"lithify.datasets.kafka.{module}.SystemClock", lambda: clock)
     return store

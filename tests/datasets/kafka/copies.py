@@ -12,9 +12,10 @@ import pytest
 
 from lithify.clock import SystemClock
 from lithify.compaction.run_summary import RunSummary
-from lithify.datasets.kafka import copying, view
+from lithify.datasets.kafka import view
+from lithify.datasets.kafka.buckets import copying
+from lithify.datasets.kafka.buckets.topic_copy import TopicCopy
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call

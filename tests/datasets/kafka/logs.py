@@ -13,10 +13,10 @@ import lz4.frame
 import numpy as np
 import zstandard
 
-from lithify.datasets.kafka.codecs import Codec, Codecs
-from lithify.datasets.kafka.kernel.layout import Records
-from lithify.datasets.kafka.kernel.rewrite import Flags
-from lithify.datasets.kafka.record_batches import RecordBatches, Retention, decode
+from lithify.datasets.kafka.format.codecs import Codec, Codecs
+from lithify.datasets.kafka.format.kernel.layout import Records
+from lithify.datasets.kafka.format.kernel.rewrite import Flags
+from lithify.datasets.kafka.format.record_batches import RecordBatches, Retention, decode
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 MARKER_VALUE = b"\0\0\0\0\0\0"

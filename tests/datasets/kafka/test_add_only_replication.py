@@ -9,7 +9,7 @@ import pytest
 
 from lithify.compaction.finding import Finding, Severity
 from lithify.datasets.kafka.checks import check_log
-from lithify.datasets.kafka.kernel.layout import LAST_OFFSET_DELTA_AT
+from lithify.datasets.kafka.format.kernel.layout import LAST_OFFSET_DELTA_AT
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.objects import as_segment, count_covered

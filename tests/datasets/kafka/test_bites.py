@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lithify.datasets.kafka.bites import decoded
+from lithify.datasets.kafka.format.chunked_decode import decoded
 from lithify.errors import CorruptObject
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, encode, encode_all

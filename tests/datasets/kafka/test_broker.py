@@ -20,11 +20,11 @@ import pytest
 
 from lithify.clock import SystemClock
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.kafka import publishing
+from lithify.datasets.kafka.buckets import publishing
+from lithify.datasets.kafka.buckets.topic_copy import TopicCopy
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.store.urls import open_store

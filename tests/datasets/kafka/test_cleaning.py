@@ -11,11 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.datasets.kafka.cleaning import Cleaner
-from lithify.datasets.kafka.codecs import Codec
-from lithify.datasets.kafka.kernel.retaining import Offsets, Reason
-from lithify.datasets.kafka.record_batches import RecordBatches, decode, filtered
-from lithify.datasets.kafka.retention import (
+from lithify.datasets.kafka.cleaning.retention import (
     NO_OFFSETS,
     Rules,
     empty_to_retain,
@@ -23,7 +19,11 @@ from lithify.datasets.kafka.retention import (
     reasons,
     retention,
 )
-from lithify.datasets.kafka.transactions import fates, follow
+from lithify.datasets.kafka.cleaning.segments import Cleaner
+from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.kernel.retaining import Offsets, Reason
+from lithify.datasets.kafka.format.record_batches import RecordBatches, decode, filtered
+from lithify.datasets.kafka.format.transactions import fates, follow
 from lithify.errors import LithifyError
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, encode, encode_all

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify.datasets.kafka.copying import CopyReport
-from lithify.datasets.kafka.manifest import Manifest
-from lithify.datasets.kafka.publishing import Report
+from lithify.datasets.kafka.buckets.copying import CopyReport
+from lithify.datasets.kafka.buckets.manifest import Manifest
+from lithify.datasets.kafka.buckets.publishing import Report
 from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
 from lithify.testing import MemoryStore

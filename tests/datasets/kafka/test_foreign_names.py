@@ -15,9 +15,9 @@ import pytest
 
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.kernel.layout import CONTROL
+from lithify.datasets.kafka.format.kernel.layout import CONTROL
+from lithify.datasets.kafka.format.record_batches import RecordBatches, decode
 from lithify.datasets.kafka.layouts.segments import read_folder
-from lithify.datasets.kafka.record_batches import RecordBatches, decode
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.ids import RandomIds
 from lithify.service import one_shot
@@ -412,7 +412,7 @@ NOTHING_TO_SHOW = {
 @pytest.mark.parametrize("name", [*KAFKA, *REDPANDA])
 def test_story(name: str, slice_records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With slices of the hash space that hold a few keys, too: TestTombstonesMultiPassRandomDistribution."""
-    monkeypatch.setattr("lithify.datasets.kafka.round.SLICE_BYTES", 32 * slice_records)
+    monkeypatch.setattr("lithify.datasets.kafka.cleaning.cleaning_plan.SLICE_BYTES", 32 * slice_records)
     partition = Partition()
     for step, *arguments in (KAFKA | REDPANDA)[name]:
         do: Callable[..., None] = getattr(partition, str(step))

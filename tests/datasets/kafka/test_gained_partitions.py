@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lithify.datasets.kafka import copying
-from lithify.datasets.kafka.kernel.layout import CONTROL
-from lithify.datasets.kafka.record_batches import decode, rebased
+from lithify.datasets.kafka.buckets import copying
+from lithify.datasets.kafka.format.kernel.layout import CONTROL
+from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.errors import LithifyError
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock
@@ -168,7 +168,7 @@ def test_it_gains_another_one_while_the_broker_is_told(monkeypatch: pytest.Monke
             third.produce(*some())
         announce(*place)
 
-    monkeypatch.setattr("lithify.datasets.kafka.topic_copy.announce", late)
+    monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
     copies.copied(bucket)
     assert shown(bucket) == 2
     copies.same_log(third)
@@ -335,7 +335,7 @@ def test_it_shrinks_while_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) ->
         copies.of_broker(bucket, 2)
         announce(*place)
 
-    monkeypatch.setattr("lithify.datasets.kafka.topic_copy.announce", late)
+    monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
     with pytest.raises(LithifyError, match="orders has 2 partitions now, and had 3"):
         copies.copied(bucket)
     assert not copies.told(bucket)

@@ -11,7 +11,7 @@ from lithify.compaction.finding import Severity
 from lithify.compaction.model import Ledger
 from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.record_batches import decode
+from lithify.datasets.kafka.format.record_batches import decode
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import CorruptObject
 from lithify.service.status import status

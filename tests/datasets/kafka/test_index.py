@@ -9,10 +9,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lithify.datasets.kafka.index import Matched, Run, Slice, index, match, merge, ordered, part, slices
-from lithify.datasets.kafka.kernel.keys import ENTRY
-from lithify.datasets.kafka.retention import NO_BOUND
-from lithify.datasets.kafka.transactions import fates, follow
+from lithify.datasets.kafka.cleaning.index import (
+    Matched,
+    Run,
+    Slice,
+    index,
+    match,
+    merge,
+    ordered,
+    part,
+    slices,
+)
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
+from lithify.datasets.kafka.format.kernel.keys import ENTRY
+from lithify.datasets.kafka.format.transactions import fates, follow
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, in_transaction, marker
 

@@ -12,13 +12,13 @@ import kafka.record.default_records
 import kafka.record.memory_records
 import pytest
 
-from lithify.datasets.kafka.codecs import Codec
-from lithify.datasets.kafka.index import index, match
-from lithify.datasets.kafka.kernel.layout import Records
-from lithify.datasets.kafka.record_batches import RecordBatches, Retention, decode, filtered
-from lithify.datasets.kafka.retention import NO_BOUND, Rules, empty_to_retain, last_records
-from lithify.datasets.kafka.retention import retention as retain
-from lithify.datasets.kafka.transactions import fates, follow
+from lithify.datasets.kafka.cleaning.index import index, match
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND, Rules, empty_to_retain, last_records
+from lithify.datasets.kafka.cleaning.retention import retention as retain
+from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.kernel.layout import Records
+from lithify.datasets.kafka.format.record_batches import RecordBatches, Retention, decode, filtered
+from lithify.datasets.kafka.format.transactions import fates, follow
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import encode_all, expected_rows, flags, keep_all
 from tests.judge.kafka_java import KafkaJava, KafkaJavaError, kafka_java

@@ -11,10 +11,10 @@ from typing import TypeVar
 import pytest
 
 from lithify.compaction.model import Compaction, Ledger
+from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of
+from lithify.datasets.kafka.cleaning.segment_stats import FACTS_SUFFIX, HEADERS_SUFFIX, RUN_SUFFIX
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.facts import FACTS_SUFFIX, HEADERS_SUFFIX, RUN_SUFFIX
 from lithify.datasets.kafka.garbage import collect
-from lithify.datasets.kafka.kept_indexes import index_key, index_of
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.settings import KafkaSettings

@@ -12,10 +12,10 @@ import pytest
 from lithify.compaction.model import Ledger
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.kafka import publishing
+from lithify.datasets.kafka.buckets import publishing
+from lithify.datasets.kafka.buckets.live_topic import LiveTopic, build_order, check_live
 from lithify.datasets.kafka.kind import LogKind
 from lithify.datasets.kafka.layouts import objects
-from lithify.datasets.kafka.live_topic import LiveTopic, build_order, check_live
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.options import Asked
 from lithify.errors import Refused

@@ -15,7 +15,7 @@ import pytest
 
 from lithify.clock import SystemClock
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.kafka.live_topic import LiveTopic
+from lithify.datasets.kafka.buckets.live_topic import LiveTopic
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.ids import RandomIds
 from lithify.service import one_shot

@@ -15,11 +15,11 @@ from lithify.coordination.groups import GroupFiles
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.checks import FROZEN_MS, check_log
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.kernel.layout import CONTROL
+from lithify.datasets.kafka.format.kernel.layout import CONTROL
+from lithify.datasets.kafka.format.record_batches import decode
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LogCompaction
-from lithify.datasets.kafka.record_batches import decode
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds

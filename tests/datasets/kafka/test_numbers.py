@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.datasets.kafka.kernel.layout import DELETE_HORIZON
-from lithify.datasets.kafka.own_settings import OwnSettings
-from lithify.datasets.kafka.record_batches import decode, rebased
+from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
+from lithify.datasets.kafka.format.kernel.layout import DELETE_HORIZON
+from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.errors import CorruptObject, Refused
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from lithify.datasets.kafka import publishing
-from lithify.datasets.kafka.kernel.layout import ABORT, COMMIT, CONTROL, TRANSACTIONAL
+from lithify.datasets.kafka.buckets import publishing
+from lithify.datasets.kafka.format.kernel.layout import ABORT, COMMIT, CONTROL, TRANSACTIONAL
+from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.datasets.kafka.layouts import objects
-from lithify.datasets.kafka.record_batches import decode, rebased
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import Crash, Fault
 from tests.datasets.kafka import logs

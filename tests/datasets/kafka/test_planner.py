@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lithify.datasets.kafka.kernel.layout import MAX_OFFSET_DELTA
+from lithify.datasets.kafka.format.kernel.layout import MAX_OFFSET_DELTA
 from lithify.datasets.kafka.planner import (
     LogObject,
     LogPlan,

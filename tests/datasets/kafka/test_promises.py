@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress
-from lithify.datasets.kafka import copying, publishing
+from lithify.datasets.kafka.buckets import copying, publishing
+from lithify.datasets.kafka.cleaning.index import Matched, Run, match
+from lithify.datasets.kafka.cleaning.tasks import recorded
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.index import Matched, Run, match
+from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.datasets.kafka.layouts import objects
-from lithify.datasets.kafka.record_batches import decode, rebased
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
-from lithify.datasets.kafka.tasks import recorded
 from lithify.ids import RandomIds
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import FaultyStore
@@ -282,15 +282,15 @@ def test_an_all_dead_range_resumes_as_finished(monkeypatch: pytest.MonkeyPatch, 
 def test_ten_times_as_many_keys_as_a_task_holds_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dozens of tasks each compare a slice of the keys, none more than it may hold, and together all."""
     held = 64
-    monkeypatch.setattr("lithify.datasets.kafka.round.SLICE_BYTES", 32 * held)
-    monkeypatch.setattr("lithify.datasets.kafka.facts.PART_BYTES", 32)
+    monkeypatch.setattr("lithify.datasets.kafka.cleaning.cleaning_plan.SLICE_BYTES", 32 * held)
+    monkeypatch.setattr("lithify.datasets.kafka.cleaning.segment_stats.PART_BYTES", 32)
     seen: list[int] = []
 
     def matched(runs: list[Run]) -> Matched:
         seen.append(sum(map(len, runs)))
         return match(runs)
 
-    monkeypatch.setattr("lithify.datasets.kafka.tasks.match", matched)
+    monkeypatch.setattr("lithify.datasets.kafka.cleaning.tasks.match", matched)
     keys = 10 * held
     rows = [(f"k{n % keys}", f"v{n}") for n in range(2 * keys)]
     batches = [logs.data(n, *rows[n : n + 40]) for n in range(0, len(rows), 40)]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lithify.datasets.kafka.buckets.topic_copy import PAUSE_MS, TopicCopy
 from lithify.datasets.kafka.layouts import objects
-from lithify.datasets.kafka.topic_copy import PAUSE_MS, TopicCopy
 from lithify.testing.faulty import Fault
 from tests.datasets.kafka import copies, logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket

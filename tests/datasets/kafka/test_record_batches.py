@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.datasets.kafka.codecs import BadCompression, Codec, Codecs
-from lithify.datasets.kafka.record_batches import decode, filtered, merged, rebased
+from lithify.datasets.kafka.format.codecs import BadCompression, Codec, Codecs
+from lithify.datasets.kafka.format.record_batches import decode, filtered, merged, rebased
 from lithify.errors import CorruptObject, LithifyError, Unsupported
 from lithify.kernel.buffers import bytes_of
 from lithify.kernel.crc32c import checksum

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lithify.datasets.kafka.index import index, match
-from lithify.datasets.kafka.record_batches import RecordBatches, decode, filtered
-from lithify.datasets.kafka.retention import (
+from lithify.datasets.kafka.cleaning.index import index, match
+from lithify.datasets.kafka.cleaning.retention import (
     NO_BOUND,
     NO_OFFSETS,
     LastRecord,
@@ -20,7 +19,8 @@ from lithify.datasets.kafka.retention import (
     last_records,
     retention,
 )
-from lithify.datasets.kafka.transactions import fates, follow
+from lithify.datasets.kafka.format.record_batches import RecordBatches, decode, filtered
+from lithify.datasets.kafka.format.transactions import fates, follow
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, in_transaction, marker
 

@@ -15,16 +15,16 @@ import pytest
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.kafka.codecs import Codec
+from lithify.datasets.kafka.cleaning.index import index, match
+from lithify.datasets.kafka.cleaning.retention import Rules, empty_to_retain, last_records, retention
 from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.kernel.layout import DELETE_HORIZON
+from lithify.datasets.kafka.format.record_batches import decode, filtered
+from lithify.datasets.kafka.format.transactions import fates, follow
 from lithify.datasets.kafka.garbage import collect
-from lithify.datasets.kafka.index import index, match
-from lithify.datasets.kafka.kernel.layout import DELETE_HORIZON
 from lithify.datasets.kafka.layouts.segments import read_folder
-from lithify.datasets.kafka.record_batches import decode, filtered
-from lithify.datasets.kafka.retention import Rules, empty_to_retain, last_records, retention
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.transactions import fates, follow
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import RandomIds, ulid_ms
 from lithify.service import one_shot
@@ -273,8 +273,8 @@ def test_the_last_batch_of_an_active_producer_keeps_its_header() -> None:
 def test_keys_are_compared_slice_by_slice(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
     """Slices of a few records each, of runs with one part, with fewer than there are slices, and with as
     many: nobody sees more than a slice."""
-    monkeypatch.setattr("lithify.datasets.kafka.round.SLICE_BYTES", 32 * 8)
-    monkeypatch.setattr("lithify.datasets.kafka.facts.PART_BYTES", part_bytes)
+    monkeypatch.setattr("lithify.datasets.kafka.cleaning.cleaning_plan.SLICE_BYTES", 32 * 8)
+    monkeypatch.setattr("lithify.datasets.kafka.cleaning.segment_stats.PART_BYTES", part_bytes)
     rng = random.Random(7)
     rows = [[(f"k{rng.randrange(60)}", f"v{n}")] for n in range(200)]
     batches = [logs.data(n, *row) for n, row in enumerate(rows)]

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lithify.datasets.kafka.codecs import Codec
+from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.record_batches import decode
+from lithify.datasets.kafka.format.transactions import follow
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import (
     SegmentWriter,
@@ -17,8 +19,6 @@ from lithify.datasets.kafka.layouts.segments import (
     pieces,
     read_folder,
 )
-from lithify.datasets.kafka.record_batches import decode
-from lithify.datasets.kafka.transactions import follow
 from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError, Unsupported
 from lithify.testing import ManualClock
 from lithify.testing.memory import MemoryStore

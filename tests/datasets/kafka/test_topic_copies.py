@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from lithify.datasets.kafka import copying, view
+from lithify.datasets.kafka import view
+from lithify.datasets.kafka.buckets import copying
+from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.kind import KIND
 from lithify.datasets.kafka.layouts import objects
-from lithify.datasets.kafka.record_batches import rebased
 from lithify.datasets.registry import config_type
 from lithify.errors import CorruptObject, LithifyError, ObjectExists, Refused, StoreUnavailable
 from lithify.ids import RandomIds
@@ -359,7 +360,7 @@ def test_a_name_that_is_taken_while_the_copy_is_made(monkeypatch: pytest.MonkeyP
         taken(bucket)
         announce(*place)
 
-    monkeypatch.setattr("lithify.datasets.kafka.topic_copy.announce", late)
+    monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
     with pytest.raises(Refused, match=r"there is a topic orders.v2 already"):
         copied(bucket)
     assert told(bucket)["id"] == "another"
@@ -497,7 +498,7 @@ def test_the_topic_is_made_again_before_the_broker_is_told(monkeypatch: pytest.M
         of_another_id(bucket)
         announce(*place)
 
-    monkeypatch.setattr("lithify.datasets.kafka.topic_copy.announce", late)
+    monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
     with pytest.raises(Refused, match=r"orders was deleted and made again meanwhile"):
         copied(bucket)
     assert NEW not in json.loads(bucket.store.get(f"{bucket.root}/clusters/c/meta.json"))["topics"]

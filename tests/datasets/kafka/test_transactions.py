@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from lithify.datasets.kafka.transactions import AbortedTransaction, Passed, fates, follow
+from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed, fates, follow
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, in_transaction, marker
 

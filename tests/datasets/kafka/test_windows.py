@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from lithify.datasets.kafka import publishing
-from lithify.datasets.kafka.codecs import Codec
+from lithify.datasets.kafka.buckets import publishing
+from lithify.datasets.kafka.format.codecs import Codec
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import Refused

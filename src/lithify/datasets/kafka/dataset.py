@@ -32,18 +32,18 @@ from lithify.compaction.lease import Permit
 from lithify.compaction.model import Ledger
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.config.durations import FOREVER, to_milliseconds
-from lithify.datasets.kafka.fenced import first_element
+from lithify.datasets.kafka.buckets.publishing import Report
+from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
+from lithify.datasets.kafka.cleaning.cleaning_params import Terms
+from lithify.datasets.kafka.cleaning.cleaning_tasks import LogSteps
+from lithify.datasets.kafka.cleaning.partitioned_arrays import first_element
+from lithify.datasets.kafka.cleaning.tasks import OFFSETS, Output, slice_keys
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
 from lithify.datasets.kafka.layouts.segments import number_of
 from lithify.datasets.kafka.members import lowest, waits
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
-from lithify.datasets.kafka.own_settings import OwnSettings
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
-from lithify.datasets.kafka.publishing import Report
 from lithify.datasets.kafka.state import Round, State, Step
-from lithify.datasets.kafka.steps import LogSteps
-from lithify.datasets.kafka.tasks import OFFSETS, Output, slice_keys
-from lithify.datasets.kafka.terms import Terms
 from lithify.errors import Refused
 from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import Capacity

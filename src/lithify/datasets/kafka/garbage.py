@@ -20,8 +20,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
+from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of_object, is_facts
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
 from lithify.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.events import GarbageCollected
 from lithify.ids import Ulid, parse_ulid

@@ -14,17 +14,17 @@ from lithify.coordination.groups import GroupFiles
 from lithify.coordination.holds import checked_name
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector, asked_for
 from lithify.datasets.kafka import view
+from lithify.datasets.kafka.buckets.copies import checked_topic
+from lithify.datasets.kafka.buckets.live_topic import LiveTopic, build_order, check_live
+from lithify.datasets.kafka.buckets.topic_copy import TopicCopy
 from lithify.datasets.kafka.checks import check_log
-from lithify.datasets.kafka.copies import checked_topic
+from lithify.datasets.kafka.cleaning.cleaning_tasks import OWN_FOLDER
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.garbage import collect
-from lithify.datasets.kafka.live_topic import LiveTopic, build_order, check_live
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.steps import OWN_FOLDER
-from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked

@@ -8,12 +8,12 @@ from typing import Self
 
 from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.ledger_documents import LedgerFormat, Values
+from lithify.datasets.kafka.cleaning.cleaning_params import Terms
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
+from lithify.datasets.kafka.cleaning.tasks import Output
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import Cut
-from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
-from lithify.datasets.kafka.tasks import Output
-from lithify.datasets.kafka.terms import Terms
 from lithify.ids import Ulid, parse_ulid
 from lithify.jsonvalues import text, whole_number
 from lithify.watermarks.groups import Group

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from rich.filesize import decimal
 
-from lithify.datasets.kafka.kernel.layout import MAX_OFFSET_DELTA
+from lithify.datasets.kafka.format.kernel.layout import MAX_OFFSET_DELTA
 from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, Committed
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lithify.datasets.kafka.retention import NO_BOUND
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 

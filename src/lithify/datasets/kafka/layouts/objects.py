@@ -29,17 +29,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
+from lithify.datasets.kafka.format.kernel.layout import (
     BASE_OFFSET_BYTES,
     HEADER_BYTES,
     LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
     UNCOUNTED_BYTES,
 )
+from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.layouts.cluster_metadata import read_metadata
 from lithify.datasets.kafka.layouts.contract import Chunk, PartitionFolder, Segment, fingerprint_of
-from lithify.datasets.kafka.record_batches import rebased
-from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError, Unsupported
 from lithify.jsonvalues import whole_number
 from lithify.store.keys import join

@@ -24,8 +24,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.layout import CONTROL, MAX_OFFSET_DELTA, NO_TIMESTAMP, Records
-from lithify.datasets.kafka.transactions import AbortedTransaction
+from lithify.datasets.kafka.format.kernel.layout import CONTROL, MAX_OFFSET_DELTA, NO_TIMESTAMP, Records
+from lithify.datasets.kafka.format.transactions import AbortedTransaction
 from lithify.errors import Refused
 
 INTERVAL_BYTES = 4096

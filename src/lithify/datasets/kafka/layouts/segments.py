@@ -33,8 +33,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lithify.allocator import MAX_PIECE_BYTES
-from lithify.datasets.kafka.kernel.headers import whole_batches
-from lithify.datasets.kafka.kernel.layout import HEADER_BYTES
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
+from lithify.datasets.kafka.format.kernel.headers import whole_batches
+from lithify.datasets.kafka.format.kernel.layout import HEADER_BYTES
+from lithify.datasets.kafka.format.record_batches import headers
+from lithify.datasets.kafka.format.transactions import AbortedTransaction
 from lithify.datasets.kafka.layouts.contract import (
     ALL_COMMITTED,
     Committed,
@@ -44,9 +47,6 @@ from lithify.datasets.kafka.layouts.contract import (
 )
 from lithify.datasets.kafka.layouts.high_watermarks import HighWatermarks
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
-from lithify.datasets.kafka.record_batches import headers
-from lithify.datasets.kafka.retention import NO_BOUND
-from lithify.datasets.kafka.transactions import AbortedTransaction
 from lithify.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.store.keys import join
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore

@@ -25,8 +25,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.kafka.kernel.headers import is_sound, seal, write_header
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.format.kernel.headers import is_sound, seal, write_header
+from lithify.datasets.kafka.format.kernel.layout import (
     CODEC_MASK,
     DELETE_HORIZON,
     HEADER_BYTES,
@@ -36,8 +36,8 @@ from lithify.datasets.kafka.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.kafka.kernel.records import is_in_order, read_record, timestamp_of
-from lithify.datasets.kafka.kernel.retaining import (
+from lithify.datasets.kafka.format.kernel.records import is_in_order, read_record, timestamp_of
+from lithify.datasets.kafka.format.kernel.retaining import (
     EMPTY_MARKER,
     RETAIN_EMPTY,
     Reason,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lithify.datasets.kafka.retention import NO_BOUND
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.jsonvalues import whole_number
 
 

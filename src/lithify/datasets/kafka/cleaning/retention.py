@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.layout import CONTROL, DELETE_HORIZON, NO_PRODUCER, Records
-from lithify.datasets.kafka.kernel.retaining import (
+from lithify.datasets.kafka.format.kernel.layout import CONTROL, DELETE_HORIZON, NO_PRODUCER, Records
+from lithify.datasets.kafka.format.kernel.retaining import (
     ABORTED,
     CONTROL_BATCH,
     EMPTY_MARKER,
@@ -42,11 +42,11 @@ from lithify.datasets.kafka.kernel.retaining import (
     give_reasons,
     pass_along,
 )
-from lithify.datasets.kafka.kernel.retaining import NO_BOUND as NO_BOUND
-from lithify.datasets.kafka.kernel.retaining import NO_OFFSETS as NO_OFFSETS
-from lithify.datasets.kafka.kernel.rewrite import Flags
-from lithify.datasets.kafka.record_batches import RecordBatches, Retention
-from lithify.datasets.kafka.transactions import Fates
+from lithify.datasets.kafka.format.kernel.retaining import NO_BOUND as NO_BOUND
+from lithify.datasets.kafka.format.kernel.retaining import NO_OFFSETS as NO_OFFSETS
+from lithify.datasets.kafka.format.kernel.rewrite import Flags
+from lithify.datasets.kafka.format.record_batches import RecordBatches, Retention
+from lithify.datasets.kafka.format.transactions import Fates
 
 _LAST_MS = (1 << 63) - 1
 _REASONS = {

@@ -30,8 +30,8 @@ from itertools import islice
 from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
-from lithify.datasets.kafka.carried_offsets import carry_offsets, listed_offsets
-from lithify.datasets.kafka.copies import (
+from lithify.datasets.kafka.buckets.carried_offsets import carry_offsets, listed_offsets
+from lithify.datasets.kafka.buckets.copies import (
     Found,
     ending_at,
     high_of,
@@ -39,6 +39,11 @@ from lithify.datasets.kafka.copies import (
     told_of,
     with_topic,
 )
+from lithify.datasets.kafka.buckets.manifest import Action, Manifest
+from lithify.datasets.kafka.buckets.object_times import put_times_right
+from lithify.datasets.kafka.buckets.publishing import Changed, has_metadata, read_same_topic
+from lithify.datasets.kafka.cleaning.tasks import Movements, Output, TaskResult, Work, reporting
+from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.objects import (
@@ -53,12 +58,7 @@ from lithify.datasets.kafka.layouts.objects import (
     object_name,
     read_objects,
 )
-from lithify.datasets.kafka.manifest import Action, Manifest
-from lithify.datasets.kafka.object_times import put_times_right
-from lithify.datasets.kafka.publishing import Changed, has_metadata, read_same_topic
-from lithify.datasets.kafka.record_batches import rebased
 from lithify.datasets.kafka.state import Copied
-from lithify.datasets.kafka.tasks import Movements, Output, TaskResult, Work, reporting
 from lithify.errors import (
     CorruptObject,
     DatasetNotFound,

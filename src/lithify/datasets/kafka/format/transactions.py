@@ -26,14 +26,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.format.kernel.layout import (
     ABORT,
     COMMIT,
     CONTROL,
     TRANSACTIONAL,
     Records,
 )
-from lithify.datasets.kafka.kernel.rewrite import Flags
+from lithify.datasets.kafka.format.kernel.rewrite import Flags
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,23 +28,23 @@ from lithify.allocator import keep_freed_memory
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter, reported
 from lithify.coordination.sidecar import Reporting
-from lithify.datasets.kafka.cleaning import Cleaner
-from lithify.datasets.kafka.facts import StoredRun, run_key
-from lithify.datasets.kafka.fenced import get_parts, put_fenced
-from lithify.datasets.kafka.index import match, part, slices
-from lithify.datasets.kafka.kept_indexes import index_of, run_of
-from lithify.datasets.kafka.kernel.layout import Records
-from lithify.datasets.kafka.kernel.retaining import Offsets, Reason
-from lithify.datasets.kafka.layouts.contract import Chunk, Segment
-from lithify.datasets.kafka.layouts.reading import pieces, streamed
-from lithify.datasets.kafka.layouts.segments import SegmentWriter
-from lithify.datasets.kafka.retention import (
+from lithify.datasets.kafka.cleaning.index import match, part, slices
+from lithify.datasets.kafka.cleaning.kept_indexes import index_of, run_of
+from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
+from lithify.datasets.kafka.cleaning.retention import (
     NO_OFFSETS,
     LastRecord,
     Rules,
     dropped,
 )
-from lithify.datasets.kafka.transactions import AbortedTransaction, Passed
+from lithify.datasets.kafka.cleaning.segment_stats import StoredRun, run_key
+from lithify.datasets.kafka.cleaning.segments import Cleaner
+from lithify.datasets.kafka.format.kernel.layout import Records
+from lithify.datasets.kafka.format.kernel.retaining import Offsets, Reason
+from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed
+from lithify.datasets.kafka.layouts.contract import Chunk, Segment
+from lithify.datasets.kafka.layouts.reading import pieces, streamed
+from lithify.datasets.kafka.layouts.segments import SegmentWriter
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
 from lithify.jsonvalues import UNDECODABLE, text, whole_number

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.keys import ENTRY
-from lithify.datasets.kafka.kernel.layout import BATCH, NO_TIMESTAMP, Records
-from lithify.datasets.kafka.retention import LastRecord
+from lithify.datasets.kafka.cleaning.retention import LastRecord
+from lithify.datasets.kafka.format.kernel.keys import ENTRY
+from lithify.datasets.kafka.format.kernel.layout import BATCH, NO_TIMESTAMP, Records
 from lithify.errors import CorruptObject, ObjectNotFound
 from lithify.jsonvalues import UNDECODABLE
 from lithify.store.objects import ObjectStore

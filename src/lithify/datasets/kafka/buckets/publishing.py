@@ -31,6 +31,9 @@ from itertools import islice
 from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
+from lithify.datasets.kafka.buckets.manifest import Action, Manifest, Planned
+from lithify.datasets.kafka.buckets.object_times import put_times_right
+from lithify.datasets.kafka.cleaning.tasks import Movements, Output, TaskResult, Work, reporting
 from lithify.datasets.kafka.layouts.cluster_metadata import TopicMetadata, metadata_key, read_metadata
 from lithify.datasets.kafka.layouts.contract import fingerprint_of
 from lithify.datasets.kafka.layouts.objects import (
@@ -41,9 +44,6 @@ from lithify.datasets.kafka.layouts.objects import (
     listed_objects,
     object_name,
 )
-from lithify.datasets.kafka.manifest import Action, Manifest, Planned
-from lithify.datasets.kafka.object_times import put_times_right
-from lithify.datasets.kafka.tasks import Movements, Output, TaskResult, Work, reporting
 from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
 from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join

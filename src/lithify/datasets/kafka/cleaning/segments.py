@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.bites import bites
-from lithify.datasets.kafka.kernel.layout import CONTROL, RECORD, Records, Status
-from lithify.datasets.kafka.kernel.records import parse
-from lithify.datasets.kafka.kernel.retaining import Offsets, Tally
-from lithify.datasets.kafka.record_batches import decode, opened
-from lithify.datasets.kafka.retention import LastRecord, Rules, empty_to_retain, verdicts
-from lithify.datasets.kafka.rewriting import BadRecords, Rewriter
-from lithify.datasets.kafka.transactions import AbortedTransaction, Passed, fates
+from lithify.datasets.kafka.cleaning.retention import LastRecord, Rules, empty_to_retain, verdicts
+from lithify.datasets.kafka.cleaning.rewriting import BadRecords, Rewriter
+from lithify.datasets.kafka.format.chunked_decode import bites
+from lithify.datasets.kafka.format.kernel.layout import CONTROL, RECORD, Records, Status
+from lithify.datasets.kafka.format.kernel.records import parse
+from lithify.datasets.kafka.format.kernel.retaining import Offsets, Tally
+from lithify.datasets.kafka.format.record_batches import decode, opened
+from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed, fates
 from lithify.errors import CorruptObject, Unsupported
 from lithify.kernel.buffers import Bytes
 

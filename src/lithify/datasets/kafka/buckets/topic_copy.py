@@ -26,9 +26,9 @@ from lithify.clock import Clock
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import RangeWork
 from lithify.config.durations import to_milliseconds
-from lithify.datasets.kafka.carried_offsets import CarriedOver, carry_offsets, listed_offsets
-from lithify.datasets.kafka.copies import CommittedOffset, marks_of, rest_of, why_moved, why_not
-from lithify.datasets.kafka.copying import (
+from lithify.datasets.kafka.buckets.carried_offsets import CarriedOver, carry_offsets, listed_offsets
+from lithify.datasets.kafka.buckets.copies import CommittedOffset, marks_of, rest_of, why_moved, why_not
+from lithify.datasets.kafka.buckets.copying import (
     CopyReport,
     CopyTask,
     announce,
@@ -36,14 +36,14 @@ from lithify.datasets.kafka.copying import (
     copy_partition,
     find_topic,
 )
-from lithify.datasets.kafka.cut_topic import CutSnapshot, CutTopic, IsPast
+from lithify.datasets.kafka.buckets.cut_topic import CutSnapshot, CutTopic, IsPast
+from lithify.datasets.kafka.buckets.merging import MANIFEST_SUFFIX
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.layouts.segments import number_of
-from lithify.datasets.kafka.merging import MANIFEST_SUFFIX
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.planner import LogPolicy
-from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Copied, Round, State, Step
 from lithify.errors import Refused

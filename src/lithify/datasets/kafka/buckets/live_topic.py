@@ -27,16 +27,16 @@ from typing import Any
 from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import RangeWork
-from lithify.datasets.kafka.cut_topic import CutSnapshot, CutTopic, IsPast
+from lithify.datasets.kafka.buckets.cut_topic import CutSnapshot, CutTopic, IsPast
+from lithify.datasets.kafka.buckets.merging import MergeTask
+from lithify.datasets.kafka.buckets.publishing import PublishTask
+from lithify.datasets.kafka.cleaning.cleaning_params import Terms
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
 from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, Cut, live_cut, live_part
-from lithify.datasets.kafka.merging import MergeTask
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
-from lithify.datasets.kafka.publishing import PublishTask
-from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Round, State, Step
-from lithify.datasets.kafka.terms import Terms
 from lithify.errors import Refused
 from lithify.watermarks.groups import Marks
 

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.kafka.codecs import BadCompression, Codec, Codecs
-from lithify.datasets.kafka.kernel.headers import scan
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.cleaning.rewriting import Rewriter, pack, room
+from lithify.datasets.kafka.format.codecs import BadCompression, Codec, Codecs
+from lithify.datasets.kafka.format.kernel.headers import scan
+from lithify.datasets.kafka.format.kernel.layout import (
     BASE_OFFSET_BYTES,
     BATCH,
     CODEC_MASK,
@@ -47,16 +48,15 @@ from lithify.datasets.kafka.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.kafka.kernel.records import parse
-from lithify.datasets.kafka.kernel.retaining import (
+from lithify.datasets.kafka.format.kernel.records import parse
+from lithify.datasets.kafka.format.kernel.retaining import (
     EMPTY_MARKER,
     NO_BOUND,
     NO_OFFSETS,
     RETAIN_EMPTY,
     pass_along,
 )
-from lithify.datasets.kafka.kernel.rewrite import Flags, merge
-from lithify.datasets.kafka.rewriting import Rewriter, pack, room
+from lithify.datasets.kafka.format.kernel.rewrite import Flags, merge
 from lithify.errors import CorruptObject, Unsupported
 from lithify.kernel.buffers import Bytes, new_bytes
 

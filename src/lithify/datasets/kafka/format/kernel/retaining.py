@@ -17,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.kafka.kernel.layout import Record, Records
+from lithify.datasets.kafka.format.kernel.layout import Record, Records
 from lithify.kernel.cache import called, entry, inlined
 from lithify.kernel.memory import load_i64
 

@@ -17,20 +17,13 @@ from functools import cached_property
 from lithify.clock import Clock
 from lithify.compaction.model import Ledger
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
-from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
-from lithify.datasets.kafka.layouts.contract import Layout, PartitionFolder
-from lithify.datasets.kafka.layouts.objects import ObjectTopic
-from lithify.datasets.kafka.layouts.segments import SegmentFolders
-from lithify.datasets.kafka.members import LogMember
-from lithify.datasets.kafka.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
-from lithify.datasets.kafka.model import LEDGERS, LogCompaction, LogSnapshot, LogSpec
-from lithify.datasets.kafka.publishing import PublishTask, Standstill, publish_merged
-from lithify.datasets.kafka.retention import NO_BOUND, Rules
-from lithify.datasets.kafka.round import Group as SegmentGroup
-from lithify.datasets.kafka.round import Indexed
-from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.state import Round, Step
-from lithify.datasets.kafka.tasks import (
+from lithify.datasets.kafka.buckets.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
+from lithify.datasets.kafka.buckets.publishing import PublishTask, Standstill, publish_merged
+from lithify.datasets.kafka.cleaning.cleaning_plan import Group as SegmentGroup
+from lithify.datasets.kafka.cleaning.cleaning_plan import Indexed
+from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of_object, is_facts
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND, Rules
+from lithify.datasets.kafka.cleaning.tasks import (
     IndexTask,
     MatchPlan,
     MatchTask,
@@ -45,6 +38,13 @@ from lithify.datasets.kafka.tasks import (
     rewrite_group,
     slice_keys,
 )
+from lithify.datasets.kafka.layouts.contract import Layout, PartitionFolder
+from lithify.datasets.kafka.layouts.objects import ObjectTopic
+from lithify.datasets.kafka.layouts.segments import SegmentFolders
+from lithify.datasets.kafka.members import LogMember
+from lithify.datasets.kafka.model import LEDGERS, LogCompaction, LogSnapshot, LogSpec
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.state import Round, Step
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import Refused
 from lithify.ids import Ids, Ulid, ulid_ms

@@ -23,8 +23,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lithify.datasets.kafka.codecs import Codec
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.buckets.manifest import Action, Manifest, Planned
+from lithify.datasets.kafka.cleaning.retention import Rules, dropped, reasons
+from lithify.datasets.kafka.cleaning.tasks import (
+    GroupPlan,
+    Movements,
+    Output,
+    RewriteTask,
+    TaskResult,
+    matched_offsets,
+    reporting,
+)
+from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.kernel.layout import (
     ABORT,
     CODEC_MASK,
     COMMIT,
@@ -34,23 +45,12 @@ from lithify.datasets.kafka.kernel.layout import (
     TRANSACTIONAL,
     Records,
 )
-from lithify.datasets.kafka.kernel.retaining import Reason, Reasons
-from lithify.datasets.kafka.kernel.rewrite import Flags
+from lithify.datasets.kafka.format.kernel.retaining import Reason, Reasons
+from lithify.datasets.kafka.format.kernel.rewrite import Flags
+from lithify.datasets.kafka.format.record_batches import RecordBatches, between, decode, merged, rebased
+from lithify.datasets.kafka.format.transactions import fates
 from lithify.datasets.kafka.layouts.contract import Chunk
 from lithify.datasets.kafka.layouts.objects import ReadObject, joined, object_name, read_pieces
-from lithify.datasets.kafka.manifest import Action, Manifest, Planned
-from lithify.datasets.kafka.record_batches import RecordBatches, between, decode, merged, rebased
-from lithify.datasets.kafka.retention import Rules, dropped, reasons
-from lithify.datasets.kafka.tasks import (
-    GroupPlan,
-    Movements,
-    Output,
-    RewriteTask,
-    TaskResult,
-    matched_offsets,
-    reporting,
-)
-from lithify.datasets.kafka.transactions import fates
 from lithify.errors import CorruptObject
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore

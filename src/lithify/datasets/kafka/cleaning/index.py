@@ -23,12 +23,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.keys import ENTRY, TOMBSTONE, hash_keys, sort_entries
-from lithify.datasets.kafka.kernel.layout import CONTROL, Records
-from lithify.datasets.kafka.kernel.retaining import Offsets
-from lithify.datasets.kafka.kernel.rewrite import Flags
-from lithify.datasets.kafka.record_batches import RecordBatches
-from lithify.datasets.kafka.transactions import Fates
+from lithify.datasets.kafka.format.kernel.keys import ENTRY, TOMBSTONE, hash_keys, sort_entries
+from lithify.datasets.kafka.format.kernel.layout import CONTROL, Records
+from lithify.datasets.kafka.format.kernel.retaining import Offsets
+from lithify.datasets.kafka.format.kernel.rewrite import Flags
+from lithify.datasets.kafka.format.record_batches import RecordBatches
+from lithify.datasets.kafka.format.transactions import Fates
 
 Run = Records
 """An array of `ENTRY`, ordered by hash and offset."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lithify.datasets.kafka.cleaning import Cleaner
-from lithify.datasets.kafka.codecs import Codec
-from lithify.datasets.kafka.index import index
-from lithify.datasets.kafka.kernel.ready import KERNEL
-from lithify.datasets.kafka.kernel.retaining import Reason
-from lithify.datasets.kafka.record_batches import decode, merged
-from lithify.datasets.kafka.retention import NO_BOUND, NO_OFFSETS, Rules, reasons
-from lithify.datasets.kafka.transactions import fates
+from lithify.datasets.kafka.cleaning.index import index
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND, NO_OFFSETS, Rules, reasons
+from lithify.datasets.kafka.cleaning.segments import Cleaner
+from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.kernel.ready import KERNEL
+from lithify.datasets.kafka.format.kernel.retaining import Reason
+from lithify.datasets.kafka.format.record_batches import decode, merged
+from lithify.datasets.kafka.format.transactions import fates
 from lithify.kernel.cache import all_is_compiled
 
 _BATCH = bytes.fromhex(

@@ -23,8 +23,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lithify.datasets.kafka.bites import decoded
-from lithify.datasets.kafka.facts import (
+from lithify.datasets.kafka.cleaning.index import Run, entries, ordered, slices
+from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND, last_records
+from lithify.datasets.kafka.cleaning.segment_stats import (
     FACTS_SUFFIX,
     HEADERS_SUFFIX,
     RUN_SUFFIX,
@@ -36,14 +38,12 @@ from lithify.datasets.kafka.facts import (
     put_facts,
     run_key,
 )
-from lithify.datasets.kafka.fenced import get_parts, put_fenced
-from lithify.datasets.kafka.index import Run, entries, ordered, slices
-from lithify.datasets.kafka.kernel.keys import ENTRY
-from lithify.datasets.kafka.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
+from lithify.datasets.kafka.format.chunked_decode import decoded
+from lithify.datasets.kafka.format.kernel.keys import ENTRY
+from lithify.datasets.kafka.format.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
+from lithify.datasets.kafka.format.transactions import Fates
 from lithify.datasets.kafka.layouts.contract import Chunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces
-from lithify.datasets.kafka.retention import NO_BOUND, last_records
-from lithify.datasets.kafka.transactions import Fates
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.kafka.kernel.layout import Records
+from lithify.datasets.kafka.format.kernel.layout import Records
 from lithify.errors import CorruptObject, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.objects import ObjectStore
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.headers import whole_batches
-from lithify.datasets.kafka.record_batches import RecordBatches, decode
+from lithify.datasets.kafka.format.kernel.headers import whole_batches
+from lithify.datasets.kafka.format.record_batches import RecordBatches, decode
 
 BITE_BYTES = 512 << 10
 

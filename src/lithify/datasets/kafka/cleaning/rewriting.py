@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.codecs import Codec, Codecs
-from lithify.datasets.kafka.kernel.headers import seal_batch
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.format.codecs import Codec, Codecs
+from lithify.datasets.kafka.format.kernel.headers import seal_batch
+from lithify.datasets.kafka.format.kernel.layout import (
     CODEC_MASK,
     HEADER_BYTES,
     MAX_RECORD_OVERHEAD_BYTES,
@@ -23,8 +23,8 @@ from lithify.datasets.kafka.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.kafka.kernel.retaining import Reason, Tally, Verdicts
-from lithify.datasets.kafka.kernel.rewrite import rewrite
+from lithify.datasets.kafka.format.kernel.retaining import Reason, Tally, Verdicts
+from lithify.datasets.kafka.format.kernel.rewrite import rewrite
 from lithify.kernel.buffers import Bytes, new_bytes
 
 _BATCH_ROOM_BYTES = 256

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from lithify.datasets.kafka.kernel.headers import load_i16_be
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.format.kernel.headers import load_i16_be
+from lithify.datasets.kafka.format.kernel.layout import (
     CONTROL,
     LOG_APPEND_TIME,
     Record,

@@ -14,7 +14,7 @@ What is compressed is not looked at here.
 
 from __future__ import annotations
 
-from lithify.datasets.kafka.kernel.layout import (
+from lithify.datasets.kafka.format.kernel.layout import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
     BASE_TIMESTAMP_AT,

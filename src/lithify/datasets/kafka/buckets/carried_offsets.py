@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from lithify.datasets.kafka.copies import CommittedOffset, committed_offsets, marks_of
+from lithify.datasets.kafka.buckets.copies import CommittedOffset, committed_offsets, marks_of
 from lithify.datasets.kafka.layouts.objects import REQUESTS
 from lithify.errors import CorruptObject, ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.jsonvalues import UNDECODABLE, text

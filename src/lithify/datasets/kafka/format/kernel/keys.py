@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.layout import Record, Records
-from lithify.datasets.kafka.kernel.rewrite import Flags
+from lithify.datasets.kafka.format.kernel.layout import Record, Records
+from lithify.datasets.kafka.format.kernel.rewrite import Flags
 from lithify.kernel.cache import entry, inlined
 from lithify.kernel.siphash import U64, siphash_128
 

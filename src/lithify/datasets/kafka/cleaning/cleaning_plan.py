@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.facts import FENCES, SegmentFacts, last_of
-from lithify.datasets.kafka.kept_indexes import index_key, index_of
-from lithify.datasets.kafka.kernel.keys import ENTRY
-from lithify.datasets.kafka.kernel.layout import ABORT, COMMIT, CONTROL, Records
+from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of
+from lithify.datasets.kafka.cleaning.retention import NO_BOUND, active
+from lithify.datasets.kafka.cleaning.segment_stats import FENCES, SegmentFacts, last_of
+from lithify.datasets.kafka.cleaning.tasks import GroupPlan, IndexedSegment
+from lithify.datasets.kafka.format.kernel.keys import ENTRY
+from lithify.datasets.kafka.format.kernel.layout import ABORT, COMMIT, CONTROL, Records
+from lithify.datasets.kafka.format.transactions import Passed, Transactions, fates, follow
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
-from lithify.datasets.kafka.retention import NO_BOUND, active
-from lithify.datasets.kafka.tasks import GroupPlan, IndexedSegment
-from lithify.datasets.kafka.transactions import Passed, Transactions, fates, follow
 from lithify.store.objects import ObjectStore
 
 SLICE_BYTES = 64 << 20
