@@ -14,7 +14,7 @@ from lithify.compaction.model import Compaction, Progress, RangeProgress, State
 from lithify.compaction.work import Job
 from lithify.datasets.slatedb import prepare, split
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
-from lithify.datasets.slatedb.kernel.spans import bounds_of
+from lithify.datasets.slatedb.kernel.block_ranges import bounds_of
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
     EVERYTHING,

@@ -14,8 +14,8 @@ from typing import TypeVar
 import pytest
 
 from lithify.datasets.slatedb import execute
-from lithify.datasets.slatedb.kernel import windows
-from lithify.datasets.slatedb.kernel.spans import bounds_of, open_span, read_index, sent_blocks
+from lithify.datasets.slatedb.kernel import read_ahead
+from lithify.datasets.slatedb.kernel.block_ranges import bounds_of, open_span, read_index, sent_blocks
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
 from lithify.datasets.slatedb.task import MergeTask, SourceSst
 from lithify.kernel.memory import SLACK
@@ -62,7 +62,7 @@ class SlowStore(WrappedStore):
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "REMOTE_WINDOW_BYTES", WINDOW)
+    monkeypatch.setattr(read_ahead, "REMOTE_WINDOW_BYTES", WINDOW)
 
 
 def bench_of(sources: int, rows: int, ssts: int = 1) -> Bench:
@@ -97,13 +97,13 @@ def test_more_is_in_flight_while_the_merge_waits(ssts: int) -> None:
     found = bench.run(task)
     assert bench.rows(found) == bench.rows(expected)
     assert (found.rows, found.bytes_read) == (expected.rows, expected.bytes_read)
-    assert store.most_requests > 4 * windows.FIRST_AHEAD
+    assert store.most_requests > 4 * read_ahead.FIRST_AHEAD
 
 
 @pytest.mark.usefixtures("small_windows")
 def test_a_merge_begins_with_little_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
     first = 16 << 10
-    monkeypatch.setattr(windows, "FIRST_WINDOW_BYTES", first)
+    monkeypatch.setattr(read_ahead, "FIRST_WINDOW_BYTES", first)
     bench = bench_of(3, 300)
     task = with_blocks(bench.task(KEEP_ALL), bench.store)
     store = bench.store = SlowStore(bench.store)
@@ -122,21 +122,21 @@ def test_a_merge_begins_with_little_of_each_source(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("sources", [1, 5, 40])
 def test_no_more_is_in_flight_than_the_budget_allows(sources: int, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = 10 * WINDOW
-    monkeypatch.setattr(windows, "WINDOWS_BUDGET_BYTES", budget)
+    monkeypatch.setattr(read_ahead, "WINDOWS_BUDGET_BYTES", budget)
     bench = bench_of(sources, 3000)
     expected = bench.run(bench.task(KEEP_ALL))
     store = bench.store = SlowStore(bench.store)
     found = bench.run(bench.task(KEEP_ALL))
     assert bench.rows(found) == bench.rows(expected)
     # Where even the smallest windows are too large together, each source still has one.
-    assert store.most_bytes <= max(budget, sources * 3 * windows.MIN_WINDOW_BYTES // 2)
+    assert store.most_bytes <= max(budget, sources * 3 * read_ahead.MIN_WINDOW_BYTES // 2)
 
 
 def test_no_source_takes_what_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has asked for a window ahead before any asks for a second one."""
     sources = 12
-    monkeypatch.setattr(windows, "WINDOWS_BUDGET_BYTES", 2 * sources * WINDOW)
-    monkeypatch.setattr(windows, "FIRST_WINDOW_BYTES", WINDOW // 4)
+    monkeypatch.setattr(read_ahead, "WINDOWS_BUDGET_BYTES", 2 * sources * WINDOW)
+    monkeypatch.setattr(read_ahead, "FIRST_WINDOW_BYTES", WINDOW // 4)
     bench = bench_of(sources, 3000)
     task = with_blocks(bench.task(KEEP_ALL), bench.store)
     store = bench.store = SlowStore(bench.store)

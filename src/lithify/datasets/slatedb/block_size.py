@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.datasets.slatedb.index import BlockIndex
-from lithify.datasets.slatedb.kernel.spans import read_index
+from lithify.datasets.slatedb.kernel.block_ranges import read_index
 from lithify.datasets.slatedb.model import Codec, layout_problem
 from lithify.datasets.slatedb.sst import CHECKSUM_BYTES, MAX_MULTI_ROW_BLOCK_BYTES, unseal
 from lithify.datasets.slatedb.stats import decode_stats, max_stats_bytes

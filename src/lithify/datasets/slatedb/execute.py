@@ -29,6 +29,7 @@ from lithify.clock import Clock, SystemClock
 from lithify.coordination.reporting import BackgroundReporter, reported
 from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
+from lithify.datasets.slatedb.kernel.block_ranges import Bounds, bounds_of
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
 from lithify.datasets.slatedb.kernel.layout import (
     MERGER,
@@ -51,8 +52,7 @@ from lithify.datasets.slatedb.kernel.python_rows import (
     read_row,
     set_row,
 )
-from lithify.datasets.slatedb.kernel.spans import Bounds, bounds_of
-from lithify.datasets.slatedb.kernel.windows import Reader
+from lithify.datasets.slatedb.kernel.read_ahead import Reader
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
 from lithify.datasets.slatedb.policies import check_policies, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.task import (

@@ -24,7 +24,7 @@ from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import split
 from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.execute import execute_merge
-from lithify.datasets.slatedb.kernel.spans import bounds_of, sent_blocks
+from lithify.datasets.slatedb.kernel.block_ranges import bounds_of, sent_blocks
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
 from lithify.datasets.slatedb.options import SlateOptions

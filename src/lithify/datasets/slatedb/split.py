@@ -33,7 +33,7 @@ import numpy as np
 
 from lithify.datasets.slatedb.block_size import block_size_of, largest_of, read_stored_stats
 from lithify.datasets.slatedb.index import BlockIndex
-from lithify.datasets.slatedb.kernel.spans import held_range, read_index
+from lithify.datasets.slatedb.kernel.block_ranges import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
 from lithify.datasets.slatedb.policies import newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.task import SENT_BYTES, SMALL_BYTES, SourceSst, SstOptions

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lithify.datasets.slatedb.kernel.block_ranges import Bounds, Span
 from lithify.datasets.slatedb.kernel.layout import REASONS, Status
-from lithify.datasets.slatedb.kernel.spans import Bounds, Span
-from lithify.datasets.slatedb.kernel.windows import Reader, Windows
+from lithify.datasets.slatedb.kernel.read_ahead import Reader, Windows
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes

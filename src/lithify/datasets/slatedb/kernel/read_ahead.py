@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.slatedb.kernel.spans import Bounds, Span, knows_blocks, open_span
+from lithify.datasets.slatedb.kernel.block_ranges import Bounds, Span, knows_blocks, open_span
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
 from lithify.kernel.buffers import Bytes, new_bytes
