@@ -41,7 +41,7 @@ from benchmarks.cases import CASES
 from benchmarks.data import copy_for_a_run, database_of
 from benchmarks.fleet_small import LARGEST_BYTES, written
 from benchmarks.fleet_waits import p95
-from lithify.fleet.boards import BoardFiles
+from lithify.fleet.task_queue_files import BoardFiles
 from lithify.store.urls import open_store
 
 CASE = next(case for case in CASES if case.name == "200 B zstd")

@@ -35,13 +35,13 @@ from tests.kinds.texts import TextDataset, TextSettings
 from lithify.clock import SystemClock
 from lithify.coordination.leadership import Leadership
 from lithify.events import Claimed, Event
-from lithify.fleet.catalog import Rule
-from lithify.fleet.catalog_changes import add_rules, first_catalog
-from lithify.fleet.crew import Crew, CrewPorts
+from lithify.fleet.catalog.changes import add_rules, first_catalog
+from lithify.fleet.catalog.model import Rule
+from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, new_member_name
-from lithify.fleet.watched import WatchPorts
+from lithify.fleet.worker import Crew, CrewPorts
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions

@@ -19,8 +19,8 @@ from lithify.compaction.lease import Lease
 from lithify.compaction.model import Ledger, State
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.thresholds import decode as decode_threshold
-from lithify.fleet.crew import Crew
-from lithify.fleet.keeper import Keeper
+from lithify.fleet.coordinator import Keeper
+from lithify.fleet.worker import Crew
 from lithify.planning.fleet.faults import SUSPECT_DATASETS
 from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE
 from simulator.core.fibers import EPOCH_MS

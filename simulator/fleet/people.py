@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lithify.errors import LithifyError
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
 from lithify.testing.faulty import Crash
 from simulator.fleet.judge import Judge
 from simulator.fleet.scenario import (

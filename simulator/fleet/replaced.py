@@ -16,7 +16,8 @@ from unittest import mock
 
 import lithify.errors
 import lithify.service.worker_pool
-from lithify.fleet import catalog_history, keeper, watched
+from lithify.fleet import coordinator, managed_dataset
+from lithify.fleet.catalog import history
 from lithify.store import together
 from simulator.core.waiting import InFibers, wait_for_futures
 from simulator.fleet import scenario
@@ -38,8 +39,8 @@ def replacements(world: World) -> Iterator[None]:
         put(lithify.errors, "redact", lambda text: text)
         put(together, "beside", InFibers(world.scheduler))
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, _LEAST_WAIT_MS))
-        put(watched, "REST_S", scenario.REST_S)
-        put(catalog_history, "KEEP_MS", scenario.KEEP_MS)
-        put(keeper, "RUN_EVERY_S", scenario.TRUNCATE_EVERY_S)
-        put(keeper, "FORGOTTEN_AFTER_MS", scenario.FORGOTTEN_AFTER_MS)
+        put(managed_dataset, "REST_S", scenario.REST_S)
+        put(history, "KEEP_MS", scenario.KEEP_MS)
+        put(coordinator, "RUN_EVERY_S", scenario.TRUNCATE_EVERY_S)
+        put(coordinator, "FORGOTTEN_AFTER_MS", scenario.FORGOTTEN_AFTER_MS)
         yield

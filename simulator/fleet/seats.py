@@ -12,11 +12,11 @@ from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
 from lithify.errors import LithifyError
-from lithify.fleet.catalog import Rule
-from lithify.fleet.crew import Crew, CrewPorts, NoSource
-from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.catalog.model import Rule
+from lithify.fleet.coordinator import Keeper, KeeperPorts
+from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, new_member_name
-from lithify.fleet.watched import WatchPorts
+from lithify.fleet.worker import Crew, CrewPorts, NoSource
 from lithify.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.room import Room

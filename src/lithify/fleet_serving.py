@@ -8,10 +8,10 @@
 4. Garbage is collected in one more thread, one dataset after the other: no commit waits for that.
 5. Each commit leaves a record, and so does the work for it, which nobody waits for
    (`lithify.service.recording`).
-6. For a dashboard beside it (`lithify.fleet.shared`) what its keeper reads and writes is noted, and what that
+6. For a dashboard beside it (`lithify.fleet.fleet_mirror`) what its keeper reads and writes is noted, and what that
    does not read is read in one more thread.
 7. That both live is also said in one more thread, as long as a round of theirs is under way
-   (`lithify.fleet.pulse`): what is slow in it must not look like death.
+   (`lithify.fleet.heartbeat`): what is slow in it must not look like death.
 8. At the end the crew gives back what is unfinished, and the keeper its leaderships.
 """
 
@@ -36,18 +36,18 @@ from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import EngineDown, LithifyError, Refused
 from lithify.events import Event, Observer, each, ignore
-from lithify.fleet.catalog import Rule
-from lithify.fleet.crew import Crew, CrewPorts, NoSource
+from lithify.fleet.catalog.model import Rule
+from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.status import fleet_status
-from lithify.fleet.watched import WatchPorts
+from lithify.fleet.worker import Crew, CrewPorts, NoSource
 from lithify.service.shared import SharingRecords, shared_of
 from lithify.service.trouble import Trouble
 
 if TYPE_CHECKING:
-    from lithify.fleet.shared import SharedFleet
+    from lithify.fleet.fleet_mirror import SharedFleet
     from lithify.service.coordinator import Coordinator, CountAttempts
     from lithify.service.recording import Recorder
     from lithify.service.room import Room

@@ -35,14 +35,14 @@ from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import DatasetNotFound, LithifyError, Refused
 from lithify.events import Observer, ignore
-from lithify.fleet import catalog_changes as changes
 from lithify.fleet.allowed import check_allowed
-from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule, Tenant, check_public
-from lithify.fleet.catalog_files import Numbered
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.files import Numbered
+from lithify.fleet.catalog.model import Catalog, Coordinates, Queue, Rule, Tenant, check_public
+from lithify.fleet.catalog.patterns import normal
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.discovery import Discovery
-from lithify.fleet.patterns import normal
-from lithify.fleet.shared import SharedFleet, watched_here
+from lithify.fleet.fleet_mirror import SharedFleet, watched_here
 from lithify.fleet.status import (
     FleetStatus,
     QueueStatus,

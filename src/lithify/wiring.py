@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
     from lithify.events import Observer
-    from lithify.fleet.catalog import Rule
+    from lithify.fleet.catalog.model import Rule
     from lithify.fleet.files import FleetFiles
     from lithify.fleet.members import Role
     from lithify.fleet.metrics import FleetMetrics

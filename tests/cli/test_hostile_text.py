@@ -28,8 +28,8 @@ from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.commit_records import CommitRecord
 from lithify.errors import EngineError
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Rule
 from lithify.ids import RandomIds
 from lithify.observe.endpoint import with_health
 from lithify.observe.logs import EventLog, set_up_logs

@@ -23,7 +23,7 @@ from lithify.datasets.registry import all_registered, config_type
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.waiting import service_waiting
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog.model import Rule
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.store.urls import with_wait
 from lithify.store.waiting import Waiting

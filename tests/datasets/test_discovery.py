@@ -15,7 +15,7 @@ from lithify.config.model import Config
 from lithify.datasets import discovery
 from lithify.datasets.discovery import folders
 from lithify.datasets.registry import registered_for
-from lithify.fleet.patterns import canonical, match
+from lithify.fleet.catalog.patterns import canonical, match
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting

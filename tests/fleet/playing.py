@@ -19,12 +19,12 @@ from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
 from lithify.errors import LithifyError, StoreError
 from lithify.events import Event
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Queue, Rule
-from lithify.fleet.crew import Crew, CrewPorts, NoSource
-from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Queue, Rule
+from lithify.fleet.coordinator import Keeper, KeeperPorts
+from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, Says, new_member_name, unheard
-from lithify.fleet.watched import WatchPorts
+from lithify.fleet.worker import Crew, CrewPorts, NoSource
 from lithify.ids import Ulid
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.loops import LoopOptions

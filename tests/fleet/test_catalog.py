@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Catalog, Coordinates, Queue, QueueState, Rule, Tenant, checked
-from lithify.fleet.catalog_documents import as_document, decode, encode
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.documents import as_document, decode, encode
+from lithify.fleet.catalog.model import Catalog, Coordinates, Queue, QueueState, Rule, Tenant, checked
 
 FIRST = changes.first_catalog("Q0")
 SMALL = Queue("small", "Q1", 1_000)

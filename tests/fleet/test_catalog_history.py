@@ -12,9 +12,9 @@ import pytest
 
 from lithify import events
 from lithify.errors import Refused, StoreError
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import QueueState
-from lithify.fleet.catalog_history import KEEP_MS, Ended
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.history import KEEP_MS, Ended
+from lithify.fleet.catalog.model import QueueState
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, Member, Role
 from lithify.testing import FaultyStore
 from lithify.watermarks.model import Reason
@@ -176,7 +176,7 @@ def test_a_run_may_die_at_any_request(world: World) -> None:
     assert there(world) == [4, 5, 6, 7]
 
 
-SHORT = mock.patch("lithify.fleet.catalog_history.KEEP_MS", 60_000)
+SHORT = mock.patch("lithify.fleet.catalog.history.KEEP_MS", 60_000)
 
 
 def test_a_compaction_holds_the_catalog_it_was_admitted_under() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from lithify.compaction.finding import Finding, Severity
 from lithify.errors import LithifyError, StoreError
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Queue, Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Queue, Rule
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.members import Amounts, Load, Member, Role
 from lithify.fleet.status import fleet_status

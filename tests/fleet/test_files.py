@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.bells import Ear
-from lithify.fleet.boards import MAX_HINTS, order
-from lithify.fleet.catalog import MAX_TENANTS, Catalog, Queue, Rule
-from lithify.fleet.catalog_files import FollowedCatalog, Numbered
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.files import FollowedCatalog, Numbered
+from lithify.fleet.catalog.model import MAX_TENANTS, Catalog, Queue, Rule
 from lithify.fleet.discovery import LOOK_EVERY_S, Discovery
 from lithify.fleet.files import FleetFiles
+from lithify.fleet.handover import Known
 from lithify.fleet.members import IDLE_BEAT_EVERY_MS, Amounts, Load, Member, Role, Running
-from lithify.fleet.memory import Known
+from lithify.fleet.notifications import Ear
+from lithify.fleet.task_queue_files import MAX_HINTS, order
 from lithify.ids import RandomIds
 from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.rings import MAX_RINGS

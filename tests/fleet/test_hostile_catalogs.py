@@ -17,8 +17,8 @@ import lithify
 from lithify import events, wiring
 from lithify.config.model import Config, options
 from lithify.datasets.registry import config_type
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Rule
 from tests.client.test_service import Place, Watch, until
 from tests.fleet.playing import play
 from tests.fleet.test_run import served

@@ -14,8 +14,8 @@ from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
 from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Coordinates, Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS
 from lithify.fleet.status import fleet_status
 from lithify.planning.fleet.hints import Hint

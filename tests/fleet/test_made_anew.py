@@ -14,8 +14,8 @@ import pytest
 from lithify import events, wiring
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import SlateKind
-from lithify.fleet.catalog import Rule
-from lithify.fleet.catalog_changes import first_catalog, set_queue
+from lithify.fleet.catalog.changes import first_catalog, set_queue
+from lithify.fleet.catalog.model import Rule
 from lithify.store.objects import ObjectStore
 from lithify.store.waiting import Waiting
 from lithify.store.wrapped import Call, WrappedStore

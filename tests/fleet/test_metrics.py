@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lithify import events
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Rule
 from lithify.fleet.members import Role
 from lithify.fleet.metrics import COLD_AFTER_S, MAX_HOT, FleetMetrics
 from lithify.fleet.status import QueueStatus, fleet_status

@@ -23,8 +23,8 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.kind import SlateKind
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Coordinates, Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.discovery import LOOK_EVERY_S
 from lithify.service import control
 from lithify.store.waiting import Waiting

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from lithify.compaction.finding import Severity
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog.model import Rule
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import DEAD_AFTER_MS, IDLE_BEAT_EVERY_MS, MISSED_BEATS, Member, Role

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.errors import Refused
-from lithify.fleet.patterns import canonical, match, normal
+from lithify.fleet.catalog.patterns import canonical, match, normal
 
 
 @pytest.mark.parametrize(

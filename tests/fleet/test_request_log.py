@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lithify.datasets.registry import config_type
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Rule
 from lithify.testing.s3.requests import Operation
 from tests.fleet.playing import playing
 from tests.fleet.test_official import DAY_S, Fleet, fill

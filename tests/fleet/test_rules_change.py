@@ -9,8 +9,8 @@ from types import MappingProxyType
 import pytest
 
 from lithify import events
-from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.model import Rule
 from lithify.store.keys import join
 from tests.fleet.playing import Play, play, url_of
 

@@ -14,9 +14,9 @@ from pyiceberg.utils.config import Config
 
 import lithify
 from lithify import events, wiring
-from lithify.fleet.crew import Crew
-from lithify.fleet.keeper import Keeper
+from lithify.fleet.coordinator import Keeper
 from lithify.fleet.members import Role
+from lithify.fleet.worker import Crew
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke
 from tests.client.test_service import TABLE, Place, Watch, until
@@ -129,7 +129,7 @@ def test_that_both_live_is_said_beside_their_rounds(
 
 
 def test_workers_of_a_deleted_queue_end(fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lithify.fleet.crew.BEAT_EVERY_MS", 100)
+    monkeypatch.setattr("lithify.fleet.worker.BEAT_EVERY_MS", 100)
     fleet.create_queue("small", largest_bytes=1_000)
     ended = threading.Event()
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from lithify import events
-from lithify.fleet import catalog_changes as changes
+from lithify.fleet.catalog import changes
 from lithify.fleet.status import fleet_status
 from tests.fleet.playing import Play, play, url_of
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from lithify import events
-from lithify.fleet.keeper import Keeper
+from lithify.fleet.coordinator import Keeper
+from lithify.fleet.heartbeat import LONGEST_ROUND_S, Pulse
 from lithify.fleet.members import Member, MemberFiles, Role
-from lithify.fleet.pulse import LONGEST_ROUND_S, Pulse
 from lithify.fleet.status import fleet_status
 from tests.fleet.playing import ALL, Play, play, url_of
 from tests.fleet.worlds import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog.model import Rule
 from lithify.fleet_serving import ToCollect
 
 A, B = Rule("s3://b/a"), Rule("s3://b/b")

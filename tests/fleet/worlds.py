@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from lithify.fleet.catalog_changes import first_catalog
+from lithify.fleet.catalog.changes import first_catalog
 from lithify.fleet.files import FleetFiles
 from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore

@@ -14,13 +14,13 @@ from lithify.compaction import transitions
 from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import State
 from lithify.compaction.transitions import AnyLedger
-from lithify.fleet import watched
-from lithify.fleet.boards import BoardFiles
-from lithify.fleet.catalog import QueueState
-from lithify.fleet.catalog_files import FollowedCatalog, Numbered
-from lithify.fleet.catalog_history import CatalogHistory
+from lithify.fleet import managed_dataset
+from lithify.fleet.catalog.files import FollowedCatalog, Numbered
+from lithify.fleet.catalog.history import CatalogHistory
+from lithify.fleet.catalog.model import QueueState
+from lithify.fleet.managed_dataset import Peers, Watched
 from lithify.fleet.members import Member, MemberFiles, Seen
-from lithify.fleet.watched import Peers, Watched
+from lithify.fleet.task_queue_files import BoardFiles
 from lithify.ids import Ulid
 from lithify.planning.fleet import admission, hints, quarantine
 from lithify.planning.fleet.asking import Asking
@@ -182,7 +182,7 @@ MUTANTS = (
     Mutant(
         "what nobody foresaw in a dataset ends its keeper",
         (rules.SURVIVES,),
-        ((watched, "contained", lambda what: nullcontext()),),
+        ((managed_dataset, "contained", lambda what: nullcontext()),),
     ),
     Mutant(
         "nobody notices that a dataset was made anew",

@@ -11,7 +11,7 @@ from typing import Any
 import lithify
 from lithify.client import settled
 from lithify.clock import SystemClock
-from lithify.fleet.shared import SharedFleet
+from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving

@@ -12,7 +12,7 @@ from pyiceberg.utils.config import Config
 import lithify
 from lithify.clock import SystemClock
 from lithify.errors import StoreUnavailable
-from lithify.fleet.shared import SharedFleet
+from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
 from lithify.service.shared import BESIDE_S
 from lithify.testing import ManualClock
@@ -83,7 +83,7 @@ def test_what_is_done_there_shows_at_once(urls: list[str], tmp_path: Path) -> No
 
 
 def test_one_that_cannot_be_opened_is_not_first_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lithify.fleet.shared.MOST_BESIDE_PER_S", 1)
+    monkeypatch.setattr("lithify.fleet.fleet_mirror.MOST_BESIDE_PER_S", 1)
     clock, urls = ManualClock(), ["memory://m/a", "memory://m/b"]
     fleet = SharedFleet(clock)
     fleet.keep(urls)

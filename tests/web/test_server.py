@@ -20,7 +20,7 @@ import lithify
 from lithify.cli.serving import served_beside
 from lithify.client import settled
 from lithify.clock import SystemClock
-from lithify.fleet.shared import SharedFleet
+from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
 from lithify.store import urls
 from lithify.store.waiting import Waiting

@@ -12,7 +12,7 @@ from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
-    from lithify.fleet.catalog import Queue
+    from lithify.fleet.catalog.model import Queue
     from lithify.fleets import Fleet
     from lithify.views.blocks import Shown
 

@@ -163,7 +163,7 @@ def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
     if config.web.port is None:
         return None
     from lithify.clock import SystemClock
-    from lithify.fleet.shared import SharedFleet
+    from lithify.fleet.fleet_mirror import SharedFleet
     from lithify.fleets import WatchedFleet
 
     return WatchedFleet(fleet, SharedFleet(SystemClock()), settings=config)

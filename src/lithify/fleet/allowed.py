@@ -25,8 +25,8 @@ from importlib.metadata import entry_points
 from lithify.config.model import STORE_OPTIONS, Config, ServiceSettings, lies_in, own_sections, url_of_store
 from lithify.config.sections import MILLISECONDS, OwnSection
 from lithify.errors import Refused
-from lithify.fleet.catalog import Rule, shown_setting
-from lithify.fleet.patterns import canonical
+from lithify.fleet.catalog.model import Rule, shown_setting
+from lithify.fleet.catalog.patterns import canonical
 
 HOOKS = "lithify.hooks"
 """The group of entry points that are merge operators and filters."""

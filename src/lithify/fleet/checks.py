@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.errors import LithifyError
-from lithify.fleet.catalog import Catalog, QueueState, Rule
+from lithify.fleet.catalog.model import Catalog, QueueState, Rule
+from lithify.fleet.catalog.patterns import is_pattern
 from lithify.fleet.members import BEAT_EVERY_MS, Role
-from lithify.fleet.patterns import is_pattern
 from lithify.fleet.status import FleetStatus
 
 MAX_CLOCK_OFF_MS = 60_000

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from lithify.clock import Clock
 from lithify.defects import contained
 from lithify.errors import LithifyError
-from lithify.fleet.catalog import Catalog, Rule, by_breadth
-from lithify.fleet.patterns import canonical, is_pattern, normal
+from lithify.fleet.catalog.model import Catalog, Rule, by_breadth
+from lithify.fleet.catalog.patterns import canonical, is_pattern, normal
 
 LOOK_EVERY_S = 300.0
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 import random
 
 from lithify.clock import Clock
-from lithify.fleet.bells import Bells
-from lithify.fleet.boards import BoardFiles
-from lithify.fleet.catalog_files import CatalogFiles
-from lithify.fleet.catalog_history import CatalogHistory
+from lithify.fleet.catalog.files import CatalogFiles
+from lithify.fleet.catalog.history import CatalogHistory
+from lithify.fleet.handover import MemoryFiles
 from lithify.fleet.members import MemberFiles
-from lithify.fleet.memory import MemoryFiles
-from lithify.fleet.wakes import WakeFiles
+from lithify.fleet.notifications import Bells
+from lithify.fleet.refresh_requests import WakeFiles
+from lithify.fleet.task_queue_files import BoardFiles
 from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore

@@ -7,7 +7,7 @@ never come, because nothing of the dataset can or may be compacted, as often.
 
 from __future__ import annotations
 
-from lithify.fleet.memory import Known
+from lithify.fleet.handover import Known
 
 COLLECT_AFTER_S = 600.0
 COLLECT_AT_LEAST_S = 3_600.0

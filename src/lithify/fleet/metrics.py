@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from lithify.clock import Clock
 from lithify.events import Event
-from lithify.fleet.catalog import Catalog
+from lithify.fleet.catalog.model import Catalog
 from lithify.fleet.members import Amounts, Load, Member, Role
 from lithify.observe.metrics import Metrics
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits

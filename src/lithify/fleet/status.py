@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from lithify.compaction.model import State
 from lithify.compaction.transitions import AnyLedger
-from lithify.fleet.catalog import Queue, QueueState, Rule
-from lithify.fleet.catalog_files import Numbered
+from lithify.fleet.catalog.files import Numbered
+from lithify.fleet.catalog.model import Queue, QueueState, Rule
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Amounts, Load, Member, Role, Seen, combined
 from lithify.planning.fleet.hints import Hint

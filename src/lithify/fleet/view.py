@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant, shown_setting
-from lithify.fleet.catalog_documents import queue_document, rule_document, tenant_document
+from lithify.fleet.catalog.documents import queue_document, rule_document, tenant_document
+from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule, Tenant, shown_setting
 from lithify.fleet.members import Amounts, Role, amounts_document
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
 from lithify.planning.fleet.bands import Band, rank

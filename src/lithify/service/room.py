@@ -4,7 +4,7 @@
    even while its dataset cannot be told so, because its store is away for example. A compaction beyond what
    the engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken
    when none came. So a small compaction need not wait for the end of a large one. Who says that several
-   share a slot (`lithify.fleet.crew`) counts them itself.
+   share a slot (`lithify.fleet.worker`) counts them itself.
 2. *Rest*: what fails again and again is left alone in between (`lithify.planning.rest`).
 3. *Executor*: where preparations run, so that heartbeats go on meanwhile. None: in the tick that claims.
 

@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from lithify.client import CommitRecord, Dataset, Status
 from lithify.compaction.model import State
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog.model import Rule
 from lithify.fleet.status import FleetStatus
 from lithify.fleet.view import show_datasets, show_queue, show_status
 from lithify.fleets import Fleet

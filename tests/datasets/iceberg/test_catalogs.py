@@ -19,7 +19,7 @@ from lithify.datasets.iceberg.io import catalogs
 from lithify.datasets.iceberg.io.catalogs import open_catalog, store_options
 from lithify.datasets.iceberg.maintenance.shared_locations import others_in
 from lithify.errors import Refused
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog.model import Rule
 from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
 from tests.datasets.iceberg.rest import serve_rest

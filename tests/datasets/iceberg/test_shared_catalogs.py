@@ -19,7 +19,7 @@ from lithify.datasets.iceberg.io import catalogs
 from lithify.datasets.iceberg.io.catalog_requests import catalog_url
 from lithify.datasets.iceberg.io.closed_catalogs import closed_catalog
 from lithify.errors import StoreUnavailable
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog.model import Rule
 from lithify.store import together
 from lithify.store.urls import known_of
 from lithify.store.waiting import Waiting

@@ -18,8 +18,8 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from lithify.errors import Refused
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant, check_public, checked
-from lithify.fleet.patterns import normal
+from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule, Tenant, check_public, checked
+from lithify.fleet.catalog.patterns import normal
 
 ChangedT = TypeVar("ChangedT", Queue, Tenant)
 CatalogChange = Callable[[Catalog], Catalog]

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lithify.fleet.boards import TAKE_OFF_AFTER_MS, WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Member
+from lithify.fleet.task_queue_files import TAKE_OFF_AFTER_MS, WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.asking import BUSY_MS
 from lithify.planning.fleet.hints import Hint, meant_for

@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lithify.clock import Clock, monotonic_ms
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
-from lithify.fleet.catalog_files import Numbered
+from lithify.fleet.catalog.files import Numbered
+from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
 from lithify.fleet.demand import Demand
 from lithify.fleet.members import Amounts, Load, combined
-from lithify.fleet.others import Others
+from lithify.fleet.peers import Others
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
 from lithify.planning.fleet.admission import Tenant as TenantTreatment

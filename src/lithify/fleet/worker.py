@@ -3,7 +3,7 @@
 Each `tick`:
 
 1. Every `BEAT_EVERY_MS` it looks at the catalog, and says that it lives and how much of its room is free
-   (`lithify.fleet.pulse`: also while a round takes longer, from beside it); who is idle says so more rarely.
+   (`lithify.fleet.heartbeat`: also while a round takes longer, from beside it); who is idle says so more rarely.
    A queue that is paused is not claimed from; one that was deleted is not served any more. When all the
    queues are gone that it was started for, it is over.
 2. The compactions that run here go on (`lithify.service.worker_pool`).
@@ -30,10 +30,10 @@ from fractions import Fraction
 
 from lithify.clock import Clock, monotonic_ms
 from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
-from lithify.fleet.bells import Ear
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
-from lithify.fleet.catalog_files import FollowedCatalog, Numbered
+from lithify.fleet.catalog.files import FollowedCatalog, Numbered
+from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
 from lithify.fleet.files import FleetFiles
+from lithify.fleet.heartbeat import Pulse
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     IDLE_BEAT_EVERY_MS,
@@ -46,7 +46,7 @@ from lithify.fleet.members import (
     Says,
     unheard,
 )
-from lithify.fleet.pulse import Pulse
+from lithify.fleet.notifications import Ear
 from lithify.ids import Ulid
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.asking import Asking
@@ -197,7 +197,7 @@ class Crew:
             return self._round()
 
     def beat(self) -> None:
-        """Say again that it lives, if a round takes long (`lithify.fleet.pulse`). Any thread may call it."""
+        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
         self._pulse.beat()
 
     def _round(self) -> bool:

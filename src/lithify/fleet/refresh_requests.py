@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from lithify.errors import ObjectNotFound
-from lithify.fleet.patterns import normal
+from lithify.fleet.catalog.patterns import normal
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

@@ -28,7 +28,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from lithify.errors import Refused
-from lithify.fleet.patterns import breadth, match, normal
+from lithify.fleet.catalog.patterns import breadth, match, normal
 from lithify.planning.fleet.routing import Routing
 from lithify.redaction import is_secret, shown
 
@@ -97,7 +97,7 @@ class Rule:
     """Which datasets are the fleet's, and how they are treated."""
 
     pattern: str
-    """A URL, or one with `*` in it (`lithify.fleet.patterns`)."""
+    """A URL, or one with `*` in it (`lithify.fleet.catalog.patterns`)."""
     coordinates: Coordinates = Coordinates.FLEET
     queue: str | None = None
     """The name of the queue that takes all its work, whatever that costs."""

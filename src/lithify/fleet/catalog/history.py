@@ -38,8 +38,8 @@ from lithify.clock import Clock
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.errors import ObjectNotFound, Refused
-from lithify.fleet.catalog import Catalog
-from lithify.fleet.catalog_documents import decode
+from lithify.fleet.catalog.documents import decode
+from lithify.fleet.catalog.model import Catalog
 from lithify.fleet.members import MemberFiles
 from lithify.ids import Ids
 from lithify.store.deleting import delete_listed

@@ -1,7 +1,7 @@
 """The catalog in the store: numbered files below the fleet's URL, `catalog/<20 digits>.json`.
 
 1. A change is applied to the latest catalog and published as the next one; on a conflict it is applied to the
-   newer one (`lithify.fleet.catalog_changes`). What is refused is so before anything is written, and so is
+   newer one (`lithify.fleet.catalog.changes`). What is refused is so before anything is written, and so is
    what could not be read again: every change begins with reading the latest.
 2. Members *follow* the catalog: they read the next number now and then. One that does not decode, or that
    does not hold, is reported and changes nothing: a member goes on with the last good one until a better
@@ -26,9 +26,9 @@ from lithify.errors import (
     Replaced,
     Unsupported,
 )
-from lithify.fleet.catalog import Catalog
-from lithify.fleet.catalog_changes import CatalogChange
-from lithify.fleet.catalog_documents import decode, encode
+from lithify.fleet.catalog.changes import CatalogChange
+from lithify.fleet.catalog.documents import decode, encode
+from lithify.fleet.catalog.model import Catalog
 from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -61,7 +61,7 @@ class CatalogFiles:
         self.versions = VersionedFiles(
             store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids, clock=clock
         )
-        """All that are there, for who asks for an older one (`lithify.fleet.catalog_history`)."""
+        """All that are there, for who asks for an older one (`lithify.fleet.catalog.history`)."""
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
         self._decoded: tuple[Version, Numbered] | None = None

@@ -3,7 +3,7 @@
 Each `look`:
 
 1. *Watching*: ledger and snapshot are glanced at, which writes nothing, and planned on. What the plan
-   proposes are *wants*. They wait for their admission (`lithify.fleet.keeper`).
+   proposes are *wants*. They wait for their admission (`lithify.fleet.coordinator`).
 2. *Leading* begins when a want was admitted, or when the ledger has something under way that nobody else sees
    to: lease and epoch are taken, and from then on a look is a tick of the dataset's coordinator. That plans
    anew, from what is there then, and starts of it what was admitted.
@@ -49,9 +49,9 @@ from lithify.errors import (
     StoreUnavailable,
 )
 from lithify.events import Observer
-from lithify.fleet.catalog import Coordinates, Rule
+from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.demand import Demand
-from lithify.fleet.memory import Known
+from lithify.fleet.handover import Known
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from lithify.errors import CorruptObject, Refused, Unsupported
-from lithify.fleet.catalog import (
+from lithify.fleet.catalog.model import (
     MAX_BACKLOG,
     MAX_BYTES,
     MAX_PER_SLOT,

@@ -20,7 +20,7 @@ from lithify.clock import Clock
 from lithify.coordination.commit_records import CommitRecords
 from lithify.datasets.kind import Dataset
 from lithify.errors import LithifyError, StoreUnavailable
-from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog.model import Rule
 from lithify.fleet.status import FleetStatus
 from lithify.service.shared import BESIDE_S, SharedReads, watching
 

@@ -2,19 +2,19 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it says that it lives (`lithify.fleet.pulse`: also while a round takes longer, from
+1. Every `BEAT_EVERY_MS` it says that it lives (`lithify.fleet.heartbeat`: also while a round takes longer, from
    beside it), and looks at the members and the catalog. From these follows which datasets are its own
    (`lithify.planning.fleet.placement`); those that are not any more it gives back at once. What others knew
    of those that are new to it it reads from their memories, the newest first.
 2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
-3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
+3. It looks at what is due (`lithify.fleet.managed_dataset`), several at a time. What is idle is only read, ever more
    rarely.
-4. What each look wants, and what failed for good, goes to its queue (`lithify.fleet.own_queues`). What that
+4. What each look wants, and what failed for good, goes to its queue (`lithify.fleet.coordinator_queues`). What that
    admits is looked at again at once, which starts it.
-5. What may be claimed stands on its boards (`lithify.fleet.own_boards`). So that it need not wait for what
+5. What may be claimed stands on its boards (`lithify.fleet.task_publisher`). So that it need not wait for what
    takes longer, steps 3 to 5 are done first for all but what may have something to commit, and then for
    that; and of what was admitted it looks first at what it leads already.
-6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`), and
+6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog.history`), and
    what members left whose object was lost.
 7. Garbage of what it committed is collected when it is time to (`lithify.fleet.garbage_times`); of what
    cannot be looked at, once it can.
@@ -34,12 +34,16 @@ from functools import partial
 from lithify.clock import Clock
 from lithify.defects import contained
 from lithify.errors import LithifyError
-from lithify.fleet.catalog import Rule
-from lithify.fleet.catalog_files import FollowedCatalog
-from lithify.fleet.catalog_history import RUN_EVERY_S, Ended
+from lithify.fleet.catalog.files import FollowedCatalog
+from lithify.fleet.catalog.history import RUN_EVERY_S, Ended
+from lithify.fleet.catalog.model import Rule
+from lithify.fleet.coordinator_queues import OwnQueues
 from lithify.fleet.discovery import Discovery, FindDatasets
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.garbage_times import GarbageTimes
+from lithify.fleet.handover import Known
+from lithify.fleet.heartbeat import Pulse
+from lithify.fleet.managed_dataset import Peers, Watched, WatchPorts
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     DEAD_AFTER_MS,
@@ -50,13 +54,9 @@ from lithify.fleet.members import (
     Says,
     unheard,
 )
-from lithify.fleet.memory import Known
-from lithify.fleet.others import Others
-from lithify.fleet.own_boards import Claimable, IdleWorkers, OwnBoards
-from lithify.fleet.own_queues import OwnQueues
-from lithify.fleet.pulse import Pulse
-from lithify.fleet.wakes import MAX_AGE_MS, Wake
-from lithify.fleet.watched import Peers, Watched, WatchPorts
+from lithify.fleet.peers import Others
+from lithify.fleet.refresh_requests import MAX_AGE_MS, Wake
+from lithify.fleet.task_publisher import Claimable, IdleWorkers, OwnBoards
 from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Entry, Quarantine
@@ -172,7 +172,7 @@ class Keeper:
             return self._round()
 
     def beat(self) -> None:
-        """Say again that it lives, if a round takes long (`lithify.fleet.pulse`). Any thread may call it."""
+        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
         self._pulse.beat()
 
     def _round(self) -> float:
