@@ -14,7 +14,7 @@ from lithify.fleet.catalog.model import Queue, Rule
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.members import Amounts, Load, Member, Role
 from lithify.fleet.status import fleet_status
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.task_offers import Hint
 from tests.fleet.worlds import World
 
 KEEPER = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 2)

@@ -15,7 +15,7 @@ from lithify import wiring
 from lithify.config.model import Config as Settings
 from lithify.fleet.catalog.model import QueueState, Rule
 from lithify.fleet.members import Amounts, Load, Member, Role, Running
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.task_offers import Hint
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_json import DATABASE, documented
 from tests.datasets.iceberg.tables import new_catalog, new_table

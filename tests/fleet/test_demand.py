@@ -11,7 +11,7 @@ from lithify.compaction.proposal import Plan, Proposal
 from lithify.fleet.demand import Demand
 from lithify.ids import RandomIds, Ulid
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.priorities import Band
 from lithify.testing.clock import ManualClock
 from lithify.testing.memory import MemoryStore
 from tests.kinds.texts import TextDataset, TextSettings

@@ -23,8 +23,8 @@ from lithify.fleet.members import IDLE_BEAT_EVERY_MS, Amounts, Load, Member, Rol
 from lithify.fleet.notifications import Ear
 from lithify.fleet.task_queue_files import MAX_HINTS, order
 from lithify.ids import RandomIds
-from lithify.planning.fleet.hints import Hint
-from lithify.planning.fleet.rings import MAX_RINGS
+from lithify.planning.fleet.notifications import MAX_RINGS
+from lithify.planning.fleet.task_offers import Hint
 from lithify.planning.fleet.waits import Waits
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore, crash_at_every_call

@@ -18,7 +18,7 @@ from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS
 from lithify.fleet.status import fleet_status
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.task_offers import Hint
 from lithify.service.coordinator import Coordinator
 from tests.fleet.playing import ALL, Play, play, url_of
 from tests.kinds.texts import TextDataset

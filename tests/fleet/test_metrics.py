@@ -18,7 +18,7 @@ from lithify.fleet.metrics import COLD_AFTER_S, MAX_HOT, FleetMetrics
 from lithify.fleet.status import QueueStatus, fleet_status
 from lithify.fleet.view import queue_status_document
 from lithify.observe.metrics import Metrics
-from lithify.planning.fleet.named import MOST_NAMED
+from lithify.planning.fleet.labels import MOST_NAMED
 from tests.fleet.playing import Play, play, url_of
 
 ROOT = Path(__file__).parents[2]

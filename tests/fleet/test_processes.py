@@ -16,7 +16,7 @@ import pytest
 
 import lithify
 from lithify.compaction.model import State
-from lithify.planning.fleet.wants import SMALL_BYTES
+from lithify.planning.fleet.pending_tasks import SMALL_BYTES
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.fleet.slowly import FILTER

@@ -22,9 +22,10 @@ from lithify.fleet.managed_dataset import Peers, Watched
 from lithify.fleet.members import Member, MemberFiles, Seen
 from lithify.fleet.task_queue_files import BoardFiles
 from lithify.ids import Ulid
-from lithify.planning.fleet import admission, hints, quarantine
-from lithify.planning.fleet.asking import Asking
+from lithify.planning.fleet import admission, quarantine
+from lithify.planning.fleet import task_offers as hints
 from lithify.planning.fleet.fairness import FairTurns
+from lithify.planning.fleet.polling import Asking
 from lithify.store.versions import Version, VersionedFiles
 from tests.simulator.mutants import Mutant
 

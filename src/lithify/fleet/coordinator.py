@@ -57,11 +57,11 @@ from lithify.fleet.members import (
 from lithify.fleet.peers import Others
 from lithify.fleet.refresh_requests import MAX_AGE_MS, Wake
 from lithify.fleet.task_publisher import Claimable, IdleWorkers, OwnBoards
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.pending_tasks import Want
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Entry, Quarantine
 from lithify.planning.fleet.routing import Routing
-from lithify.planning.fleet.wants import Want
+from lithify.planning.fleet.task_offers import Hint
 from lithify.store import together
 
 WAKES_EVERY_S = 5.0

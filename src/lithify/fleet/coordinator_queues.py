@@ -6,7 +6,7 @@
    (`admit`). A queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go
    to the next.
 3. The members are told what there is of each (`loads`), by tenant, for a bounded number of tenants
-   (`lithify.planning.fleet.named`).
+   (`lithify.planning.fleet.labels`).
 4. Of what is admitted or under way is known under which version of the catalog it was: that one is needed
    until it has ended (`oldest_catalog`).
 """
@@ -25,14 +25,14 @@ from lithify.fleet.peers import Others
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
 from lithify.planning.fleet.admission import Tenant as TenantTreatment
-from lithify.planning.fleet.bands import Band, rank
-from lithify.planning.fleet.hints import Hint
-from lithify.planning.fleet.named import Named
+from lithify.planning.fleet.labels import Named
 from lithify.planning.fleet.pace import backlog_ms
+from lithify.planning.fleet.pending_tasks import Want
+from lithify.planning.fleet.priorities import Band, rank
 from lithify.planning.fleet.quotas import quota, tenant_cap
 from lithify.planning.fleet.routing import Route, Routing
+from lithify.planning.fleet.task_offers import Hint
 from lithify.planning.fleet.waits import NO_WAITS, Waits
-from lithify.planning.fleet.wants import Want
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from lithify.datasets.kind import Dataset
 from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
-from lithify.planning.fleet.bands import Band, band_of
-from lithify.planning.fleet.wants import MOST_BYTES, Want
+from lithify.planning.fleet.pending_tasks import MOST_BYTES, Want
+from lithify.planning.fleet.priorities import Band, band_of
 
 _CLAIMED = (State.RUNNING, State.COMPACTED, State.COMPLETED)
 

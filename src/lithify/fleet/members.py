@@ -115,7 +115,7 @@ class Load:
     demand: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     """How much of a keeper runs or waits, by band."""
     tenants: Mapping[str | None, Amounts] = field(default_factory=lambda: MappingProxyType({}))
-    """By tenant; `None` has those without a name of their own (`lithify.planning.fleet.named`)."""
+    """By tenant; `None` has those without a name of their own (`lithify.planning.fleet.labels`)."""
 
     @property
     def total(self) -> Amounts:

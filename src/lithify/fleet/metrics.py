@@ -3,7 +3,7 @@
 1. What a member says of itself to the others, every `BEAT_EVERY_MS`, is what it tells here: so the sum over
    all processes is what `lithify fleet status` shows. Its own share alone: each keeper tells of what it
    watches, each worker of its slots.
-2. Tenants are told of by name as far as the member does (`lithify.planning.fleet.named`). Every queue has
+2. Tenants are told of by name as far as the member does (`lithify.planning.fleet.labels`). Every queue has
    series without a tenant, from the start: an autoscaler needs a 0, not nothing.
 3. A dataset of which something happens here has series of its own (`lithify.observe.metrics`), at most
    `MAX_HOT` at a time, until nothing has happened for `COLD_AFTER_S`. What happens is counted besides over

@@ -1,5 +1,5 @@
 """Bells: "look at the boards of this queue". `bells/<queue id>` has the last rings
-(`lithify.planning.fleet.rings`).
+(`lithify.planning.fleet.notifications`).
 
 Who listens asks for it with one GET. Who rings reads it, beside the writing of the board, and writes it once
 the board is there, with one more ring, if it is still what was read: whoever is named by a ring that is
@@ -18,8 +18,8 @@ from typing import Any
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.ids import Ids
 from lithify.jsonvalues import UNDECODABLE, name, text, whole_number
-from lithify.planning.fleet.hints import Hint
-from lithify.planning.fleet.rings import MAX_RINGS, Ring, added, ring_of, unheard
+from lithify.planning.fleet.notifications import MAX_RINGS, Ring, added, ring_of, unheard
+from lithify.planning.fleet.task_offers import Hint
 from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore

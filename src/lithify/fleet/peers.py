@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lithify.fleet.members import Member, Role
-from lithify.planning.fleet.bands import Band
 from lithify.planning.fleet.pace import mean_pace
+from lithify.planning.fleet.priorities import Band
 from lithify.planning.fleet.quotas import Demand
 
 

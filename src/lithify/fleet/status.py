@@ -17,7 +17,7 @@ from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import Queue, QueueState, Rule
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Amounts, Load, Member, Role, Seen, combined
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.task_offers import Hint
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Member
 from lithify.fleet.task_queue_files import TAKE_OFF_AFTER_MS, WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.asking import BUSY_MS
-from lithify.planning.fleet.hints import Hint, meant_for
+from lithify.planning.fleet.polling import BUSY_MS
+from lithify.planning.fleet.task_offers import Hint, meant_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Boards: what may be claimed, told by those who know. `boards/<queue id>/<member>.json`.
 
-1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.hints`). It binds nobody: the claim
+1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.task_offers`). It binds nobody: the claim
    is a change of the dataset's ledger, and a hint that is stale, doubled or lost costs a look, or a delay.
 2. A board has one writer, its member, so it needs no bins and no sequence numbers. It is written when it has
    changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted. One from
@@ -20,7 +20,7 @@ from typing import Any
 
 from lithify.errors import ObjectNotFound
 from lithify.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.task_offers import Hint
 from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore

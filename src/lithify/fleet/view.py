@@ -10,8 +10,8 @@ from lithify.fleet.catalog.documents import queue_document, rule_document, tenan
 from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule, Tenant, shown_setting
 from lithify.fleet.members import Amounts, Role, amounts_document
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
-from lithify.planning.fleet.bands import Band, rank
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.priorities import Band, rank
+from lithify.planning.fleet.task_offers import Hint
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns

@@ -7,11 +7,11 @@ Each `tick`:
    A queue that is paused is not claimed from; one that was deleted is not served any more. When all the
    queues are gone that it was started for, it is over.
 2. The compactions that run here go on (`lithify.service.worker_pool`).
-3. While there is room it asks the bells of its queues (`lithify.planning.fleet.asking`). It reads the board
-   that was rung for, if the ring is for it (`lithify.planning.fleet.rings`), and all boards after something
+3. While there is room it asks the bells of its queues (`lithify.planning.fleet.polling`). It reads the board
+   that was rung for, if the ring is for it (`lithify.planning.fleet.notifications`), and all boards after something
    ended here, or when nothing was heard for long. Who asks more rarely lists more rarely which boards there
    are.
-4. Of what the boards hint at it claims one after the other, in the order of `lithify.planning.fleet.hints`,
+4. Of what the boards hint at it claims one after the other, in the order of `lithify.planning.fleet.task_offers`,
    each in the ledger of its dataset: that alone decides. What others were faster with is left alone. A slot
    is shared by several compactions of a queue that says so (`Queue.per_slot`).
 5. A compaction is worked on with the settings of the catalog that it was admitted under, whatever the newest
@@ -49,12 +49,12 @@ from lithify.fleet.members import (
 from lithify.fleet.notifications import Ear
 from lithify.ids import Ulid
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.asking import Asking
-from lithify.planning.fleet.hints import Hint, HintChoice
-from lithify.planning.fleet.named import Named
+from lithify.planning.fleet.labels import Named
+from lithify.planning.fleet.notifications import Ring
 from lithify.planning.fleet.pace import Pace
-from lithify.planning.fleet.rings import Ring
+from lithify.planning.fleet.polling import Asking
 from lithify.planning.fleet.slots import Slots, Usage, left_for, reserved_of
+from lithify.planning.fleet.task_offers import Hint, HintChoice
 from lithify.service.worker_pool import WorkerPool
 
 LIST_BOARDS_EVERY_MS = 300_000

@@ -13,11 +13,11 @@ from simulator.core.outcome import Violation
 
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Tenant
-from lithify.planning.fleet.bands import Band
 from lithify.planning.fleet.faults import Fault
-from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.pending_tasks import SMALL_BYTES, Want
+from lithify.planning.fleet.priorities import Band
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.wants import SMALL_BYTES, Want
+from lithify.planning.fleet.task_offers import Hint
 from tests.planning.fleet import rules
 
 if TYPE_CHECKING:

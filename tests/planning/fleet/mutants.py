@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from lithify.planning.admission import Budget, Drop, WorkKey
-from lithify.planning.fleet import admission, cadence, hints, quotas, slots
+from lithify.planning.fleet import admission, cadence, quotas, slots, task_offers
 from lithify.planning.fleet.admission import QueueAdmission, Tenant
-from lithify.planning.fleet.asking import Asking
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.planning.fleet.faults import Faults
-from lithify.planning.fleet.hints import HintChoice
+from lithify.planning.fleet.pending_tasks import Want
 from lithify.planning.fleet.placement import Placement
+from lithify.planning.fleet.polling import Asking
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.wants import Want
+from lithify.planning.fleet.task_offers import HintChoice
 from lithify.planning.rest import Rest
 from tests.planning.fleet import rules
 from tests.simulator.mutants import Mutant
@@ -111,15 +111,15 @@ def _only_when_rung(self: Asking, now_ms: int, *, has_rung: bool) -> bool:
     return has_rung
 
 
-def _for_ever(hint: hints.Hint, worker: str) -> int:
+def _for_ever(hint: task_offers.Hint, worker: str) -> int:
     return 0 if hint.worker in (worker, None) else 1 << 40
 
 
-def _at_once(hint: hints.Hint, worker: str) -> int:
+def _at_once(hint: task_offers.Hint, worker: str) -> int:
     return 0
 
 
-def _ignored(self: HintChoice, hint: hints.Hint, now_ms: int) -> None:
+def _ignored(self: HintChoice, hint: task_offers.Hint, now_ms: int) -> None:
     pass
 
 
@@ -155,11 +155,11 @@ MUTANTS = (
         (QueueAdmission, "_choose", _choose_by_age),
         first_seed=1_013,
     ),
-    _mutant("a worker goes by priority alone", [rules.HINT_BAND], (hints, "_order", _by_priority)),
+    _mutant("a worker goes by priority alone", [rules.HINT_BAND], (task_offers, "_order", _by_priority)),
     _mutant(
         "a worker claims what is urgent for ever",
         [rules.HINT_STARVED, rules.DONE],
-        (hints, "FairTurns", _NeverFair),
+        (task_offers, "FairTurns", _NeverFair),
         first_seed=1_028,
     ),
     _mutant("a member admits all it has", [rules.QUOTA, rules.RESERVE], (quotas, "quota", _no_limit)),
@@ -191,13 +191,15 @@ MUTANTS = (
         (Asking, "reads_boards", _only_when_rung),
         first_seed=1_004,
     ),
-    _mutant("what is for another is never for all", [rules.IDLE, rules.DONE], (hints, "delay_ms", _for_ever)),
-    _mutant("everybody claims at once", [rules.LOST], (hints, "delay_ms", _at_once)),
+    _mutant(
+        "what is for another is never for all", [rules.IDLE, rules.DONE], (task_offers, "delay_ms", _for_ever)
+    ),
+    _mutant("everybody claims at once", [rules.LOST], (task_offers, "delay_ms", _at_once)),
     _mutant("who lost tries again", [rules.LOST], (HintChoice, "lost", _ignored)),
     _mutant(
         "hints are for nobody, and for all at once",
         [rules.LOST],
-        (hints, "meant_for", lambda *_: {}),
-        (hints, "STEP_MS", 0),
+        (task_offers, "meant_for", lambda *_: {}),
+        (task_offers, "STEP_MS", 0),
     ),
 )

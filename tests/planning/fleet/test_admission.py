@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lithify.errors import Refused
 from lithify.planning.fleet.admission import QueueAdmission, QueueLimits, Tenant
-from lithify.planning.fleet.bands import Band
 from lithify.planning.fleet.fairness import FAIR_EVERY, longest_wait_claims
+from lithify.planning.fleet.pending_tasks import Want
+from lithify.planning.fleet.priorities import Band
 from lithify.planning.fleet.slots import Slots
-from lithify.planning.fleet.wants import Want
 from tests.planning.fleet.wanting import active, key, names, want
 
 ONE = Slots(1, 1)

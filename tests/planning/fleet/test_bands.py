@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.planning.fleet.admission import QueueAdmission, QueueLimits
-from lithify.planning.fleet.bands import NEAR_STALL_MS, Band, band_of, rank
+from lithify.planning.fleet.priorities import NEAR_STALL_MS, Band, band_of, rank
 from lithify.planning.fleet.slots import Slots
 from tests.planning.fleet.wanting import names, want
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.planning.fleet.asking import BOARDS_PAUSE, BUSY_MS, Asking
 from lithify.planning.fleet.faults import MAX_REMEMBERED, Fault, Faults
+from lithify.planning.fleet.polling import BOARDS_PAUSE, BUSY_MS, Asking
 from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE, Quarantine
 from tests.planning.fleet.wanting import key
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.planning.fleet.named import FORGOTTEN_MS, Named
+from lithify.planning.fleet.labels import FORGOTTEN_MS, Named
 from lithify.planning.fleet.pace import FIRST_BYTES_PER_S, FIXED_BYTES, Pace, backlog_ms, mean_pace
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits, together
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.bands import Band
 from lithify.planning.fleet.fairness import FAIR_EVERY, longest_wait_claims
-from lithify.planning.fleet.hints import (
+from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.slots import Slots, Usage
+from lithify.planning.fleet.task_offers import (
     HANDOVER_MS,
     LONGEST_DELAY_MS,
     LOST_MS,
@@ -17,7 +18,6 @@ from lithify.planning.fleet.hints import (
     delay_ms,
     meant_for,
 )
-from lithify.planning.fleet.slots import Slots, Usage
 from tests.planning.fleet.wanting import LARGE_BYTES
 
 FREE = {"q": Slots(9, 9)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.priorities import Band
 from lithify.planning.fleet.quotas import AHEAD, Demand, apportioned, parts, quota, tenant_cap
 from lithify.planning.fleet.slots import Slots
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lithify.planning.fleet.hints import Hint
-from lithify.planning.fleet.rings import BACKUPS, MAX_RINGS, Ring, added, ring_of, unheard
+from lithify.planning.fleet.notifications import BACKUPS, MAX_RINGS, Ring, added, ring_of, unheard
+from lithify.planning.fleet.task_offers import Hint
 
 WORKERS = [f"worker-{n:03}" for n in range(100)]
 HINT = Hint("s3://b/x", "C", 3, 0.5, 1, 1, worker="worker-007", idle_workers=100)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.pending_tasks import SMALL_BYTES, may_use_reserve
+from lithify.planning.fleet.priorities import Band
 from lithify.planning.fleet.slots import Slots, Usage, reserved_of
-from lithify.planning.fleet.wants import SMALL_BYTES, may_use_reserve
 
 
 def test_ordinary_work_leaves_the_reserve_to_others() -> None:

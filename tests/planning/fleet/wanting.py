@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
-from lithify.planning.fleet.bands import Band
-from lithify.planning.fleet.wants import Want
+from lithify.planning.fleet.pending_tasks import Want
+from lithify.planning.fleet.priorities import Band
 
 LARGE_BYTES = 1 << 30
 

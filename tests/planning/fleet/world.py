@@ -20,20 +20,20 @@ from enum import Enum
 
 from lithify.backoff import GrowingPause
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet import hints as hint_rules
-from lithify.planning.fleet import quotas, rings, slots
+from lithify.planning.fleet import notifications, quotas, slots
+from lithify.planning.fleet import task_offers as hint_rules
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits, Tenant
-from lithify.planning.fleet.asking import Asking
-from lithify.planning.fleet.bands import Band
 from lithify.planning.fleet.cadence import Depth, Watched, depth, is_due
 from lithify.planning.fleet.faults import Fault, Faults
-from lithify.planning.fleet.hints import Hint, HintChoice
+from lithify.planning.fleet.notifications import Ring
+from lithify.planning.fleet.pending_tasks import SMALL_BYTES, Want
 from lithify.planning.fleet.placement import Placement
+from lithify.planning.fleet.polling import Asking
+from lithify.planning.fleet.priorities import Band
 from lithify.planning.fleet.quotas import Demand
-from lithify.planning.fleet.rings import Ring
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.wants import SMALL_BYTES, Want
+from lithify.planning.fleet.task_offers import Hint, HintChoice
 from lithify.planning.rest import Rest
 from tests.planning.fleet.judge import Judge
 
@@ -428,8 +428,8 @@ class Keeper:
             world.boards[queue.name][self.name] = board
             rung = [self.hints[p.key] for p in new if p.queue == queue.name]
             if rung and world.rng.random() < 0.9:
-                ring = rings.ring_of(f"{self.name} {world.now_ms}", self.name, rung)
-                world.bells[queue.name] = rings.added(world.bells[queue.name], ring)
+                ring = notifications.ring_of(f"{self.name} {world.now_ms}", self.name, rung)
+                world.bells[queue.name] = notifications.added(world.bells[queue.name], ring)
 
 
 class Worker:
@@ -456,7 +456,10 @@ class Worker:
         world = self.world
         if self.is_claiming or len(self.running) >= self.count:
             return
-        heard = {queue: rings.unheard(rung, self.heard.get(queue, ())) for queue, rung in world.bells.items()}
+        heard = {
+            queue: notifications.unheard(rung, self.heard.get(queue, ()))
+            for queue, rung in world.bells.items()
+        }
         self.heard = {queue: {ring.id for ring in rung} for queue, rung in world.bells.items()}
         is_unsure = any(rung is None for rung in heard.values())
         is_due = self.asking.reads_boards(world.now_ms, has_rung=is_unsure)

@@ -37,10 +37,10 @@ from types import MappingProxyType
 from lithify.backoff import GrowingPause
 from lithify.errors import Refused
 from lithify.planning.admission import Budget, Capacity, WorkKey
-from lithify.planning.fleet.bands import Band, rank
 from lithify.planning.fleet.fairness import FairTurns
+from lithify.planning.fleet.pending_tasks import Want
+from lithify.planning.fleet.priorities import Band, rank
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.wants import Want
 from lithify.planning.fleet.weighted import WeightedTurns
 
 DATASET_PAUSE = GrowingPause(first_ms=15_000, max_ms=1_800_000)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.priorities import Band
 from lithify.planning.fleet.slots import Slots
 
 AHEAD = 1

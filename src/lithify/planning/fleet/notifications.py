@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.placement import fraction
+from lithify.planning.fleet.task_offers import Hint
 
 MAX_RINGS = 8
 BACKUPS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lithify.planning.admission import Work, WorkKey
-from lithify.planning.fleet.bands import Band, rank
+from lithify.planning.fleet.priorities import Band, rank
 
 MOST_BYTES = (1 << 53) - 1
 """Nothing costs more: every reader of JSON has such a number."""

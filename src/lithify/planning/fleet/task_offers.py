@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from lithify.backoff import GrowingPause
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.fairness import FairTurns
+from lithify.planning.fleet.pending_tasks import may_use_reserve
 from lithify.planning.fleet.placement import fraction, ranking
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.wants import may_use_reserve
 from lithify.planning.fleet.weighted import WeightedTurns
 
 HANDOVER_MS = 1_500
@@ -55,7 +55,7 @@ class Hint:
     compaction: str
     """A ULID."""
     band: int
-    """`lithify.planning.fleet.bands`; 0 is the most urgent."""
+    """`lithify.planning.fleet.priorities`; 0 is the most urgent."""
     priority: float
     """0 (may wait) to 1 (urgent), inside the band."""
     bytes: int
