@@ -48,7 +48,7 @@ from lithify.fleet.worker import Crew, CrewPorts, NoSource
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
 from lithify.store import together, urls

@@ -45,7 +45,7 @@ from lithify.fleet.worker import Crew, CrewPorts
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store import urls
 from lithify.store.objects import ObjectStore

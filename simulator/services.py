@@ -21,10 +21,10 @@ from lithify.errors import CorruptObject, EngineError, Fenced, LithifyError, Sto
 from lithify.ids import Ulid
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
+from lithify.service.coordinator_view import Seen
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
-from lithify.service.room import Room
-from lithify.service.seen import Seen
+from lithify.service.slots import Room
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from simulator import rules

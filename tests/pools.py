@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lithify.clock import Clock, SystemClock
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.engine import InlineEngine

@@ -22,10 +22,10 @@ from lithify.coordination.leadership import Term
 from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError, StoreUnavailable
 from lithify.ids import RandomIds
 from lithify.service.coordinator import TickResult
+from lithify.service.coordinator_view import Seen
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import WorkerOptions
-from lithify.service.room import Room
-from lithify.service.seen import Seen
+from lithify.service.slots import Room
 from lithify.testing.engine import InlineEngine
 from tests.pools import pool_of
 

@@ -19,7 +19,7 @@ from lithify.fleet.members import Role, new_member_name
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
 from lithify.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.service.coordinator import Coordinator, CountAttempts
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool
 from lithify.testing.faulty import Crash

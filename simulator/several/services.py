@@ -5,10 +5,10 @@ from __future__ import annotations
 from lithify.coordination.leadership import Leadership
 from lithify.errors import EngineDown
 from lithify.service.coordinator import Coordinator
+from lithify.service.coordinator_view import Seen
 from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions
-from lithify.service.room import Room
-from lithify.service.seen import Seen
+from lithify.service.slots import Room
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from simulator.core.fibers import Killed

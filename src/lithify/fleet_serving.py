@@ -43,15 +43,15 @@ from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.status import fleet_status
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.service.once_logger import Trouble
 from lithify.service.shared import SharingRecords, shared_of
-from lithify.service.trouble import Trouble
 
 if TYPE_CHECKING:
     from lithify.fleet.fleet_mirror import SharedFleet
     from lithify.service.coordinator import Coordinator, CountAttempts
     from lithify.service.recording import Recorder
-    from lithify.service.room import Room
     from lithify.service.shared import SharedReads
+    from lithify.service.slots import Room
     from lithify.service.worker import Worker
     from lithify.store.metered import Answer, Verb
     from lithify.store.waiting import Waiting

@@ -53,8 +53,8 @@ from lithify.errors import (
 from lithify.events import Observer, each, ignore
 from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers
+from lithify.service.once_logger import Trouble
 from lithify.service.shared import SharedReads, SharingRecords, sharing, watching
-from lithify.service.trouble import Trouble
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 
 if TYPE_CHECKING:

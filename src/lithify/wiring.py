@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from lithify.service.loops import LoopOptions
     from lithify.service.options import CoordinatorOptions, WorkerOptions
     from lithify.service.recording import Recorder
-    from lithify.service.room import Room
     from lithify.service.shared import SharedReads
+    from lithify.service.slots import Room
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
     from lithify.store.metered import Answer, Verb
@@ -265,7 +265,7 @@ def room(engine: Engine, config: Config) -> Room:
     """What the workers of this process share."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from lithify.service.room import Room
+    from lithify.service.slots import Room
 
     options = worker_options(config)
     threads = ThreadPoolExecutor(options.max_concurrent_compactions, thread_name_prefix="lithify-prepare")

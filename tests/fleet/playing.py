@@ -29,7 +29,7 @@ from lithify.ids import Ulid
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.loops import LoopOptions
 from lithify.service.options import CoordinatorOptions
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
 from lithify.store import together, urls

@@ -29,7 +29,7 @@ from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.store.objects import ObjectStore

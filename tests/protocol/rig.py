@@ -24,7 +24,7 @@ from lithify.events import Event
 from lithify.ids import RandomIds, Ulid
 from lithify.service.coordinator import Coordinator
 from lithify.service.options import CoordinatorOptions, WorkerOptions
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles

@@ -21,7 +21,7 @@ from lithify.errors import Fenced, LithifyError, StoreError
 from lithify.ids import RandomIds, Ulid
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, Fault, FaultyStore

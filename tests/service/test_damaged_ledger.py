@@ -18,7 +18,7 @@ from lithify.errors import CorruptObject, Unsupported
 from lithify.events import Event
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing import ManualClock

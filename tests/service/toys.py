@@ -22,7 +22,7 @@ from lithify.engine.ports import Engine
 from lithify.errors import EngineError, StoreUnavailable
 from lithify.events import Event
 from lithify.ids import RandomIds, Ulid
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
 from lithify.testing import ManualClock, MemoryStore

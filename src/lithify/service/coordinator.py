@@ -73,10 +73,10 @@ from lithify.datasets.kind import Dataset
 from lithify.errors import Replaced
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
+from lithify.service.coordinator_view import Companion, Seen
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions
 from lithify.service.scheduler import Outcome, Scheduler
-from lithify.service.seen import Companion, Seen
 from lithify.store.versions import Counts
 
 

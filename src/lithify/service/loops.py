@@ -31,9 +31,9 @@ from lithify.coordination.leadership import Leadership
 from lithify.defects import contained
 from lithify.errors import Fenced, LithifyError, StoreUnavailable
 from lithify.service.coordinator import Coordinator
+from lithify.service.coordinator_view import Seen
 from lithify.service.garbage_loop import Collector, collecting
-from lithify.service.seen import Seen
-from lithify.service.trouble import Trouble
+from lithify.service.once_logger import Trouble
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
 

@@ -18,7 +18,7 @@ from lithify.datasets.kind import Dataset
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import LithifyError
-from lithify.service.room import Room
+from lithify.service.slots import Room
 
 
 class Preparations:

@@ -27,7 +27,7 @@ from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.ids import Ids, Ulid
 from lithify.service.admission import Admission, Choice
-from lithify.service.seen import Companion
+from lithify.service.coordinator_view import Companion
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Each `tick`:
    what goes on, when one is due and enough bytes have moved (`lithify.service.heartbeats`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
    when it was the engine that went down, or the store stayed away, that is no attempt;
-5. claims Scheduled compactions while there is room (`lithify.service.room`), cuts them into ranges and starts
+5. claims Scheduled compactions while there is room (`lithify.service.slots`), cuts them into ranges and starts
    those that are not finished. The most urgent as things are now has the first turn, with ageing
    (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait behind older merges.
    After a failed attempt a compaction is left alone by all workers for a pause that grows with each, and
@@ -53,11 +53,11 @@ from lithify.errors import EngineDown, LithifyError, LostOwnership, StoreError, 
 from lithify.events import Observer
 from lithify.ids import Ulid
 from lithify.planning.turns import Turns
+from lithify.service.coordinator_view import Seen
 from lithify.service.heartbeats import Heartbeats
 from lithify.service.options import WorkerOptions
 from lithify.service.preparations import Preparations
-from lithify.service.room import Room
-from lithify.service.seen import Seen
+from lithify.service.slots import Room
 
 __all__ = ["Worker", "WorkerOptions"]
 

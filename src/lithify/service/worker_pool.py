@@ -48,7 +48,7 @@ from lithify.errors import DatasetNotFound, LithifyError, Refused, Replaced, Sto
 from lithify.events import Observer
 from lithify.ids import Ulid
 from lithify.planning.turns import Turns
-from lithify.service.room import Room
+from lithify.service.slots import Room
 from lithify.service.worker import Worker
 
 _log = logging.getLogger("lithify")
