@@ -52,11 +52,11 @@ from lithify.engine.ports import Engine
 from lithify.errors import LithifyError, Refused, StoreUnavailable
 from lithify.events import Observer, each, ignore
 from lithify.ids import Ids, RandomIds, Ulid
+from lithify.mirror.commit_view import show_commits
 from lithify.observe.progress import Totals
 from lithify.results import Maintained, Proposals, Proposed, Result, result_of, show_error
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
-from lithify.service.commit_view import show_commits
 from lithify.service.status import status, under_way
 from lithify.store.metered import Answer, Verb
 from lithify.store.waiting import log_waiting
@@ -102,7 +102,7 @@ class Dataset:
         commits: Callable[[int | None, int], tuple[CommitRecord, ...]] | None = None,
     ) -> None:
         """See `open`. It may be `opened` already. What it does goes `through` that, and commits are found by
-        the other, if it is given: for who shows what a service has read (`lithify.service.shared`)."""
+        the other, if it is given: for who shows what a service has read (`lithify.mirror.dataset_mirror`)."""
         url = arguments.place("url", url)
         self._kind: kinds.Kind[Any] = registered_for(url).load()
         self._config = config

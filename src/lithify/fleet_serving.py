@@ -7,7 +7,7 @@
 3. A round that fails is told once and comes again after a pause. What of it was under way is in the ledgers.
 4. Garbage is collected in one more thread, one dataset after the other: no commit waits for that.
 5. Each commit leaves a record, and so does the work for it, which nobody waits for
-   (`lithify.service.recording`).
+   (`lithify.mirror.commit_recording`).
 6. For a dashboard beside it (`lithify.fleet.fleet_mirror`) what its keeper reads and writes is noted, and what that
    does not read is read in one more thread.
 7. That both live is also said in one more thread, as long as a round of theirs is under way
@@ -43,14 +43,14 @@ from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.status import fleet_status
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.mirror.dataset_mirror import SharingRecords, shared_of
 from lithify.service.once_logger import Trouble
-from lithify.service.shared import SharingRecords, shared_of
 
 if TYPE_CHECKING:
     from lithify.fleet.fleet_mirror import SharedFleet
+    from lithify.mirror.commit_recording import Recorder
+    from lithify.mirror.dataset_mirror import SharedReads
     from lithify.service.coordinator import Coordinator, CountAttempts
-    from lithify.service.recording import Recorder
-    from lithify.service.shared import SharedReads
     from lithify.service.slots import Room
     from lithify.service.worker import Worker
     from lithify.store.metered import Answer, Verb
@@ -516,7 +516,7 @@ def _is_known(pattern: str) -> bool:
 
 def _recorder() -> Recorder:
     from lithify.clock import SystemClock
-    from lithify.service.recording import Recorder
+    from lithify.mirror.commit_recording import Recorder
 
     return Recorder(SystemClock(), keep_ms=0)
 

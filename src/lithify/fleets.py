@@ -53,7 +53,7 @@ from lithify.fleet.status import (
 )
 from lithify.fleet_serving import FleetProcess
 from lithify.ids import Ids, RandomIds
-from lithify.service.shared import sharing
+from lithify.mirror.dataset_mirror import sharing
 from lithify.store import together
 from lithify.store.urls import split_scheme
 

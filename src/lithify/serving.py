@@ -12,9 +12,9 @@
    it held.
 3. A single dataset is coordinated and worked on in turns, in one thread, which reads it half as often.
 4. Metrics and the dashboard are served where the settings say so.
-5. Each commit leaves a record, which nobody waits for (`lithify.service.recording`).
+5. Each commit leaves a record, which nobody waits for (`lithify.mirror.commit_recording`).
 6. The log says when it has started and when it has stopped; between them, what was given back.
-7. For the dashboard what is read here is kept (`lithify.service.shared`), and a thread reads seldom what
+7. For the dashboard what is read here is kept (`lithify.mirror.dataset_mirror`), and a thread reads seldom what
    nobody reads here anyway, whoever looks.
 """
 
@@ -51,10 +51,10 @@ from lithify.errors import (
     Unsupported,
 )
 from lithify.events import Observer, each, ignore
+from lithify.mirror.dataset_mirror import SharedReads, SharingRecords, sharing, watching
 from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers
 from lithify.service.once_logger import Trouble
-from lithify.service.shared import SharedReads, SharingRecords, sharing, watching
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 
 if TYPE_CHECKING:

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from lithify.fleet.members import Role
     from lithify.fleet.metrics import FleetMetrics
     from lithify.ids import Ids
+    from lithify.mirror.commit_recording import Recorder
+    from lithify.mirror.dataset_mirror import SharedReads
     from lithify.observe.metrics import Metrics
     from lithify.service.coordinator import Coordinator
     from lithify.service.garbage_loop import Collector
     from lithify.service.loops import LoopOptions
     from lithify.service.options import CoordinatorOptions, WorkerOptions
-    from lithify.service.recording import Recorder
-    from lithify.service.shared import SharedReads
     from lithify.service.slots import Room
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
@@ -68,7 +68,7 @@ def open_dataset(
     if shared is None:
         return opened
     from lithify.clock import SystemClock
-    from lithify.service.shared import sharing
+    from lithify.mirror.dataset_mirror import sharing
 
     return sharing(opened, shared, SystemClock())
 
@@ -111,7 +111,7 @@ def _open_dataset(
 
     if metrics is None:
         return open_kind(url, config, clock, ids, wrap, waiting)
-    from lithify.service.metered import metered
+    from lithify.mirror.metered_reads import metered
 
     return metered(open_kind(url, config, clock, ids, wrap, waiting), metrics, clock)
 
@@ -322,7 +322,7 @@ def heartbeat_timeout_ms(config: Config) -> int:
 
 def recorder(config: Config, clock: Clock) -> Recorder | None:
     """What keeps a record of each commit; `None` when the settings say that nothing does."""
-    from lithify.service.recording import Recorder
+    from lithify.mirror.commit_recording import Recorder
 
     keep_ms = keep_history_ms(config)
     return Recorder(clock, keep_ms=keep_ms) if keep_ms else None

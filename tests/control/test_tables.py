@@ -20,11 +20,11 @@ from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.options import Asked
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
+from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.coordinator import Coordinator
-from lithify.service.metered import metered
 from lithify.service.status import status
 from lithify.service.worker import Worker
 from lithify.testing import ManualClock

@@ -13,9 +13,9 @@ from lithify.config.model import Config
 from lithify.coordination.leadership import Term
 from lithify.datasets import registry
 from lithify.ids import RandomIds
+from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
-from lithify.service.metered import metered
 from lithify.service.worker import Worker
 from lithify.store.waiting import Waiting
 from lithify.testing.engine import InlineEngine

@@ -22,9 +22,9 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds
+from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
-from lithify.service.metered import metered
 from lithify.service.worker import Worker as WorkerLoop
 from lithify.store.local import LocalStore
 from lithify.store.metered import MeteredStore

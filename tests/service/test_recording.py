@@ -13,8 +13,8 @@ from lithify import events
 from lithify.coordination.commit_records import CommitRecord, CommitRecords
 from lithify.errors import StoreError
 from lithify.ids import RandomIds
-from lithify.service import recording
-from lithify.service.recording import Recorder
+from lithify.mirror import commit_recording
+from lithify.mirror.commit_recording import Recorder
 from lithify.store.metered import Answer, Verb
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 
@@ -168,7 +168,7 @@ def test_a_store_that_cannot_be_written_disturbs_nobody_and_is_told_once(
 
 
 def test_a_store_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_WAITING", 3)
+    monkeypatch.setattr(commit_recording, "MAX_WAITING", 3)
     hangs = threading.Event()
     bench = Bench(store=Broken(ManualClock(), hangs))
     for _ in range(10):
@@ -179,7 +179,7 @@ def test_a_store_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_remembered_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_KNOWN", 2)
+    monkeypatch.setattr(commit_recording, "MAX_KNOWN", 2)
     ids = RandomIds()
     for n in range(5):
         bench.recorder(events.Claimed(URL, ids.ulid(n), "w"))

@@ -29,7 +29,7 @@ from lithify.compaction.model import Progress, RangeProgress, State
 from lithify.datasets.slatedb.model import KeyRange
 from lithify.errors import StoreUnavailable
 from lithify.ids import Ulid
-from lithify.service.shared import BESIDE_S, SharedReads, sharing, watching
+from lithify.mirror.dataset_mirror import BESIDE_S, SharedReads, sharing, watching
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving
@@ -186,7 +186,7 @@ def test_a_coordinator_and_a_worker_apart_show_the_same_and_reading_it_costs_not
     urls: list[str], asked: Counter[str], always_due: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker, which reads no snapshots and has no lease, says who coordinates all the same."""
-    monkeypatch.setattr("lithify.service.shared.BESIDE_S", 0.2)
+    monkeypatch.setattr("lithify.mirror.dataset_mirror.BESIDE_S", 0.2)
     settings: dict[str, Any] = {"slatedb.scheduler_options.min_compaction_sources": 3}
     with (
         in_service(urls, works=False, **settings) as one,

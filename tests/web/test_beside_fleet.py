@@ -14,7 +14,7 @@ from lithify.clock import SystemClock
 from lithify.errors import StoreUnavailable
 from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
-from lithify.service.shared import BESIDE_S
+from lithify.mirror.dataset_mirror import BESIDE_S
 from lithify.testing import ManualClock
 from lithify.web.dashboard import TABS
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
@@ -58,7 +58,7 @@ def test_who_watches_a_fleet_makes_no_request_of_its_own(
 def test_what_it_shows_is_what_the_commands_print(
     urls: list[str], tmp_path: Path, always_due: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.service.shared.BESIDE_S", 0.2)
+    monkeypatch.setattr("lithify.mirror.dataset_mirror.BESIDE_S", 0.2)
     with kept(tmp_path) as (_, where):
         until(lambda: urls[0] in get(where, "/"))
         for url in urls[:2]:

@@ -1,7 +1,7 @@
 """What a keeper has read of its fleet, for a dashboard beside it: watching costs no request.
 
 1. The keeper's handles of datasets note what they read and write in one `SharedReads` for each
-   (`lithify.service.shared`); those that are not its own any more are let go (`keep`).
+   (`lithify.mirror.dataset_mirror`); those that are not its own any more are let go (`keep`).
 2. What no keeper reads (who holds a table's history, earlier commits, who else coordinates) is read beside,
    of those that have changed, so many in a second at most, the one that waits longest first (`due`).
 3. How the fleet is (members, queues) is read once in `BESIDE_S`, which is when its pages change.
@@ -22,7 +22,7 @@ from lithify.datasets.kind import Dataset
 from lithify.errors import LithifyError, StoreUnavailable
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.status import FleetStatus
-from lithify.service.shared import BESIDE_S, SharedReads, watching
+from lithify.mirror.dataset_mirror import BESIDE_S, SharedReads, watching
 
 MOST_BESIDE_PER_S = 5
 MAX_OPENED = 300

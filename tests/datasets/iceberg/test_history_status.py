@@ -26,8 +26,8 @@ from lithify.datasets.options import Asked
 from lithify.errors import CorruptObject
 from lithify.events import HistoryRun
 from lithify.ids import RandomIds
+from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
-from lithify.service.metered import metered
 from lithify.service.status import status
 from lithify.testing import ManualClock, MemoryStore
 from lithify.views.drawing import draw

@@ -19,9 +19,9 @@ from lithify.coordination.leadership import Term
 from lithify.datasets.registry import config_type, registered_for
 from lithify.errors import Refused
 from lithify.ids import RandomIds
+from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
-from lithify.service.metered import metered
 from lithify.service.worker import Worker
 from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
