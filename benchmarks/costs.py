@@ -32,7 +32,7 @@ from lithify.datasets.kind import Dataset
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.testing.clock import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import LoggedRequest, Operation, S3Server

@@ -127,7 +127,7 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
     from lithify.engine.spark import SparkEngine
     from lithify.ids import RandomIds
     from lithify.service import one_shot
-    from lithify.store.waiting import Waiting
+    from lithify.store.resilience.waiting import Waiting
 
     clock, ids = SystemClock(), RandomIds()
     engine = SparkEngine(MASTER, preload="lithify.datasets.iceberg.warm_up:warm_up")

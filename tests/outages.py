@@ -8,7 +8,7 @@ from itertools import groupby
 import pytest
 
 from lithify.events import Event, StoreBack, WaitingForStore
-from lithify.store import hedging, requests, waiting
+from lithify.store.resilience import hedging, requests, waiting
 
 
 def is_told_with_its_end(told: Sequence[Event]) -> bool:

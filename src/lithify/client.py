@@ -59,7 +59,7 @@ from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.status import status, under_way
 from lithify.store.metered import Answer, Verb
-from lithify.store.waiting import log_waiting
+from lithify.store.resilience.waiting import log_waiting
 from lithify.views.blocks import Shown
 
 WATCH_INTERVAL_MS = 2_000

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lithify.service.slots import Room
     from lithify.service.worker import Worker
     from lithify.store.metered import Answer, Verb
-    from lithify.store.waiting import Waiting
+    from lithify.store.resilience.waiting import Waiting
 
     Count = Callable[[Verb, Answer], None]
 

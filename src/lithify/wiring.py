@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from lithify.service.worker_pool import WorkerPool
     from lithify.store.metered import Answer, Verb
     from lithify.store.objects import ObjectStore
-    from lithify.store.waiting import Waiting
+    from lithify.store.resilience.waiting import Waiting
 
 
 def open_dataset(

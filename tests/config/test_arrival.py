@@ -25,8 +25,8 @@ from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.waiting import service_waiting
 from lithify.fleet.catalog.model import Rule
 from lithify.service.options import CoordinatorOptions, WorkerOptions
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import with_wait
-from lithify.store.waiting import Waiting
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke_json, logging_as_before

@@ -17,8 +17,8 @@ from lithify.datasets.discovery import folders
 from lithify.datasets.registry import registered_for
 from lithify.fleet.catalog.patterns import canonical, match
 from lithify.store.objects import ObjectStore
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
-from lithify.store.waiting import Waiting
 
 
 def test_folders_of_a_bucket() -> None:

@@ -17,7 +17,7 @@ from lithify.datasets.slatedb.kind import SlateKind
 from lithify.fleet.catalog.changes import first_catalog, set_queue
 from lithify.fleet.catalog.model import Rule
 from lithify.store.objects import ObjectStore
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.wrapped import Call, WrappedStore
 from tests.fleet.playing import playing
 from tests.fleet.test_official import Fleet, fill, rows

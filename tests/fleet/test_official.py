@@ -27,7 +27,7 @@ from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.discovery import LOOK_EVERY_S
 from lithify.service import control
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from tests.cli.invoking import invoke_json
 from tests.fleet.playing import ALL, Play, playing
 from tests.judge.official import (

@@ -17,7 +17,7 @@ from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke, invoke_json
 from tests.fuzz.running import run, without_waiting

@@ -37,10 +37,10 @@ from lithify.ids import Ids, Ulid
 from lithify.jsonvalues import text
 from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.together import both
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionedFiles
-from lithify.store.waiting import Waiting
 from lithify.views.blocks import Line, Shown, Table, columns, notes
 
 OPTIONS = CommandOptions()

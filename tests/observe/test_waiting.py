@@ -11,7 +11,7 @@ from rich.console import Console
 from lithify import events
 from lithify.observe.logs import EventLog
 from lithify.observe.progress import ProgressBars
-from lithify.store.waiting import log_waiting
+from lithify.store.resilience.waiting import log_waiting
 from lithify.testing import ManualClock
 
 WAITING = events.WaitingForStore("s3://b/db", "s3://b", 5.2, "connection refused")

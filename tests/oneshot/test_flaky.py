@@ -19,7 +19,7 @@ from lithify.datasets.slatedb.kind import KIND
 from lithify.errors import StoreUnavailable
 from lithify.events import Event
 from lithify.ids import RandomIds
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Server
 from tests.compacting import compact

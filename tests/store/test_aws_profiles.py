@@ -20,8 +20,8 @@ from botocore.exceptions import EndpointConnectionError
 
 from lithify.errors import ObjectNotFound, Refused, StoreUnavailable
 from lithify.store import aws_profiles
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
-from lithify.store.waiting import Waiting
 from tests import serving
 
 NOBODY = "http://127.0.0.1:1"
@@ -207,7 +207,7 @@ OPENED = """
 import os, sys
 from lithify.errors import ObjectNotFound, StoreError
 from lithify.store.urls import open_store
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 
 store, _ = open_store("s3://bucket", {"aws_endpoint": sys.argv[1]}, Waiting(0))
 for _ in sys.stdin:

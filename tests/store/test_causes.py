@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from obstore.exceptions import GenericError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 
-from lithify.store.causes import failure_of, not_served, said_by
-from lithify.store.retries import Failure
+from lithify.store.resilience.causes import failure_of, not_served, said_by
+from lithify.store.resilience.retries import Failure
 
 
 def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:

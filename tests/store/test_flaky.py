@@ -13,9 +13,9 @@ import pytest
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from lithify.events import Event
 from lithify.store.objects import ObjectStore
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
-from lithify.store.waiting import Waiting
 from lithify.testing.s3 import S3Server, Weather
 from tests.outages import is_told_with_its_end
 from tests.s3 import S3, store_options

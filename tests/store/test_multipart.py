@@ -9,11 +9,12 @@ import pytest
 
 from lithify.errors import ObjectNotFound, StoreError
 from lithify.events import Event, WaitingForStore
-from lithify.store import multipart, pace
+from lithify.store import multipart
 from lithify.store.multipart import PART_BYTES
-from lithify.store.requests import Requests, Watch
+from lithify.store.resilience import pace
+from lithify.store.resilience.requests import Requests, Watch
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
-from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Outage, S3Server, Weather
 from tests.outages import is_told_with_its_end
 from tests.s3 import S3, store_options

@@ -16,11 +16,11 @@ import pytest
 
 from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
 from lithify.events import Event, StoreBack, WaitingForStore
-from lithify.store import hedging
-from lithify.store.causes import UNKNOWN_NAME
-from lithify.store.hedging import Traffic, Usual, followed
-from lithify.store.requests import Requests
-from lithify.store.waiting import Known, Waiting
+from lithify.store.resilience import hedging
+from lithify.store.resilience.causes import UNKNOWN_NAME
+from lithify.store.resilience.hedging import Traffic, Usual, followed
+from lithify.store.resilience.requests import Requests
+from lithify.store.resilience.waiting import Known, Waiting
 from lithify.testing import ManualClock
 
 REFUSED = "connection refused"
@@ -547,7 +547,7 @@ def test_an_answer_that_has_begun_is_not_asked_for_again(over: threading.Event) 
 
 FORKING = """
 import os, time
-from lithify.store.requests import Requests
+from lithify.store.resilience.requests import Requests
 requests = Requests("s3://b")
 assert requests.read(lambda: 1) == 1
 time.sleep(0.2)  # for the thread to wait for the next request

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lithify.store.retries import Failure, RetryPolicy
+from lithify.store.resilience.retries import Failure, RetryPolicy
 
 
 def pauses(policy: RetryPolicy, seed: int, tries: int = 40) -> list[float]:

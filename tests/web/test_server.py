@@ -23,7 +23,7 @@ from lithify.clock import SystemClock
 from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
 from lithify.store import urls
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.web import guard, serving, streams
 from lithify.web.guard import Guard
 from tests.web.dashboards import TOKEN, page_of, write_database

@@ -23,8 +23,8 @@ from lithify.errors import Refused
 from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store, split_scheme
-from lithify.store.waiting import Waiting
 
 MAX_FOUND = 1_000_000
 LISTINGS_AT_ONCE = 16

@@ -35,8 +35,8 @@ from lithify.ids import Ids, Ulid
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.versions import Counts
-from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
 
 SnapshotT = TypeVar("SnapshotT", default=Any)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lithify.config.sections import OwnSection
     from lithify.datasets.kind import Kind
     from lithify.datasets.options import CommandOptions
-    from lithify.store.waiting import Waiting
+    from lithify.store.resilience.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)

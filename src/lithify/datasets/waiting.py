@@ -4,7 +4,7 @@ A command waits in the request itself, as long as the setting `service.store_wai
 
 A service does not: its loop sees to many datasets in turn, with heartbeats that must not stop, and comes back
 to each. A request of its loop is waited for `SERVICE_CALL_S` at most, and then the store counts as away:
-what is asked of it fails at once (`lithify.store.waiting`), so that looking at the dataset costs the others
+what is asked of it fails at once (`lithify.store.resilience.waiting`), so that looking at the dataset costs the others
 nothing, until something else has seen the store back. "For ever" is the loop's, not the request's.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from lithify.config.model import Config
 from lithify.events import Observer
-from lithify.store.waiting import Waiting, log_waiting
+from lithify.store.resilience.waiting import Waiting, log_waiting
 
 SERVICE_CALL_S = 5.0
 """Well below the heartbeat timeout of what else runs in the process."""

@@ -25,8 +25,8 @@ from lithify.defects import contained
 from lithify.errors import LithifyError
 from lithify.events import Event
 from lithify.ids import Ulid
-from lithify.store.hedging import start_thread
 from lithify.store.metered import Answer, Verb
+from lithify.store.resilience.hedging import start_thread
 
 CLOSE_LIMIT_S = 5.0
 SWEEP_INTERVAL_S = 24 * 3600.0

@@ -18,7 +18,7 @@ A *work source* tells which datasets may have work: a list of URLs, or what a qu
 6. A dataset whose store is *away* is neither: nothing is known against it, nobody has to do anything, and the
    store's own events tell of it. It is left alone for seconds, and looked at again for as long as it takes.
    Looking costs the others little: once a store is away, what is asked of it fails at once
-   (`lithify.store.waiting`), and only the first time a request is waited for, a few seconds.
+   (`lithify.store.resilience.waiting`), and only the first time a request is waited for, a few seconds.
 
 Invariants:
 

@@ -7,9 +7,9 @@
 3. Who writes faster than the network takes waits while `WAITING_BYTES` wait to be handed over.
 4. `commit` returns when all parts are there and the object has been put together.
 5. obstore repeats by itself what fails of the parts. Who waits in 3 or 4 looks now and then whether the store
-   is there, so that an outage is told of as fast as by others (`lithify.store.requests.Watch`). obstore does
+   is there, so that an outage is told of as fast as by others (`lithify.store.resilience.requests.Watch`). obstore does
    not repeat a request whose answer breaks off: an upload that could not be begun so is begun again, and one
-   that may have been put together is looked for. A part that hangs is cut off (`lithify.store.pace`).
+   that may have been put together is looked for. A part that hangs is cut off (`lithify.store.resilience.pace`).
 
 Invariants: a streamed object has a name that nobody else writes, and appears only by `commit`; what failed
 in the thread is raised by every later call, so that nothing with a gap is ever committed; an upload holds no
@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING
 import obstore
 
 from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
-from lithify.store.hedging import LOOK_S
 from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore
-from lithify.store.pace import Pace
-from lithify.store.requests import Watch
+from lithify.store.resilience.hedging import LOOK_S
+from lithify.store.resilience.pace import Pace
+from lithify.store.resilience.requests import Watch
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend

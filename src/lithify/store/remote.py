@@ -4,7 +4,7 @@ obstore is the Rust `object_store` library that SlateDB uses too; this file only
 protocol and its errors to ours.
 
 - Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
-  again by `lithify.store.requests`. A create that was repeated can answer `ObjectExists` although the
+  again by `lithify.store.resilience.requests`. A create that was repeated can answer `ObjectExists` although the
   first try landed; `put_id` travels as user metadata so that this can be told.
 - Large objects are streamed by `lithify.store.multipart`. The parts of an upload are repeated by obstore
   itself, for as long as others are; so is an object that is too large to be sent before a connection counts
@@ -30,15 +30,15 @@ from lithify.errors import (
     StoreError,
     StoreUnavailable,
 )
-from lithify.store.causes import failure_of, not_served, said_by
-from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import IN_FLIGHT_BYTES, MultipartWriter
 from lithify.store.objects import Folder, ObjectMeta
-from lithify.store.pace import Pace
 from lithify.store.ranges import check_range
-from lithify.store.requests import Direct
-from lithify.store.retries import Failure
+from lithify.store.resilience.causes import failure_of, not_served, said_by
+from lithify.store.resilience.hedging import GotOn
+from lithify.store.resilience.pace import Pace
+from lithify.store.resilience.requests import Direct
+from lithify.store.resilience.retries import Failure
 
 if TYPE_CHECKING:
     from obstore import GetOptions, UpdateVersion

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
-from lithify.store.hedging import start_thread
+from lithify.store.resilience.hedging import start_thread
 
 FirstT = TypeVar("FirstT")
 SecondT = TypeVar("SecondT")

@@ -13,7 +13,7 @@ A store is rooted at the bucket, not at the dataset, because a dataset may point
 Options are obstore's configuration names (`aws_endpoint`, `aws_region`, `google_service_account`,
 `azure_storage_account_key`, …), its client options (`allow_http`, `timeout`, …, with or without the
 provider's prefix), and `max_retries` and `retry_timeout_s`, which say how a failed request is made again
-(`lithify.store.retries`) and win over what the caller says of waiting. What is not given is taken from
+(`lithify.store.resilience.retries`) and win over what the caller says of waiting. What is not given is taken from
 the usual environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …), and on S3 from a
 profile (`aws_profiles`). An endpoint that is written as `http://…` needs no `allow_http` (`endpoints`).
 """
@@ -41,11 +41,11 @@ from lithify.store.endpoints import allow_http, find_endpoint, is_payload_unsign
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
-from lithify.store.pace import Pace
 from lithify.store.remote import ObstoreStore, probe
-from lithify.store.requests import Requests
-from lithify.store.retries import FIRST_PAUSE_S, MAX_PAUSE_S
-from lithify.store.waiting import Known, Waiting
+from lithify.store.resilience.pace import Pace
+from lithify.store.resilience.requests import Requests
+from lithify.store.resilience.retries import FIRST_PAUSE_S, MAX_PAUSE_S
+from lithify.store.resilience.waiting import Known, Waiting
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, RetryConfig
@@ -56,7 +56,7 @@ WAIT_OPTION = "retry_timeout_s"
 ignore it."""
 SILENT_READ = "10s"
 """How long a connection may be silent: a write that hangs is cut off then and counts as one whose answer was
-lost. Reads are asked for again long before that (`lithify.store.hedging`)."""
+lost. Reads are asked for again long before that (`lithify.store.resilience.hedging`)."""
 _LONGEST_READ = "1h"
 """An answer that goes on coming is not cut off before."""
 _UPLOADS_RETRIES = 1_000_000

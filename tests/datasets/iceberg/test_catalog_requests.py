@@ -19,8 +19,8 @@ from lithify.datasets.iceberg.io import catalog_requests
 from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog
 from lithify.errors import DatasetNotFound, StoreError, StoreUnavailable
 from lithify.events import Event, StoreBack, WaitingForStore
-from lithify.store import hedging
-from lithify.store.waiting import Waiting
+from lithify.store.resilience import hedging
+from lithify.store.resilience.waiting import Waiting
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import Steps, dataset_of
 from tests.datasets.iceberg.tables import NAME, append, check, files_of, make_rows, new_table

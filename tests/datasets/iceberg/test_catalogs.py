@@ -20,8 +20,8 @@ from lithify.datasets.iceberg.io.catalogs import open_catalog, store_options
 from lithify.datasets.iceberg.maintenance.shared_locations import others_in
 from lithify.errors import Refused
 from lithify.fleet.catalog.model import Rule
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
-from lithify.store.waiting import Waiting
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (

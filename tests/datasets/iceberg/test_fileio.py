@@ -23,8 +23,8 @@ from lithify.datasets.iceberg.io.fileio import WaitingFile, WaitingFileIO
 from lithify.errors import StoreUnavailable
 from lithify.events import Event, WaitingForStore
 from lithify.store.remote import PROBE_KEY
-from lithify.store.requests import Requests
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.requests import Requests
+from lithify.store.resilience.waiting import Waiting
 from lithify.testing import ManualClock
 from lithify.testing.s3 import Outage, S3Server, Weather
 from tests.outages import is_told_with_its_end

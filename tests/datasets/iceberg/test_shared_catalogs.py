@@ -21,8 +21,8 @@ from lithify.datasets.iceberg.io.closed_catalogs import closed_catalog
 from lithify.errors import StoreUnavailable
 from lithify.fleet.catalog.model import Rule
 from lithify.store import together
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import known_of
-from lithify.store.waiting import Waiting
 from tests.datasets.iceberg.tables import SCHEMA, new_catalog
 from tests.engine.waiting import wait_until
 

@@ -31,8 +31,8 @@ from lithify.datasets.iceberg.model import NewFile
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import RandomIds
 from lithify.store import multipart
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
-from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Operation, S3Server, Weather
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table

@@ -23,8 +23,8 @@ from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
-from lithify.store.waiting import Waiting
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.kafka import logs

@@ -18,7 +18,7 @@ from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.registry import config_type
 from lithify.errors import CorruptObject, LithifyError, ObjectExists, Refused, StoreUnavailable
 from lithify.ids import RandomIds
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.wrapped import Call, ResultT, WrappedStore
 from lithify.testing import ManualClock
 from lithify.testing.faulty import Crash, Fault, FaultyStore

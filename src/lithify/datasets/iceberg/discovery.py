@@ -17,7 +17,7 @@ from lithify.config.model import Config
 from lithify.datasets.iceberg.io.catalog_requests import asked_catalog
 from lithify.datasets.iceberg.io.catalogs import TableUrl, each_asked, open_catalog, parse_url
 from lithify.errors import DatasetNotFound
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 
 MAX_READERS = 16
 """Namespaces that are asked about at once."""

@@ -34,7 +34,7 @@ from lithify.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from lithify.store.causes import PASSING_STATUS, UNKNOWN_NAME, UNTRUSTED
+from lithify.store.resilience.causes import PASSING_STATUS, UNKNOWN_NAME, UNTRUSTED
 
 MAX_SAID = 400
 _PASSING: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (

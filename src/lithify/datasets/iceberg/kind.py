@@ -39,7 +39,7 @@ from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from lithify.config.model import Config
 from lithify.datasets.discovery import folders
 from lithify.datasets.kafka.places import OUTPUT_SUFFIX
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 
 
 def logs(pattern: str, config: Config, waiting: Waiting) -> list[str]:

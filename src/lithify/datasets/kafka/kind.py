@@ -35,7 +35,7 @@ from lithify.ids import Ids, RandomIds
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
-from lithify.store.waiting import Waiting
+from lithify.store.resilience.waiting import Waiting
 from lithify.views.blocks import Shown
 
 

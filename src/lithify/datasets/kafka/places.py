@@ -23,8 +23,8 @@ from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.errors import Refused
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store, split_scheme, with_wait
-from lithify.store.waiting import Waiting
 
 PREFIX = "kafka+"
 OUTPUT_SUFFIX = ".compacted"

@@ -34,8 +34,8 @@ from lithify.ids import Ids, RandomIds, Ulid, parse_ulid
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store, with_wait
-from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown
 
 

@@ -1,4 +1,4 @@
-"""Requests to a catalog, which are waited for like those to a store (`lithify.store.requests`).
+"""Requests to a catalog, which are waited for like those to a store (`lithify.store.resilience.requests`).
 
 PyIceberg itself asks each catalog but once, without any limit in time: its REST client repeats only what was
 not authorised, its SQL client nothing. (Its Glue and DynamoDB clients are botocore's, which repeat by
@@ -22,9 +22,9 @@ from pyiceberg.utils.config import Config, merge_config
 
 from lithify.datasets.iceberg.errors import translated
 from lithify.errors import StoreUnavailable
-from lithify.store.requests import Requests
+from lithify.store.resilience.requests import Requests
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import known_of
-from lithify.store.waiting import Waiting
 
 READ_S = 30.0
 COMMIT_S = 60.0

@@ -35,6 +35,7 @@ from lithify.datasets.iceberg.io.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
 from lithify.store.aws_profiles import PROFILE_OPTION
 from lithify.store.objects import ObjectStore
+from lithify.store.resilience.waiting import Known, Waiting
 from lithify.store.together import each_of
 from lithify.store.urls import (
     TOKEN_OPTION,
@@ -45,7 +46,6 @@ from lithify.store.urls import (
     split_url,
     with_wait,
 )
-from lithify.store.waiting import Known, Waiting
 
 SCHEME = "iceberg://"
 TESTED_PYICEBERG = "0.12."

@@ -1,7 +1,7 @@
 """PyIceberg's file access, with Lithify's way of waiting for a store.
 
 `WaitingFileIO` stands before the FileIO that PyIceberg would have used, so metadata, manifests, footers, data
-files and uploads are reached as before, and are waited for like everything else (`lithify.store.requests`).
+files and uploads are reached as before, and are waited for like everything else (`lithify.store.resilience.requests`).
 PyArrow's own retries pause 25 ms, then twice as long without a bound or chance, and are silent; so they are
 switched off for all that can be repeated here:
 
@@ -39,12 +39,12 @@ from lithify.datasets.iceberg.io.file_objects import RandomReads, SequentialWrit
 from lithify.datasets.iceberg.io.reach import REACH, check_reach
 from lithify.datasets.iceberg.io.store_file_io import Lent, StoredFile
 from lithify.errors import StoreUnavailable
-from lithify.store.causes import UNKNOWN_NAME, UNTRUSTED
 from lithify.store.objects import ObjectStore
 from lithify.store.remote import PROBE_KEY
-from lithify.store.requests import Requests
+from lithify.store.resilience.causes import UNKNOWN_NAME, UNTRUSTED
+from lithify.store.resilience.requests import Requests
+from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import known_of
-from lithify.store.waiting import Waiting
 
 MAX_HELD_BYTES = 32 * 1024 * 1024
 _STRATEGY = "s3.retry-strategy-impl"

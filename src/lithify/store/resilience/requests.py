@@ -26,10 +26,10 @@ from lithify.backoff import RandomPause
 from lithify.clock import Clock, SystemClock
 from lithify.defects import contained
 from lithify.errors import LithifyError, StoreError, StoreUnavailable
-from lithify.store.causes import UNREACHED
-from lithify.store.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s, start_thread
-from lithify.store.retries import Failure, RetryPolicy
-from lithify.store.waiting import FIRST_AFTER_S, Known, Outages, Waiting
+from lithify.store.resilience.causes import UNREACHED
+from lithify.store.resilience.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s, start_thread
+from lithify.store.resilience.retries import Failure, RetryPolicy
+from lithify.store.resilience.waiting import FIRST_AFTER_S, Known, Outages, Waiting
 
 _SLICE_S = 1.0
 """Between two looks whether anybody still wants to wait."""

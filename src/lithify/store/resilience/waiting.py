@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from lithify.clock import Clock
 from lithify.errors import StoreUnavailable
 from lithify.events import Event, Observer, StoreBack, WaitingForStore, log_event, waited_for
-from lithify.store.retries import DEFAULT_WAIT_S
+from lithify.store.resilience.retries import DEFAULT_WAIT_S
 
 FIRST_AFTER_S = 4.0
 """So that a store that hangs is told of within five seconds, as looks at a request are one apart."""

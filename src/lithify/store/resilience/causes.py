@@ -13,7 +13,7 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | 401, 403 and other 4xx, redirections, what no request can be made of | no |
 
 What is asked again for a few seconds may be a mistake in the settings. A name or a certificate (`UNREACHED`)
-is none once the store has answered anything: then it is an outage like others (`lithify.store.requests`).
+is none once the store has answered anything: then it is an outage like others (`lithify.store.resilience.requests`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import re
 from obstore.exceptions import BaseError
 
 from lithify.errors import StoreUnavailable
-from lithify.store.retries import Failure
+from lithify.store.resilience.retries import Failure
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*)")
 PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
