@@ -25,11 +25,11 @@ from tests.judge.official import Put, open_db
 from tests.s3 import store_options
 
 from benchmarks.idle import IDLE_MINUTES, LOOP, SEED, turn
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.io.catalogs import open_catalog
 from lithify.datasets.kind import Dataset
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.store.resilience.waiting import Waiting

@@ -33,11 +33,13 @@ from simulator.core.waiting import AtOnce
 from tests.judge.official import open_db
 
 from benchmarks.costs import DOLLARS_A_READ, DOLLARS_A_WRITE
+from lithify.base import concurrency
+from lithify.base.events import Committed, Event
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import View
-from lithify.events import Committed, Event
 from lithify.fleet.catalog.changes import add_rules, first_catalog
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.coordinator import Keeper, KeeperPorts
@@ -45,13 +47,12 @@ from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, new_member_name
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
-from lithify.store import together, urls
+from lithify.store import urls
 from lithify.store.metered import Verb
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
@@ -134,7 +135,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
         world = _World(_template(Path(folder)), count, hot)
     stores = {world.hot.url.removeprefix("memory://"): world.hot}
-    with mock.patch.object(together, "beside", AtOnce()), mock.patch.dict(urls._memory_stores, stores):
+    with mock.patch.object(concurrency, "beside", AtOnce()), mock.patch.dict(urls._memory_stores, stores):
         actors = [world.keeper() for _ in range(keepers)] + [world.crew() for _ in range(workers)]
         actors += [world.writer(60 / per_minute)] if hot else []
         world.turn(actors, warm_up_s)

@@ -32,9 +32,10 @@ from rich.table import Table
 from tests.fleet.playing import Claiming, url_of
 from tests.kinds.texts import TextDataset, TextSettings
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.events import Claimed, Event
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
-from lithify.events import Claimed, Event
 from lithify.fleet.catalog.changes import add_rules, first_catalog
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.coordinator import Keeper, KeeperPorts
@@ -42,7 +43,6 @@ from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, new_member_name
 from lithify.fleet.worker import Crew, CrewPorts
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.slots import Room

@@ -54,7 +54,8 @@ class Tool:
 
 
 def _lithify(folder: Path) -> dict[str, Job]:
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.iceberg.io.catalogs import TableUrl
     from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
@@ -62,7 +63,6 @@ def _lithify(folder: Path) -> dict[str, Job]:
     from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
     from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
     from lithify.datasets.maintenance import Wanted
-    from lithify.ids import RandomIds
 
     clock, ids = SystemClock(), RandomIds()
 

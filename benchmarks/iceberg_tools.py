@@ -118,14 +118,14 @@ class ToolRun:
 
 
 def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
-    from lithify import events
-    from lithify.clock import SystemClock
+    from lithify.base import events
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.iceberg.io.catalogs import TableUrl
     from lithify.datasets.iceberg.io.fileio import let_wait
     from lithify.engine.spark import SparkEngine
-    from lithify.ids import RandomIds
     from lithify.service import one_shot
     from lithify.store.resilience.waiting import Waiting
 

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.child import Stopwatch, run_child
-from lithify import events
-from lithify.clock import SystemClock
+from lithify.base import events
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -29,7 +30,6 @@ from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
 from lithify.datasets.slatedb.task import MergeTask
 from lithify.engine.spark import SparkEngine
-from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.store.urls import open_store
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from lithify.base.errors import ObjectNotFound
+from lithify.base.ids import Ulid
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest
@@ -20,8 +22,6 @@ from lithify.datasets.slatedb.paths import (
     DatabasePaths,
     parse_sst_key,
 )
-from lithify.errors import ObjectNotFound
-from lithify.ids import Ulid
 from lithify.store.versions import parse_boundary, parse_key
 from simulator import rules
 from simulator.lease_rules import LeaseRules

@@ -18,10 +18,10 @@ from __future__ import annotations
 from itertools import combinations
 from typing import NoReturn
 
+from lithify.base.ids import Ulid, ulid_ms
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import Sst, TieredSpec
-from lithify.ids import Ulid, ulid_ms
 from simulator import rules
 from simulator.scenario import HEARTBEAT_TIMEOUT_MS, MAX_SKEW_MS
 from simulator.world import COORDINATORS, Process, World

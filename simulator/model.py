@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lithify.errors import Fenced
+from lithify.base.errors import Fenced
 from simulator.rows import Row, visible_value
 from simulator.scenario import Scenario
 

@@ -26,6 +26,7 @@ from unittest import mock
 import lithify.coordination.leadership
 import lithify.service.worker
 import lithify.service.worker_pool
+from lithify.base import concurrency as together_module
 from lithify.datasets.slatedb import dataset as dataset_module
 from lithify.datasets.slatedb import garbage as garbage_module
 from lithify.datasets.slatedb import ledger as ledger_module
@@ -37,7 +38,6 @@ from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy
 from lithify.datasets.slatedb.split import Cut, Foreseen
 from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
-from lithify.store import together as together_module
 from lithify.store.objects import ObjectStore
 from simulator.core.waiting import AnyTime, wait_for_futures
 from simulator.rows import ROW_BYTES, cut, decode_rows

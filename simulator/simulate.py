@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from lithify.base.errors import CoordinatorAlive, Fenced, StoreError
+from lithify.base.ids import ulid_ms
 from lithify.datasets.slatedb.model import Manifest, Tree
 from lithify.datasets.slatedb.paths import DatabasePaths, parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy, propose
-from lithify.errors import CoordinatorAlive, Fenced, StoreError
-from lithify.ids import ulid_ms
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 from lithify.testing.faulty import Crash
 from simulator import rules

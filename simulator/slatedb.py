@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lithify.base.errors import Fenced
 from lithify.compaction import transitions
 from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.paths import (
@@ -17,7 +18,6 @@ from lithify.datasets.slatedb.paths import (
     MANIFEST_SUFFIX,
     DatabasePaths,
 )
-from lithify.errors import Fenced
 from lithify.store.versions import Version, VersionedFiles
 from simulator.world import ROOT, Process
 

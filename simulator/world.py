@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lithify.base.ids import RandomIds, Ulid
 from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.ids import RandomIds, Ulid
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore, ObjectWriter
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import Fault, FaultyStore

@@ -19,9 +19,9 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TypeVar
 
+from lithify.base.errors import Fenced, StoreError
 from lithify.datasets.slatedb.model import Manifest, Tree, View
 from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
-from lithify.errors import Fenced, StoreError
 from lithify.store.versions import VersionedFiles
 from simulator.rows import Row, describe, encode_rows, in_order, newest_l0_ms
 from simulator.scenario import L0_MAX_SSTS

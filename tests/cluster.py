@@ -16,8 +16,8 @@ from typing import Self
 
 import pyspark
 
+from lithify.base.usercache import cache_folder
 from lithify.engine.java import find_java
-from lithify.usercache import cache_folder
 from tests.engine.waiting import python_path, spark_archive
 
 HOME = Path(pyspark.__file__).parent

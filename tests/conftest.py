@@ -107,7 +107,7 @@ def no_shared_engine(shared_engines: list[SparkEngine]) -> None:
 
 @pytest.fixture(autouse=True)
 def defects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What `lithify.defects` made errors of ours of in this process: nothing may be left at the end of a
+    """What `lithify.base.defects` made errors of ours of in this process: nothing may be left at the end of a
     test. One that provokes a defect takes it out."""
     found: list[str] = []
 
@@ -115,7 +115,7 @@ def defects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             found.append(self.format(record))
 
-    logger, handler = logging.getLogger("lithify.defects"), Collect(logging.DEBUG)
+    logger, handler = logging.getLogger("lithify.base.defects"), Collect(logging.DEBUG)
     monkeypatch.setattr(logger, "propagate", False)
     before = logger.level
     logger.setLevel(logging.DEBUG)

@@ -22,8 +22,8 @@ import time
 from dataclasses import dataclass, replace
 from urllib.request import Request, urlopen
 
-from lithify import events
-from lithify.events import Event, Observer
+from lithify.base import events
+from lithify.base.events import Event, Observer
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Process, S3Server, Weather, latency_of_all
 from tests.compacting import compact, dataset_at

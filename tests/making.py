@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from lithify.base.usercache import cache_folder
 from lithify.kernel import fingerprint
-from lithify.usercache import cache_folder
 
 
 @dataclass(frozen=True)

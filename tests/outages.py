@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.base.events import Event, StoreBack, WaitingForStore
 from lithify.store.resilience import hedging, requests, waiting
 
 

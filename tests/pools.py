@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
 from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import UrlList, WorkerPool

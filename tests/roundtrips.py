@@ -5,7 +5,7 @@ beside itself begins at its time; who waits for the end of something goes on at 
 the time at which a request begins is the number of requests that had to be answered before, one after the
 other, and all that begin at the same time can be under way together (Lamport's clocks).
 
-Seen are `lithify.store.together`, thread pools and their futures, and engines that run their calls in the
+Seen are `lithify.base.concurrency`, thread pools and their futures, and engines that run their calls in the
 caller's thread.
 """
 
@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
-from lithify.store import together
+from lithify.base import concurrency
+from lithify.base.concurrency import Beside
 from lithify.store.metered import VERBS
 from lithify.store.objects import ObjectStore
-from lithify.store.together import Beside
 from lithify.store.wrapped import Call, WrappedStore
 
 ResultT = TypeVar("ResultT")
@@ -94,7 +94,7 @@ def named(key: str) -> str:
 def round_trips() -> Iterator[RoundTrips]:
     """Watch which request waits for which, in the stores given to `watching`."""
     trips = RoundTrips()
-    honest_beside, honest_submit, honest_result = together.beside, ThreadPoolExecutor.submit, Future.result
+    honest_beside, honest_submit, honest_result = concurrency.beside, ThreadPoolExecutor.submit, Future.result
 
     class Carrying(Beside):
         def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
@@ -138,7 +138,7 @@ def round_trips() -> Iterator[RoundTrips]:
             trips.reach(getattr(self, "ended", [0])[0])
 
     with (
-        mock.patch.object(together, "beside", Carrying()),
+        mock.patch.object(concurrency, "beside", Carrying()),
         mock.patch.object(ThreadPoolExecutor, "submit", submit),
         mock.patch.object(Future, "result", result),
     ):

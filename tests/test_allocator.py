@@ -13,7 +13,7 @@ PIECES, PIECE_BYTES = 50, 8 << 20
 PAGES = PIECES * PIECE_BYTES // os.sysconf("SC_PAGE_SIZE")
 PROGRAM = f"""
 import ctypes, resource, threading
-from lithify.allocator import keep_freed_memory
+from lithify.base.allocator import keep_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.errors import StoreError
+from lithify.base.events import Event, GarbageCollected
+from lithify.base.ids import RandomIds
 from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
-from lithify.errors import StoreError
-from lithify.events import Event, GarbageCollected
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import collecting
 from lithify.service.loops import run_coordinator

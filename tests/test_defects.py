@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base import concurrency
+from lithify.base.defects import contained
+from lithify.base.errors import CorruptObject, LithifyError, NoRoom, Unexpected
 from lithify.config.durations import parse_duration
-from lithify.defects import contained
-from lithify.errors import CorruptObject, LithifyError, NoRoom, Unexpected
-from lithify.store import together
 
 
 class PanicException(BaseException):
@@ -44,7 +44,7 @@ def test_what_would_end_a_thread_in_silence_is_a_defect(defects: list[str]) -> N
             raise SystemExit(3)
 
     with pytest.raises(Unexpected, match="a test ended with SystemExit"):
-        together.beside.start(leave)()
+        concurrency.beside.start(leave)()
     defects.clear()
 
 

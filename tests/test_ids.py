@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from lithify.ids import Ulid, parse_ulid, ulid_from_int, ulid_ms, ulid_to_halves, ulid_to_int
+from lithify.base.ids import Ulid, parse_ulid, ulid_from_int, ulid_ms, ulid_to_halves, ulid_to_int
 
 numbers = st.integers(0, (1 << 128) - 1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.permissions import check_contents, make_private, why_unsafe
+from lithify.base.permissions import check_contents, make_private, why_unsafe
 
 STRANGER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from lithify.printable import indented, printable, printable_lines
+from lithify.base.printable import indented, printable, printable_lines
 
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "B"}
 JOINERS = {"\u200c", "\u200d"}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify import errors
+from lithify.base import errors
+from lithify.base.errors import CorruptObject, LithifyError, StoreError
+from lithify.base.redaction import MASK, SPARK_REGEX, is_secret, redact, shown
 from lithify.config.model import options
 from lithify.datasets.registry import config_type
-from lithify.errors import CorruptObject, LithifyError, StoreError
-from lithify.redaction import MASK, SPARK_REGEX, is_secret, redact, shown
 
 CANARY = "hunter2-canary"
 SECRET = [

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from lithify.scratch import MARKER, Scratch, remove_abandoned
+from lithify.base.scratch import MARKER, Scratch, remove_abandoned
 from tests.engine.waiting import child_environment
 
 OWNER = """
 import sys
-from lithify.scratch import Scratch
+from lithify.base.scratch import Scratch
 scratch = Scratch()
 (scratch.path / "folder").mkdir()
 (scratch.path / "folder" / "file").write_text("left behind")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from lithify.base.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError, StoreUnavailable
+from lithify.base.ids import RandomIds
 from lithify.compaction.lease import LOOK_AFTER_MS
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Term
-from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError, StoreUnavailable
-from lithify.ids import RandomIds
 from lithify.service.coordinator import TickResult
 from lithify.service.coordinator_view import Seen
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
@@ -30,7 +30,7 @@ from lithify.testing.engine import InlineEngine
 from tests.pools import pool_of
 
 if TYPE_CHECKING:
-    from lithify.clock import Clock
+    from lithify.base.clock import Clock
     from lithify.coordination.leadership import Leadership
     from lithify.service.coordinator import Coordinator
     from lithify.service.worker import Worker

@@ -17,9 +17,9 @@ import typer.main
 from prometheus_client.metrics import MetricWrapperBase
 
 import lithify
-from lithify import errors
+from lithify.base import errors
+from lithify.base.clock import SystemClock
 from lithify.cli.main import app
-from lithify.clock import SystemClock
 from lithify.config.model import Option, options
 from lithify.config.sizes import Bytes, format_size
 from lithify.datasets.registry import all_registered, config_type

@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-from lithify.errors import StoreError
-from lithify.ids import RandomIds
+from lithify.base.errors import StoreError
+from lithify.base.ids import RandomIds
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.faulty import Crash
 from lithify.testing.memory import MemoryStore

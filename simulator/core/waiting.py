@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from lithify.store.together import Beside
+from lithify.base.concurrency import Beside
 from simulator.core.fibers import EPOCH_MS, Scheduler
 
 ResultT = TypeVar("ResultT")

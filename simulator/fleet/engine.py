@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.errors import Cancelled, EngineError, LithifyError
 from lithify.engine.ports import ArgumentT, ResultT
-from lithify.errors import Cancelled, EngineError, LithifyError
 from simulator.fleet.shelves import Task
 from simulator.fleet.world import World
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Ledger, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lithify.errors import LithifyError
+from lithify.base.errors import LithifyError
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
 from lithify.testing.faulty import Crash

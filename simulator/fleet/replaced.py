@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-import lithify.errors
+import lithify.base.errors
 import lithify.service.worker_pool
+from lithify.base import concurrency
 from lithify.fleet import coordinator, managed_dataset
 from lithify.fleet.catalog import history
-from lithify.store import together
 from simulator.core.waiting import InFibers, wait_for_futures
 from simulator.fleet import scenario
 from simulator.fleet.world import World
@@ -35,9 +35,9 @@ def replacements(world: World) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, name, value))
 
         put(logging.getLogger("lithify"), "disabled", True)
-        put(logging.getLogger("lithify.defects"), "disabled", True)
-        put(lithify.errors, "redact", lambda text: text)
-        put(together, "beside", InFibers(world.scheduler))
+        put(logging.getLogger("lithify.base.defects"), "disabled", True)
+        put(lithify.base.errors, "redact", lambda text: text)
+        put(concurrency, "beside", InFibers(world.scheduler))
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, _LEAST_WAIT_MS))
         put(managed_dataset, "REST_S", scenario.REST_S)
         put(history, "KEEP_MS", scenario.KEEP_MS)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from lithify.base.errors import LithifyError
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
-from lithify.errors import LithifyError
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts

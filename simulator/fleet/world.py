@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from lithify import events
-from lithify.errors import StoreError
+from lithify.base import events
+from lithify.base.errors import StoreError
+from lithify.base.ids import RandomIds
 from lithify.fleet.files import FleetFiles
-from lithify.ids import RandomIds
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.memory import MemoryStore
 from simulator.core.fibers import FiberClock, Scheduler

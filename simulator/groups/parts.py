@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lithify.errors import LithifyError
+from lithify.base.errors import LithifyError
 from lithify.testing.faulty import Crash
 from simulator.groups import rules
 from simulator.groups.scenario import AWAY_MS

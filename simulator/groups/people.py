@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lithify.base.errors import Fenced
 from lithify.coordination.groups import decode, encode
-from lithify.errors import Fenced
 from lithify.store.versions import Version
 from lithify.watermarks.groups import Thresholds, Track
 from lithify.watermarks.model import Threshold

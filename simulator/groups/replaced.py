@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-import lithify.errors
-from lithify.store import together
+import lithify.base.errors
+from lithify.base import concurrency
 from simulator.core.waiting import AnyTime
 from simulator.groups.world import World
 
@@ -22,6 +22,6 @@ def replacements(world: World) -> Iterator[None]:
     """The replacements above, for as long as the simulation of `world` runs."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
-        stack.enter_context(mock.patch.object(lithify.errors, "redact", lambda text: text))
-        stack.enter_context(mock.patch.object(together, "beside", AnyTime(world.rng)))
+        stack.enter_context(mock.patch.object(lithify.base.errors, "redact", lambda text: text))
+        stack.enter_context(mock.patch.object(concurrency, "beside", AnyTime(world.rng)))
         yield

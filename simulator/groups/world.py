@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from lithify.base.ids import RandomIds
 from lithify.coordination.groups import GroupFiles
-from lithify.ids import RandomIds
 from lithify.testing.memory import MemoryStore
 from lithify.watermarks.groups import Marks, Standing
 from simulator.core.fibers import FiberClock, Scheduler

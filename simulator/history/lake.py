@@ -40,7 +40,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Identifier
 from pyiceberg.types import LongType, NestedField
 
-from lithify.ids import Ids
+from lithify.base.ids import Ids
 from simulator.core.fibers import FiberClock
 
 IDENTIFIER = ("db", "t")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lithify.base.errors import LithifyError, Refused
 from lithify.datasets.iceberg.errors import translated
-from lithify.errors import LithifyError, Refused
 from lithify.testing.faulty import Crash
 from simulator.history import rules
 from simulator.history.world import Process, World

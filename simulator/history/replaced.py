@@ -19,13 +19,13 @@ from unittest import mock
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-import lithify.errors
+import lithify.base.errors
+from lithify.base import concurrency as together_module
 from lithify.datasets.iceberg.format import lineage as lineage_module
 from lithify.datasets.iceberg.io import places as places_module
 from lithify.datasets.iceberg.maintenance import expired_files as expired_files_module
 from lithify.datasets.iceberg.maintenance import reachable as reachable_module
 from lithify.datasets.iceberg.maintenance import readers as readers_module
-from lithify.store import together as together_module
 from lithify.store.objects import ObjectStore
 from simulator.core.waiting import AnyTime
 from simulator.history.lake import FilesView
@@ -43,7 +43,7 @@ def replacements(world: World) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, name, value))
 
         put(logging.getLogger("lithify"), "disabled", True)
-        put(lithify.errors, "redact", lambda text: text)
+        put(lithify.base.errors, "redact", lambda text: text)
         put(together_module, "beside", AnyTime(world.rng))
         put(reachable_module, "fetched_lists", _lists)
         put(reachable_module, "fetched_manifests", _manifests)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lithify.base.errors import LithifyError
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
-from lithify.errors import LithifyError
 from simulator.history.judge import Judge
 from simulator.history.people import now_and_then
 from simulator.history.world import Process

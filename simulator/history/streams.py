@@ -13,10 +13,10 @@ import json
 
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.base.errors import ObjectNotFound, Refused
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.expiry_policy import ancestors
 from lithify.datasets.iceberg.maintenance.own_state import recorded_in
-from lithify.errors import ObjectNotFound, Refused
 from lithify.watermarks.model import Reason
 from simulator.history import rules
 from simulator.history.judge import Judge

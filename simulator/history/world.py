@@ -15,9 +15,9 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
-from lithify.ids import RandomIds
 from lithify.testing.memory import MemoryStore
 from simulator.core.fibers import FiberClock, Scheduler
 from simulator.core.processes import FaultyProcess, SharedWorld

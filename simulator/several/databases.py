@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from lithify.base.ids import Ulid
 from lithify.compaction.model import State
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
@@ -24,7 +25,6 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.plan import TieredPolicy, source_names
-from lithify.ids import Ulid
 from lithify.store.versions import VersionedFiles
 from simulator.several.places import Place, ToyTask, toy
 from simulator.several.scenario import L0_MAX_SSTS

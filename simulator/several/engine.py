@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.errors import Cancelled, EngineDown, EngineError, LithifyError
 from lithify.engine.ports import ArgumentT, ResultT
-from lithify.errors import Cancelled, EngineDown, EngineError, LithifyError
 from simulator.several.places import ToyTask, toy
 from simulator.several.world import World
 

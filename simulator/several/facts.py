@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 
 _FAILURE_PAUSE = GrowingPause(60_000, 3_600_000)

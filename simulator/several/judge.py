@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lithify import events
+from lithify.base import events
 from lithify.compaction.model import State
 from lithify.compaction.transitions import AnyLedger
 from simulator.several import rules

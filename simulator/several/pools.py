@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lithify.backoff import GrowingPause
-from lithify.errors import LithifyError
+from lithify.base.backoff import GrowingPause
+from lithify.base.errors import LithifyError
 
 
 class Engine(Protocol):

@@ -19,14 +19,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-import lithify.errors
+import lithify.base.errors
 import lithify.service.worker_pool
+from lithify.base import concurrency as together_module
 from lithify.compaction.proposal import NOTHING_HELD, Held
 from lithify.datasets.iceberg import dataset as table_module
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import active_tasks, plan_table
 from lithify.planning.timeline.model import TimelinePlan
-from lithify.store import together as together_module
 from simulator.core.waiting import AnyTime, wait_for_futures
 from simulator.replaced import users_of_codecs
 from simulator.several.lake import manifests_in_memory
@@ -47,11 +47,11 @@ def replacements(world: World) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, name, value))
 
         put(logging.getLogger("lithify"), "disabled", True)
-        put(logging.getLogger("lithify.defects"), "disabled", True)
+        put(logging.getLogger("lithify.base.defects"), "disabled", True)
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, MAX_LATENCY_MS))
         put(together_module, "beside", AnyTime(world.rng))
         put(uuid, "uuid4", new_uuid)
-        put(lithify.errors, "redact", lambda text: text)
+        put(lithify.base.errors, "redact", lambda text: text)
         put(table_module, "plan_table", _Timelines(plan_table))
         for module, name in users_of_codecs():
             put(module, name, getattr(world.codecs, name))

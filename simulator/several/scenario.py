@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 from lithify.planning.turns import AGEING_TURNS
 from lithify.service.loops import LoopOptions
 from lithify.service.options import WorkerOptions

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lithify.base.errors import EngineDown
 from lithify.coordination.leadership import Leadership
-from lithify.errors import EngineDown
 from lithify.service.coordinator import Coordinator
 from lithify.service.coordinator_view import Seen
 from lithify.service.loops import run_coordinator, run_workers

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from lithify.errors import LithifyError
-from lithify.ids import Ulid
+from lithify.base.errors import LithifyError
+from lithify.base.ids import Ulid
 from lithify.service import control
 from simulator.core.outcome import Outcome
 from simulator.core.recording import played

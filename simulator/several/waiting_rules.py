@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 from simulator.several import rules
 from simulator.several.facts import Facts
 from simulator.several.places import Place

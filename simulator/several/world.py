@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from lithify import events
-from lithify.errors import StoreError
-from lithify.ids import RandomIds
+from lithify.base import events
+from lithify.base.errors import StoreError
+from lithify.base.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from simulator.codecs import REAL_SHARE, Codecs

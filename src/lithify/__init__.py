@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lithify.client import Dataset, Job, Status, open
-    from lithify.errors import (
+    from lithify.base.errors import (
         CoordinatorAlive,
         CorruptObject,
         DatasetNotFound,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         StoreError,
         Unsupported,
     )
+    from lithify.client import Dataset, Job, Status, open
     from lithify.fleets import Fleet
     from lithify.groups import Group
     from lithify.results import Proposals, Proposed, Result
@@ -66,4 +66,4 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "lithify.errors")), name)
+    return getattr(import_module(_HOMES.get(name, "lithify.base.errors")), name)

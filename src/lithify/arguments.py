@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
+from lithify.base.errors import Refused
 from lithify.config.durations import milliseconds_of
-from lithify.errors import Refused
 
 _MAX_SHOWN_CHARS = 80
 

@@ -27,7 +27,11 @@ from types import TracebackType
 from typing import Any, get_args
 
 from lithify import arguments, wiring
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError, Refused, StoreUnavailable
+from lithify.base.events import Observer, each, ignore
+from lithify.base.ids import Ids, RandomIds, Ulid
 from lithify.compaction.model import State
 from lithify.compaction.status import CompactionStatus, Status
 from lithify.config.loading import load
@@ -47,11 +51,7 @@ from lithify.datasets.options import Asked, KindOption
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
-from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import LithifyError, Refused, StoreUnavailable
-from lithify.events import Observer, each, ignore
-from lithify.ids import Ids, RandomIds, Ulid
 from lithify.mirror.commit_view import show_commits
 from lithify.observe.progress import Totals
 from lithify.results import Maintained, Proposals, Proposed, Result, result_of, show_error

@@ -27,15 +27,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lithify import wiring
+from lithify.base.defects import contained
+from lithify.base.errors import EngineDown, LithifyError, Refused
+from lithify.base.events import Event, Observer, each, ignore
 from lithify.compaction.proposal import Plan
 from lithify.config.model import Config
 from lithify.datasets.kind import Dataset
 from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import service_waiting
-from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import EngineDown, LithifyError, Refused
-from lithify.events import Event, Observer, each, ignore
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.files import FleetFiles
@@ -91,8 +91,8 @@ class FleetProcess:
         shared: SharedFleet | None = None,
     ) -> None:
         """What the keeper reads is noted in `shared`."""
-        from lithify.clock import SystemClock
-        from lithify.ids import RandomIds
+        from lithify.base.clock import SystemClock
+        from lithify.base.ids import RandomIds
 
         if not (keeps or works):
             raise Refused("a process of a fleet keeps, works, or does both")
@@ -515,7 +515,7 @@ def _is_known(pattern: str) -> bool:
 
 
 def _recorder() -> Recorder:
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.mirror.commit_recording import Recorder
 
     return Recorder(SystemClock(), keep_ms=0)

@@ -23,18 +23,20 @@ from types import MappingProxyType
 from typing import Any
 
 from lithify import arguments, wiring
+from lithify.base import concurrency
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.defects import contained
+from lithify.base.errors import DatasetNotFound, LithifyError, Refused
+from lithify.base.events import Observer, ignore
+from lithify.base.ids import Ids, RandomIds
 from lithify.client import CommitRecord, Dataset, Settings, settled
 from lithify.client import open as open_dataset
-from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.config.model import Config
 from lithify.config.sections import to_text
 from lithify.datasets.registry import all_registered, config_type, registered_for
 from lithify.datasets.waiting import command_waiting
-from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import DatasetNotFound, LithifyError, Refused
-from lithify.events import Observer, ignore
 from lithify.fleet.allowed import check_allowed
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.files import Numbered
@@ -52,9 +54,7 @@ from lithify.fleet.status import (
     running_in,
 )
 from lithify.fleet_serving import FleetProcess
-from lithify.ids import Ids, RandomIds
 from lithify.mirror.dataset_mirror import sharing
-from lithify.store import together
 from lithify.store.urls import split_scheme
 
 _log = logging.getLogger("lithify")
@@ -123,7 +123,7 @@ class Fleet:
             except LithifyError as error:
                 problems[url] = error
 
-        together.all_of((partial(ask, *one) for one in datasets.items()), READS_AT_ONCE)
+        concurrency.all_of((partial(ask, *one) for one in datasets.items()), READS_AT_ONCE)
         return tuple(one for url in datasets for one in found.get(url, ())), problems
 
     def check(self) -> list[Finding]:

@@ -19,13 +19,13 @@ import socket
 from collections.abc import Mapping
 
 from lithify import arguments, wiring
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.errors import Fenced, Refused
+from lithify.base.ids import Ids, RandomIds
+from lithify.base.jsonvalues import whole_number
 from lithify.client import Settings, settled
-from lithify.clock import Clock, SystemClock
 from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import Fenced, Refused
-from lithify.ids import Ids, RandomIds
-from lithify.jsonvalues import whole_number
 from lithify.views.blocks import Shown
 from lithify.views.groups import show_group
 from lithify.watermarks.groups import Marks, Role, Standing

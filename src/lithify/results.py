@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lithify.base.errors import LithifyError, Refused
 from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.datasets.maintenance import PARTS
-from lithify.errors import LithifyError, Refused
 from lithify.observe.progress import Totals
 from lithify.views.blocks import Line, Shown, Timeline
 

@@ -32,16 +32,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lithify import __version__, arguments, events, wiring
-from lithify.client import Dataset as ClientDataset
-from lithify.client import Settings, settled
-from lithify.clock import SystemClock
-from lithify.compaction.finding import Finding
-from lithify.datasets.kind import Dataset
-from lithify.datasets.waiting import service_waiting
-from lithify.defects import contained
-from lithify.engine.ports import Engine
-from lithify.errors import (
+from lithify import __version__, arguments, wiring
+from lithify.base import events
+from lithify.base.clock import SystemClock
+from lithify.base.defects import contained
+from lithify.base.errors import (
     DatasetNotFound,
     Fenced,
     LithifyError,
@@ -50,7 +45,13 @@ from lithify.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lithify.events import Observer, each, ignore
+from lithify.base.events import Observer, each, ignore
+from lithify.client import Dataset as ClientDataset
+from lithify.client import Settings, settled
+from lithify.compaction.finding import Finding
+from lithify.datasets.kind import Dataset
+from lithify.datasets.waiting import service_waiting
+from lithify.engine.ports import Engine
 from lithify.mirror.dataset_mirror import SharedReads, SharingRecords, sharing, watching
 from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from lithify.base.redaction import redact
 from lithify.datasets.registry import all_registered, registered_for
-from lithify.redaction import redact
 
 SHOWN_STORE_WAIT = "2s"
 """How long a dashboard waits for a store."""
@@ -24,7 +24,9 @@ COMPILING = (
 )
 
 if TYPE_CHECKING:
-    from lithify.clock import Clock
+    from lithify.base.clock import Clock
+    from lithify.base.events import Observer
+    from lithify.base.ids import Ids
     from lithify.config.model import Config
     from lithify.coordination.commit_records import CommitRecords
     from lithify.coordination.groups import GroupFiles
@@ -33,12 +35,10 @@ if TYPE_CHECKING:
     from lithify.datasets.registry import Registered
     from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
-    from lithify.events import Observer
     from lithify.fleet.catalog.model import Rule
     from lithify.fleet.files import FleetFiles
     from lithify.fleet.members import Role
     from lithify.fleet.metrics import FleetMetrics
-    from lithify.ids import Ids
     from lithify.mirror.commit_recording import Recorder
     from lithify.mirror.dataset_mirror import SharedReads
     from lithify.observe.metrics import Metrics
@@ -67,7 +67,7 @@ def open_dataset(
     opened = _open_dataset(url, config, metrics, waiting, count)
     if shared is None:
         return opened
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.mirror.dataset_mirror import sharing
 
     return sharing(opened, shared, SystemClock())
@@ -75,9 +75,9 @@ def open_dataset(
 
 def open_to_read(url: str, config: Config) -> Dataset:
     """The dataset at `url`; whatever would write beside it is refused by its store."""
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
     from lithify.datasets.waiting import command_waiting
-    from lithify.ids import RandomIds
     from lithify.store.readonly import ReadOnlyStore
 
     open_kind: Callable[..., Dataset] = registered_for(url).load().open
@@ -92,9 +92,9 @@ def _open_dataset(
     waiting: Waiting | None,
     count: Callable[[Verb, Answer], None] | None,
 ) -> Dataset:
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
     from lithify.datasets.waiting import command_waiting
-    from lithify.ids import RandomIds
 
     if waiting is None:
         waiting = command_waiting(url, config)
@@ -118,7 +118,7 @@ def _open_dataset(
 
 def metrics(*, coordinates: bool) -> Metrics:
     """What counts in this process."""
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.observe.metrics import Metrics
 
     def other_names(url: str) -> Mapping[str, str]:
@@ -196,17 +196,17 @@ def _is_local(config: Config) -> bool:
 
 def leadership(dataset: Dataset, holder: str | None = None) -> Leadership:
     """What keeps two coordinators apart; under a new name, unless it has one."""
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
     from lithify.coordination.leadership import Leadership
-    from lithify.ids import RandomIds
 
     return Leadership(dataset, SystemClock(), RandomIds(), holder)
 
 
 def new_name() -> str:
     """A name for this process in one dataset, as a coordinator and as a worker."""
-    from lithify.clock import SystemClock
-    from lithify.ids import RandomIds
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
 
     return f"lithify-{RandomIds().ulid(SystemClock().now_ms())}"
 
@@ -215,8 +215,8 @@ def coordinator(
     dataset: Dataset, config: Config, observer: Observer, companion: Worker | None = None
 ) -> Coordinator:
     """The coordinator of `dataset`; `companion` is a worker whose ticks take turns with its own."""
-    from lithify.clock import SystemClock
-    from lithify.ids import RandomIds
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
     from lithify.service.coordinator import Coordinator
 
     return Coordinator(
@@ -245,7 +245,7 @@ def worker_pool(
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> WorkerPool:
     """Workers of all these datasets; a worker whose dataset is not in `names` has a new name."""
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.service.worker_pool import UrlList, WorkerPool
 
     def open_worker(url: str, shared: Room) -> Worker:
@@ -282,7 +282,7 @@ def worker(
     room: Room,
 ) -> Worker:
     """A worker of `dataset`, under a new name unless it has one."""
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.service.worker import Worker
 
     return Worker(
@@ -345,8 +345,8 @@ def commit_records(dataset: Dataset) -> CommitRecords:
 
 def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:
     """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
-    from lithify.clock import SystemClock
-    from lithify.ids import RandomIds
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
 
     if not config.service.collect_garbage:
         return None
@@ -368,7 +368,7 @@ def loop_options(config: Config) -> LoopOptions:
 
 def fleet_metrics(roles: Iterable[Role]) -> FleetMetrics:
     """What counts in a process that is these members of a fleet."""
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.fleet.metrics import FleetMetrics
 
     return FleetMetrics(SystemClock(), metrics(coordinates=False), roles)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.members import Role, new_member_name
-from lithify.ids import RandomIds
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
 from tests.compacting import dataset_at

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lithify
-from lithify.errors import DatasetNotFound, Refused
+from lithify.base.errors import DatasetNotFound, Refused
 from lithify.store.urls import open_store
 from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.kafka import logs

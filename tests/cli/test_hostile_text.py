@@ -19,23 +19,23 @@ from types import MappingProxyType
 import pytest
 
 import lithify
-from lithify import events
-from lithify.clock import SystemClock
+from lithify.base import events
+from lithify.base.clock import SystemClock
+from lithify.base.errors import EngineError
+from lithify.base.ids import RandomIds
+from lithify.base.printable import MAX_CHARS
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.commit_records import CommitRecord
-from lithify.errors import EngineError
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Rule
-from lithify.ids import RandomIds
 from lithify.observe.endpoint import with_health
 from lithify.observe.logs import EventLog, set_up_logs
 from lithify.observe.metrics import Metrics
 from lithify.observe.progress import ProgressBars
-from lithify.printable import MAX_CHARS
 from lithify.views.consoles import print_text, standard_error, standard_output
 from lithify.wiring import commit_records
 from tests.cli.invoking import invoke, logging_as_before

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lithify import events
+from lithify.base import events
 from lithify.observe.logs import EventLog, set_up_logs
 from lithify.testing import ManualClock
 from tests.cli.invoking import logging_as_before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.errors import NotServed
+from lithify.base.errors import NotServed
 from lithify.store.urls import open_store
 from lithify.testing.s3 import Operation
 from tests.cli.invoking import invoke, invoke_json

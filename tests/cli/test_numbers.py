@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from lithify.base.errors import Refused
 from lithify.cli.settings import load_settings
 from lithify.config.durations import MAX_DURATION_MS
 from lithify.config.model import section_of
 from lithify.datasets.registry import config_type
-from lithify.errors import Refused
 from tests.cli.invoking import invoke
 from tests.fuzz import running
 from tests.judge.official import Put, copy_database, open_db

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from lithify import errors as tree
+from lithify.base import errors as tree
 from lithify.cli.running import errors
 
 

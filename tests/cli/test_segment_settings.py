@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import Refused
 from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.timeline import SegmentTimes
-from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.wiring import open_dataset
 from tests.cli.invoking import invoke, invoke_json

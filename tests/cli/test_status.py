@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from lithify.base.ids import RandomIds
 from lithify.cli import status
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.transitions import AnyCompaction
-from lithify.ids import RandomIds
 from tests.aging import age
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files

@@ -14,7 +14,8 @@ import pytest
 from pyiceberg.table import Table
 
 import lithify
-from lithify import events, wiring
+from lithify import wiring
+from lithify.base import events
 from lithify.cli.settings import load_settings
 from lithify.datasets.iceberg.deletes import equality_deletes
 from lithify.datasets.iceberg.format.ownership import mark_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar, Granularity
 from lithify.planning.timeline.model import ActiveTask, Bucket, Interval, TimelineFile, TimelinePlan
 from lithify.planning.timeline.plan import plan, remember

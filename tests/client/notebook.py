@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import lithify
-from lithify import events
+from lithify.base import events
 from tests.judge.official import Put, open_db
 from tests.judge.rows import read_database, visible_rows
 

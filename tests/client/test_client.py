@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.table import Table
 
 import lithify
-from lithify import events
+from lithify.base import events
 from lithify.testing import ManualClock
 from lithify.testing.engine import Fault, InlineEngine
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table

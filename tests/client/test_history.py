@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 import lithify
-from lithify.errors import HoldLapsed
+from lithify.base.errors import HoldLapsed
 from lithify.testing import ManualClock
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint

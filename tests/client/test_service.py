@@ -15,8 +15,9 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import events, serving
-from lithify.backoff import GrowingPause
+from lithify import serving
+from lithify.base import events
+from lithify.base.backoff import GrowingPause
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_catalog, new_table, read
 from tests.judge.official import Put, open_db

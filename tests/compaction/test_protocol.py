@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from lithify.base.errors import Fenced, LostOwnership
+from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.compaction import transitions
 from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.compaction.transitions import AnyLedger, IllegalTransition
-from lithify.errors import Fenced, LostOwnership
-from lithify.ids import RandomIds, Ulid, ulid_ms
 
 NOW_MS = 1_800_000_000_000
 TIMEOUT_MS = 30_000

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from lithify.backoff import GrowingPause, RandomPause
+from lithify.base.backoff import GrowingPause, RandomPause
+from lithify.base.ids import RandomIds
 from lithify.compaction.attempts import Movement
 from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.model import Compaction, Progress, RangeProgress, State
 from lithify.compaction.running import Claim, Prepared
 from lithify.compaction.transitions import AnyCompaction
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
-from lithify.ids import RandomIds
 
 HEARTBEAT_BYTES = 100
 START_TIMEOUT_MS = 600_000

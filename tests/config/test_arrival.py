@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 
 import lithify
-from lithify import events, wiring
+from lithify import wiring
+from lithify.base import events
 from lithify.cli.kind_options import Given
 from lithify.cli.settings import SINGLE, TABLES, load_settings, settings
 from lithify.config.model import Config, options

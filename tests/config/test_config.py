@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify import client
+from lithify.base.errors import Refused
 from lithify.config import loading
 from lithify.config.durations import format_duration, parse_duration
 from lithify.config.loading import Loaded
@@ -20,7 +21,6 @@ from lithify.config.sizes import format_size, parse_size
 from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.settings import SlatedbSettings
-from lithify.errors import Refused
 
 FILE = """
 [store_options]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds, Ulid
 from lithify.compaction.model import State
 from lithify.compaction.presence import Presence
 from lithify.compaction.proposal import NOTHING_HELD, Plan
@@ -18,8 +20,6 @@ from lithify.datasets.iceberg.compaction.request import request
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.options import Asked
-from lithify.errors import Refused
-from lithify.ids import RandomIds, Ulid
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service import control, one_shot

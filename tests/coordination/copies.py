@@ -18,9 +18,9 @@ from simulator.groups.log import (
     without_tombstones,
 )
 
+from lithify.base.errors import Fenced, Refused, StoreError
+from lithify.base.ids import RandomIds
 from lithify.coordination.groups import GroupFiles
-from lithify.errors import Fenced, Refused, StoreError
-from lithify.ids import RandomIds
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import Fault, FaultyStore
 from lithify.watermarks.groups import Marks, Role, Standing, bound, is_source, lost, waiting

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from lithify.base.ids import RandomIds
 from lithify.coordination.commit_records import CommitRecord, CommitRecords
-from lithify.ids import RandomIds
 from lithify.testing import ManualClock, MemoryStore
 
 IDS = RandomIds(random.Random(5))

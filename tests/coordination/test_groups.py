@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from lithify.base.errors import CorruptObject, DatasetNotFound, Fenced, LithifyError, Refused, Unsupported
+from lithify.base.ids import RandomIds
 from lithify.coordination.groups import KEPT_VERSIONS, GroupFiles, decode, encode
-from lithify.errors import CorruptObject, DatasetNotFound, Fenced, LithifyError, Refused, Unsupported
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import Fault, FaultyStore, crash_at_every_call

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from lithify.base.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused
+from lithify.base.ids import RandomIds
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles, decode
-from lithify.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import Fault, FaultyStore, crash_at_every_call

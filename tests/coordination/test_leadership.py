@@ -14,11 +14,9 @@ from uuid import uuid4
 import pytest
 from simulator.core.waiting import AtOnce
 
-from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
-from lithify.coordination.leadership import Leadership
-from lithify.coordination.ledger_documents import NEWEST_VERSION
-from lithify.datasets.slatedb.model import ExternalDb
-from lithify.errors import (
+from lithify.base import concurrency
+from lithify.base.concurrency import Beside
+from lithify.base.errors import (
     CoordinatorAlive,
     CorruptObject,
     Fenced,
@@ -27,10 +25,12 @@ from lithify.errors import (
     StoreError,
     StoreUnavailable,
 )
-from lithify.ids import RandomIds
-from lithify.store import together
+from lithify.base.ids import RandomIds
+from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
+from lithify.coordination.leadership import Leadership
+from lithify.coordination.ledger_documents import NEWEST_VERSION
+from lithify.datasets.slatedb.model import ExternalDb
 from lithify.store.objects import ObjectStore
-from lithify.store.together import Beside
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import (
     CountingStore,
@@ -448,7 +448,7 @@ class WhenWaitedFor(Beside):
 def test_the_lease_says_that_the_epoch_was_taken_before_it_is_renewed_or_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "beside", WhenWaitedFor())
+    monkeypatch.setattr(concurrency, "beside", WhenWaitedFor())
     world = untouched()
     with world.leadership().acquire():
         announced = lease_of(world)
@@ -463,11 +463,11 @@ def test_the_lease_says_that_the_epoch_was_taken_before_it_is_renewed_or_ended(
 
 
 def test_who_is_fenced_before_its_lease_says_so_writes_over_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "beside", WhenWaitedFor())
+    monkeypatch.setattr(concurrency, "beside", WhenWaitedFor())
     world = untouched()
     first, second = world.leadership(), world.leadership()
     with first.acquire():
-        monkeypatch.setattr(together, "beside", AtOnce())
+        monkeypatch.setattr(concurrency, "beside", AtOnce())
         with second.acquire(take_over=True):
             world.clock.advance_s(LOOK_AFTER_MS / 1000)
             with pytest.raises(Fenced):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.coordination.groups import GroupFiles
 from lithify.coordination.membership import Entry, Kept, Membership
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import crash_at_every_call

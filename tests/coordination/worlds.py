@@ -9,7 +9,8 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import RandomIds
 from lithify.compaction.lease import FoundLease, Lease
 from lithify.compaction.model import Ledger
 from lithify.coordination.leadership import Leadership
@@ -20,7 +21,6 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Manifest
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock
 from lithify.testing.memory import MemoryStore

@@ -32,7 +32,7 @@ import pytest
 from pyspark.find_spark_home import _find_spark_home
 
 import lithify
-from lithify import events
+from lithify.base import events
 from lithify.client import settled
 from lithify.datasets.iceberg.format.table_properties import LOCATION_PROVIDER
 from lithify.datasets.iceberg.io.reach import ALLOWED, reach_of

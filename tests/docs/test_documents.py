@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lithify import errors
+from lithify.base import errors
+from lithify.base.usercache import CACHE_VARIABLE
 from lithify.cli.config import as_toml
 from lithify.cli.doctor import UNHEALTHY
 from lithify.cli.running import INTERRUPTED, TERMINATED
@@ -19,7 +20,6 @@ from lithify.config.loading import FILE_VARIABLE, load
 from lithify.config.model import options
 from lithify.datasets.registry import config_type
 from lithify.engine.settings import PRELOAD_VARIABLE
-from lithify.usercache import CACHE_VARIABLE
 from tests.cli.invoking import COMMAND
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from lithify import __version__
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.errors import StoreError
+from lithify.base.ids import RandomIds, Ulid
 from lithify.compaction import checks, transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.finding import Finding, Severity
@@ -24,8 +26,6 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import setup, storage
 from lithify.engine.spark import SparkEngine
-from lithify.errors import StoreError
-from lithify.ids import RandomIds, Ulid
 from lithify.service.status import status
 from lithify.store import proof
 from lithify.store.local import LocalStore

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from lithify.base.ids import RandomIds
 from lithify.compaction import checks, transitions
 from lithify.compaction.attempts import Failure
 from lithify.compaction.finding import Finding, Severity
@@ -15,7 +16,6 @@ from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.transitions import AnyCompaction
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.ids import RandomIds
 from lithify.service.status import status
 from lithify.testing import ManualClock
 from tests.aging import age

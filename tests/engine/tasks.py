@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numba
 
-from lithify.errors import CorruptObject, LithifyError, StoreError
+from lithify.base.errors import CorruptObject, LithifyError, StoreError
 
 
 def double(value: int) -> int:

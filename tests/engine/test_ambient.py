@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lithify.base.errors import Refused
 from lithify.engine.ambient import ambient_settings, parse_defaults, submit_arguments
 from lithify.engine.spark import SparkEngine
-from lithify.errors import Refused
 
 DEFAULTS = """\
 # a comment

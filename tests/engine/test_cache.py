@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.usercache import KEEP_UNUSED_S, cache_folder, mark_used, remove_unused
+from lithify.base.usercache import KEEP_UNUSED_S, cache_folder, mark_used, remove_unused
 
 NOW_S = 2_000_000_000.0
 

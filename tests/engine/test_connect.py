@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import Cancelled, CorruptObject, EngineError, StoreError
 from lithify.engine.spark import SparkEngine
-from lithify.errors import Cancelled, CorruptObject, EngineError, StoreError
 from tests.cluster import connect_server
 from tests.engine import tasks
 from tests.engine.waiting import LIMIT_S, child_environment, is_alive, noted_pids, wait_until

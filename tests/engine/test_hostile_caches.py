@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import EngineError, Refused
+from lithify.base.scratch import Scratch
 from lithify.compaction.finding import Severity
 from lithify.doctor import setup
 from lithify.engine import archive
 from lithify.engine.java import Java, find_java
-from lithify.errors import EngineError, Refused
 from lithify.kernel.fingerprint import is_compiled
-from lithify.scratch import Scratch
 
 STRANGER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 BECOME = """
 import os, shutil, tempfile
-import numba, lithify.kernel.fingerprint, lithify.scratch
+import numba, lithify.kernel.fingerprint, lithify.base.scratch
 lithify.kernel.fingerprint.fingerprint()  # where this Python is installed others may not come
 numba.njit(lambda number: number + 1)(1)
 os.setegid({user})

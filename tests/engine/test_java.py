@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import EngineError
 from lithify.engine.java import Candidate, Java, choose, find_java, parse_release, parse_settings
-from lithify.errors import EngineError
 from tests.engine.waiting import child_environment
 
 HOME = Path("/opt/java")

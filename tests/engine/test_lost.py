@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lithify.base.errors import Cancelled, EngineDown
 from lithify.engine import spark
 from lithify.engine.session import Session
 from lithify.engine.spark import SparkEngine
-from lithify.errors import Cancelled, EngineDown
 from tests.engine.waiting import wait_until
 
 LIMIT_S = 120.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.scratch import remove_abandoned
+from lithify.base.scratch import remove_abandoned
 from tests.engine.waiting import (
     LIMIT_S,
     Pid,
@@ -38,7 +38,7 @@ with SparkEngine("local[2]") as engine:
 """
 BAD_START = """
 from lithify.engine.session import open_session
-from lithify.errors import EngineError
+from lithify.base.errors import EngineError
 try:
     open_session("local[1]", conf={"spark.driver.memory": "1k"})
 except EngineError as error:
@@ -57,7 +57,7 @@ sys.stdin.readline()
 KILLED = """
 import os, signal, tempfile, time
 from lithify.engine.spark import MAX_LOSSES, SparkEngine
-from lithify.errors import EngineDown
+from lithify.base.errors import EngineDown
 from tests.engine.tasks import double, sleep_noted
 def lose(engine):
     running = engine.submit("job", sleep_noted, (tempfile.mkdtemp(), 60.0))

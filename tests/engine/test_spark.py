@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import Cancelled, CorruptObject, EngineError, LithifyError, StoreError
 from lithify.engine.spark import SparkEngine
 from lithify.engine.task import MAX_MESSAGE_BYTES
-from lithify.errors import Cancelled, CorruptObject, EngineError, LithifyError, StoreError
 from tests.engine import tasks
 from tests.engine.waiting import LIMIT_S, is_alive, noted_pids, wait_until
 

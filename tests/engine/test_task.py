@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import CorruptObject, EngineError, StoreError
 from lithify.engine.task import Limits, decode_outcome, encode_request, run_attempt
-from lithify.errors import CorruptObject, EngineError, StoreError
 from tests.engine import tasks
 
 LIMITS = Limits(max_attempts=3, time_limit_s=60)

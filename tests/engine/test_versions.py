@@ -11,10 +11,10 @@ from zipfile import ZipFile
 
 import pytest
 
+from lithify.base.errors import EngineError, Refused
 from lithify.engine import versions
 from lithify.engine.java import Candidate, Java, choose
 from lithify.engine.spark import SparkEngine
-from lithify.errors import EngineError, Refused
 from tests.client.notebook import write
 from tests.engine.waiting import child_environment
 from tests.judge.rows import read_database, visible_rows

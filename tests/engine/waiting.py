@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyspark
 
+from lithify.base.usercache import cache_folder
 from lithify.engine.archive import archive_path
 from lithify.engine.java import find_java
-from lithify.usercache import cache_folder
 
 LIMIT_S = 120.0
 """Generous, because a busy machine may take many times as long; it only matters when a test fails."""

@@ -17,7 +17,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import lithify
-from lithify import events
+from lithify.base import events
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.judge.official import Put, copy_database, open_db
 from tests.judge.rows import read_database, visible_rows

@@ -13,26 +13,26 @@ from unittest import mock
 
 from simulator.core.waiting import AtOnce
 
-from lithify import events
-from lithify.clock import Clock
+from lithify.base import concurrency, events
+from lithify.base.clock import Clock
+from lithify.base.errors import LithifyError, StoreError
+from lithify.base.events import Event
+from lithify.base.ids import Ulid
 from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
-from lithify.errors import LithifyError, StoreError
-from lithify.events import Event
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Queue, Rule
 from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
-from lithify.ids import Ulid
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.loops import LoopOptions
 from lithify.service.options import CoordinatorOptions
 from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
-from lithify.store import together, urls
+from lithify.store import urls
 from lithify.store.objects import ObjectStore
 from lithify.testing import FaultyStore
 from lithify.testing.engine import Fault, InlineEngine, Submitted
@@ -297,5 +297,5 @@ def play(faults: float = 0.0) -> AbstractContextManager[Play]:
 def playing(made: PlayT) -> Iterator[PlayT]:
     """With a store that tasks find too, and all in one thread."""
     known = {made.memory.url.removeprefix("memory://"): made.memory}
-    with mock.patch.dict(urls._memory_stores, known), mock.patch.object(together, "beside", AtOnce()):
+    with mock.patch.dict(urls._memory_stores, known), mock.patch.object(concurrency, "beside", AtOnce()):
         yield made

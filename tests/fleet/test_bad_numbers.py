@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lithify import events
-from lithify.errors import Refused
+from lithify.base import events
+from lithify.base.errors import Refused
 from lithify.fleet.status import fleet_status
 from tests.fleet.playing import Play, play, url_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
+from lithify.base.errors import CorruptObject, LithifyError, Refused, Unsupported
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.documents import as_document, decode, encode
 from lithify.fleet.catalog.model import Catalog, Coordinates, Queue, QueueState, Rule, Tenant, checked

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from lithify import events
-from lithify.errors import Refused, StoreError
+from lithify.base import events
+from lithify.base.errors import Refused, StoreError
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.history import KEEP_MS, Ended
 from lithify.fleet.catalog.model import QueueState

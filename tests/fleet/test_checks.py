@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from lithify.base.errors import LithifyError, StoreError
 from lithify.compaction.finding import Finding, Severity
-from lithify.errors import LithifyError, StoreError
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Queue, Rule
 from lithify.fleet.checks import check_fleet

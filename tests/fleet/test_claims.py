@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lithify import events
+from lithify.base import events
 from tests.fleet.playing import Play, play, url_of
 
 WORKERS = 100

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from lithify.base.ids import RandomIds, Ulid
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.proposal import Plan, Proposal
 from lithify.fleet.demand import Demand
-from lithify.ids import RandomIds, Ulid
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.priorities import Band
 from lithify.testing.clock import ManualClock

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError
+from lithify.base.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError
+from lithify.base.ids import RandomIds
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.model import MAX_TENANTS, Catalog, Queue, Rule
@@ -22,7 +23,6 @@ from lithify.fleet.handover import Known
 from lithify.fleet.members import IDLE_BEAT_EVERY_MS, Amounts, Load, Member, Role, Running
 from lithify.fleet.notifications import Ear
 from lithify.fleet.task_queue_files import MAX_HINTS, order
-from lithify.ids import RandomIds
 from lithify.planning.fleet.notifications import MAX_RINGS
 from lithify.planning.fleet.task_offers import Hint
 from lithify.planning.fleet.waits import Waits

@@ -14,7 +14,8 @@ import pytest
 from pyiceberg.utils.config import Config as CatalogConfig
 
 import lithify
-from lithify import events, wiring
+from lithify import wiring
+from lithify.base import events
 from lithify.config.model import Config, options
 from lithify.datasets.registry import config_type
 from lithify.fleet.catalog import changes

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lithify import events
+from lithify.base import events
 from lithify.fleet.catalog.changes import pause_queue
 from lithify.fleet.members import BEAT_EVERY_MS, IDLE_BEAT_EVERY_MS, Member
 from tests.fleet.playing import Play, play, url_of

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import CorruptObject, DatasetNotFound, Refused, StoreError
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
-from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lithify import events, wiring
+from lithify import wiring
+from lithify.base import events
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import SlateKind
 from lithify.fleet.catalog.changes import first_catalog, set_queue

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from lithify import events
+from lithify.base import events
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.members import Role

@@ -16,7 +16,8 @@ from types import MappingProxyType
 import pytest
 
 import lithify
-from lithify import events, wiring
+from lithify import wiring
+from lithify.base import events
 from lithify.compaction.model import State
 from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.dataset import SlateDataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.fleet.catalog.patterns import canonical, match, normal
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from lithify import events
+from lithify.base import events
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Rule
 from lithify.store.keys import join

@@ -13,7 +13,8 @@ import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import events, wiring
+from lithify import wiring
+from lithify.base import events
 from lithify.fleet.coordinator import Keeper
 from lithify.fleet.members import Role
 from lithify.fleet.worker import Crew

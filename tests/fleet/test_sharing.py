@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from lithify import events
+from lithify.base import events
 from lithify.fleet.catalog import changes
 from lithify.fleet.status import fleet_status
 from tests.fleet.playing import Play, play, url_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lithify import events
+from lithify.base import events
 from lithify.fleet.coordinator import Keeper
 from lithify.fleet.heartbeat import LONGEST_ROUND_S, Pulse
 from lithify.fleet.members import Member, MemberFiles, Role

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from lithify.base.ids import RandomIds
 from lithify.fleet.catalog.changes import first_catalog
 from lithify.fleet.files import FleetFiles
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.testing import CountingStore, ManualClock, MemoryStore
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Ledger, State
-from lithify.ids import RandomIds
 from tests.fuzz.family import Damaged
 
 JSON = ("--json",)

@@ -28,7 +28,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.errors import LithifyError
+from lithify.base.ids import RandomIds, ulid_ms
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.lease import Lease
@@ -40,8 +42,6 @@ from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Codec, DrainSpec, Manifest, Sst, SstInfo, TieredSpec
 from lithify.datasets.slatedb.sst import encode_tail, seal, unseal
-from lithify.errors import LithifyError
-from lithify.ids import RandomIds, ulid_ms
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at

@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lithify.peak_memory import peak_memory_bytes
+from lithify.base.peak_memory import peak_memory_bytes
 from tests.fuzz.family import WROTE_NOTHING, Command, Damaged, Family, Verdict
 from tests.fuzz.running import run
 
@@ -123,14 +123,14 @@ def _changes(before: Mapping[str, str], damaged: Damaged) -> list[str]:
 
 @contextmanager
 def _defects() -> Iterator[list[str]]:
-    """What `lithify.defects` made a sentence of."""
+    """What `lithify.base.defects` made a sentence of."""
     found: list[str] = []
 
     class Collect(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             found.append(self.format(record))
 
-    logger, handler = logging.getLogger("lithify.defects"), Collect()
+    logger, handler = logging.getLogger("lithify.base.defects"), Collect()
     before = logger.level, logger.propagate
     logger.setLevel(logging.DEBUG)
     logger.propagate = False

@@ -19,7 +19,7 @@ from unittest import mock
 
 from click.testing import CliRunner, Result
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import COMMAND, logging_as_before
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
 from tests.fuzz.running import without_waiting
 
 
 def test_who_is_imported_while_time_is_virtual_waits_again_afterwards() -> None:
     module: dict[str, Any] = {}
     with without_waiting():
-        exec("from lithify.clock import SystemClock", module)
+        exec("from lithify.base.clock import SystemClock", module)
         began_s = time.monotonic()
         clock = module["SystemClock"]()
         before_s = clock.monotonic_s()

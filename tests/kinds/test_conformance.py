@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.kind import KIND as ICEBERG
@@ -19,7 +20,6 @@ from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kind import Dataset
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import KIND as SLATEDB
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.config.model import Config
 from lithify.coordination.leadership import Term
 from lithify.datasets import registry
-from lithify.ids import RandomIds
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator

@@ -14,7 +14,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import both
+from lithify.base.errors import CorruptObject, LithifyError, Refused
+from lithify.base.events import GarbageCollected, Observer
+from lithify.base.ids import Ids, Ulid
+from lithify.base.jsonvalues import text
 from lithify.compaction.backlog import Backlog, Detail
 from lithify.compaction.checks import check_compactions
 from lithify.compaction.finding import Finding, ok, problem
@@ -31,14 +36,9 @@ from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import CorruptObject, LithifyError, Refused
-from lithify.events import GarbageCollected, Observer
-from lithify.ids import Ids, Ulid
-from lithify.jsonvalues import text
 from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import Waiting
-from lithify.store.together import both
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionedFiles
 from lithify.views.blocks import Line, Shown, Table, columns, notes

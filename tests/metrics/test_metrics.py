@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from lithify import events
-from lithify.clock import Clock, SystemClock
+from lithify.base import events
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Compaction, Ledger, State, Worker
 from lithify.compaction.proposal import Plan, Total
 from lithify.coordination.leadership import Term
@@ -21,7 +22,6 @@ from lithify.datasets.slatedb.command_options import OPTIONS
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
-from lithify.ids import RandomIds
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator

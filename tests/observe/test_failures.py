@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rich.console import Console
 
-from lithify import events
+from lithify.base import events
 from lithify.observe.progress import ProgressBars
 
 URL, ONE, OTHER = "file:///db", "01M7Y73N1RT45V6YVXGPSA14XX", "01M7Y73N1RT45V6YVXGPSA14YY"

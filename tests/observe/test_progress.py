@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from lithify import events
+from lithify.base import events
 from lithify.observe.progress import ProgressBars
 from lithify.testing import ManualClock
 from tests.observe.test_waiting import drawn

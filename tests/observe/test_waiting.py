@@ -8,7 +8,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from lithify import events
+from lithify.base import events
 from lithify.observe.logs import EventLog
 from lithify.observe.progress import ProgressBars
 from lithify.store.resilience.waiting import log_waiting

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from lithify import events
-from lithify.clock import SystemClock
+from lithify.base import events
+from lithify.base.clock import SystemClock
+from lithify.base.errors import StoreUnavailable
+from lithify.base.events import Event
+from lithify.base.ids import RandomIds
 from lithify.config.model import Config
 from lithify.datasets.slatedb import execute, split
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import KIND
-from lithify.errors import StoreUnavailable
-from lithify.events import Event
-from lithify.ids import RandomIds
 from lithify.store.resilience.waiting import Waiting
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Server

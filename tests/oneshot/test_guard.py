@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.errors import CoordinatorAlive, Fenced
+from lithify.base.errors import CoordinatorAlive, Fenced
 from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock
 from tests.compacting import compact, dataset_at
 from tests.engine.waiting import wait_until
@@ -74,7 +74,7 @@ def test_a_clone_has_its_parents_epoch_but_no_coordinator(path: Path, tmp_path: 
 
 
 def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
-    from lithify import events
+    from lithify.base import events
 
     dataset = dataset_at(path)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify import events
+from lithify.base import events
+from lithify.base.events import Event
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.tiered import TieredPolicy
-from lithify.events import Event
 from tests.compacting import check_state_files, compact, compact_cleanly, dataset_at
 from tests.judge.official import (
     Admin,

@@ -16,10 +16,10 @@ import pytest
 
 import lithify
 from lithify import wiring
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.errors import Refused, UnfitStore
 from lithify.compaction.presence import Presence
 from lithify.config.model import Config
-from lithify.errors import Refused, UnfitStore
 from lithify.fleets import Fleet
 from lithify.groups import Group
 from lithify.service import status as statuses

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning import admission as module
 from lithify.planning.admission import Budget, Capacity, Drop, Dropped, Work, WorkKey
 

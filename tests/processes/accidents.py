@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from lithify.base.errors import EngineDown
+from lithify.base.ids import Ulid
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.errors import EngineDown
-from lithify.ids import Ulid
 from tests.cluster import Cluster
 from tests.compacting import dataset_at
 from tests.engine.waiting import descendants, wait_until

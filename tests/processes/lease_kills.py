@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import Manifest
-from lithify.ids import RandomIds
 from tests.compacting import dataset_at
 from tests.engine.waiting import child_environment, wait_until
 from tests.judge.official import compactor_settings, copy_database, open_db

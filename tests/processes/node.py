@@ -19,13 +19,13 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.events import Event
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
-from lithify.events import Event
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions

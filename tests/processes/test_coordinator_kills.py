@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine

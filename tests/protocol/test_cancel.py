@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from lithify.base.errors import Refused, StoreError
+from lithify.base.ids import RandomIds, Ulid
 from lithify.compaction.attempts import Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
-from lithify.errors import Refused, StoreError
-from lithify.ids import RandomIds, Ulid
 from lithify.service import control
 from lithify.service.failures import CANCEL_PAUSE, FAILURE_PAUSE, given_up
 from lithify.service.status import status

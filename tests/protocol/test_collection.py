@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine

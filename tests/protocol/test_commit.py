@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import Fenced, StoreError
 from lithify.compaction import transitions
 from lithify.compaction.model import State
-from lithify.errors import Fenced, StoreError
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.worker import Worker

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import Refused, StoreError
+from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.model import Worker as Owner
 from lithify.datasets.slatedb import view
@@ -23,8 +25,6 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, SortedRun, Sst, TieredSpec
-from lithify.errors import Refused, StoreError
-from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.service import control, status
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.options import CoordinatorOptions

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.compaction.attempts import MAX_FAILURES
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.model import Worker as Owner
@@ -20,7 +21,6 @@ from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import DrainSpec, TieredSpec
-from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.service import status
 from lithify.service.coordinator import Coordinator
 from lithify.store.metered import Verb

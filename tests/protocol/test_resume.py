@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lithify import events
+from lithify.base import events
 from lithify.compaction import transitions
 from lithify.compaction.model import Progress, RangeProgress, State
 from lithify.datasets.slatedb.ledger import SlateCompaction

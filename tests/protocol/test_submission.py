@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify import events
+from lithify.base import events
+from lithify.base.ids import Ulid
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.tiered import TieredPolicy
-from lithify.ids import Ulid
 from tests.judge.official import Admin, Put, TreeShape, open_db
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 

@@ -12,10 +12,10 @@ import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import DatasetNotFound
+from lithify.base.events import Event
 from lithify.datasets.iceberg.io import catalog_requests
-from lithify.errors import DatasetNotFound
-from lithify.events import Event
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Server
 from tests.away import HOW

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.events import Event
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.errors import CorruptObject, Unsupported
-from lithify.events import Event
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions

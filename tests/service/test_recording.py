@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import StoreError
+from lithify.base.ids import RandomIds
 from lithify.coordination.commit_records import CommitRecord, CommitRecords
-from lithify.errors import StoreError
-from lithify.ids import RandomIds
 from lithify.mirror import commit_recording
 from lithify.mirror.commit_recording import Recorder
 from lithify.store.metered import Answer, Verb

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 from pyiceberg.catalog import Catalog
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import StoreError
+from lithify.base.ids import RandomIds, Ulid
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.model import TieredSpec
-from lithify.errors import StoreError
-from lithify.ids import RandomIds, Ulid
 from lithify.planning.turns import AGEING_TURNS
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.iceberg.conftest import catalog

@@ -8,9 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import (
+    CorruptObject,
+    DatasetNotFound,
+    LithifyError,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+)
 from lithify.compaction.model import State
-from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError, StoreUnavailable
 from lithify.planning.turns import AGEING_TURNS
 from lithify.service.worker import MAX_STORE_LOSSES
 from lithify.service.worker_pool import QUARANTINE_PAUSE

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import EngineError, StoreUnavailable
+from lithify.base.events import Event
+from lithify.base.ids import RandomIds, Ulid
 from lithify.compaction.attempts import Journal
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
@@ -19,9 +22,6 @@ from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
-from lithify.errors import EngineError, StoreUnavailable
-from lithify.events import Event
-from lithify.ids import RandomIds, Ulid
 from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool

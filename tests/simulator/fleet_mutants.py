@@ -9,7 +9,8 @@ from typing import Any
 
 from simulator.fleet import rules
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
+from lithify.base.ids import Ulid
 from lithify.compaction import transitions
 from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import State
@@ -21,7 +22,6 @@ from lithify.fleet.catalog.model import QueueState
 from lithify.fleet.managed_dataset import Peers, Watched
 from lithify.fleet.members import Member, MemberFiles, Seen
 from lithify.fleet.task_queue_files import BoardFiles
-from lithify.ids import Ulid
 from lithify.planning.fleet import admission, quarantine
 from lithify.planning.fleet import task_offers as hints
 from lithify.planning.fleet.fairness import FairTurns

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID
 from simulator.history import rules
 
+from lithify.base.errors import StoreError
 from lithify.coordination import holds, thresholds
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
@@ -22,7 +23,6 @@ from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, 
 from lithify.datasets.iceberg.maintenance.expired_files import ExpiredFiles
 from lithify.datasets.iceberg.maintenance.expiry_policy import Retention, retention_of
 from lithify.datasets.iceberg.maintenance.pending import Entry, Pending
-from lithify.errors import StoreError
 from lithify.store.objects import ObjectStore
 from lithify.watermarks.model import Hold, Threshold
 from lithify.watermarks.rules import Collected, admits

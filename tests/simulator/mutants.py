@@ -14,6 +14,8 @@ from unittest import mock
 
 from simulator.scenario import RENEW_AFTER_MS
 
+from lithify.base.errors import LostOwnership
+from lithify.base.ids import Ulid, ulid_ms
 from lithify.compaction import transitions
 from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.heartbeat_gate import Pulse
@@ -30,8 +32,6 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
-from lithify.errors import LostOwnership
-from lithify.ids import Ulid, ulid_ms
 from lithify.service.worker import Worker
 from lithify.store import versions
 from lithify.store.versions import VersionedFiles

@@ -8,15 +8,15 @@ from typing import Any
 
 from simulator.several import rules
 
-from lithify.backoff import GrowingPause
-from lithify.clock import monotonic_ms
+from lithify.base.backoff import GrowingPause
+from lithify.base.clock import monotonic_ms
+from lithify.base.errors import StoreError
+from lithify.base.ids import Ulid
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.running import Claim
 from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import plan_table
-from lithify.errors import StoreError
-from lithify.ids import Ulid
 from lithify.planning.rest import Rest
 from lithify.planning.turns import Turns
 from lithify.service import failures, worker, worker_pool

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.compaction import transitions
 from lithify.compaction.lease import LEASE_MS, VALID_MS, Lease, Taking
 from lithify.compaction.model import Progress, RangeProgress, State, Worker
@@ -17,7 +18,6 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
-from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.service.status import status
 from lithify.store.metered import Verb
 from lithify.store.readonly import ReadOnlyStore

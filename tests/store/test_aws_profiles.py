@@ -18,7 +18,7 @@ import botocore.session
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from lithify.errors import ObjectNotFound, Refused, StoreUnavailable
+from lithify.base.errors import ObjectNotFound, Refused, StoreUnavailable
 from lithify.store import aws_profiles
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
@@ -205,7 +205,7 @@ def log_in(home: Path, ends: datetime) -> None:
 
 OPENED = """
 import os, sys
-from lithify.errors import ObjectNotFound, StoreError
+from lithify.base.errors import ObjectNotFound, StoreError
 from lithify.store.urls import open_store
 from lithify.store.resilience.waiting import Waiting
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from lithify.errors import StoreError, StoreUnavailable
+from lithify.base.errors import StoreError, StoreUnavailable
 from lithify.store.deleting import MAX_IN_FLIGHT, Deleting
 
 COUNT = 10 * MAX_IN_FLIGHT

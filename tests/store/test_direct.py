@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.errors import StoreError
+from lithify.base.errors import StoreError
 from lithify.store.direct import BUFFER_BYTES, PAGE_BYTES
 from lithify.store.local import LocalStore
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lithify.errors import ObjectNotFound, Refused, StoreError
+from lithify.base.errors import ObjectNotFound, Refused, StoreError
 from lithify.store.endpoints import Endpoint, is_payload_unsigned
 from lithify.store.urls import open_store
 from tests import serving

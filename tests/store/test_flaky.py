@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from lithify.events import Event
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
+from lithify.base.events import Event
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.errors import ObjectExists, ObjectNotFound, StoreError
+from lithify.base.errors import ObjectExists, ObjectNotFound, StoreError
 from lithify.store import local
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.metered import Answer, MeteredStore, Verb
 from lithify.testing import Fault, FaultyStore, MemoryStore
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from lithify.errors import ObjectNotFound, StoreError
-from lithify.events import Event, WaitingForStore
+from lithify.base.errors import ObjectNotFound, StoreError
+from lithify.base.events import Event, WaitingForStore
 from lithify.store import multipart
 from lithify.store.multipart import PART_BYTES
 from lithify.store.resilience import pace

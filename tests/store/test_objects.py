@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock, MemoryStore

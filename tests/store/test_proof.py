@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify.errors import ObjectExists, StoreError, StoreUnavailable, UnfitStore
-from lithify.ids import RandomIds
+from lithify.base.errors import ObjectExists, StoreError, StoreUnavailable, UnfitStore
+from lithify.base.ids import RandomIds
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.proof import LEFTOVER_MS, MAX_APART_MS, ProvedStore, proved

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.multipart import PART_BYTES
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lithify.errors import Refused, Replaced, StoreError
+from lithify.base.errors import Refused, Replaced, StoreError
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import (
     FRESH_S,

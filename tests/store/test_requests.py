@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
-from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.base.errors import ObjectNotFound, StoreError, StoreUnavailable
+from lithify.base.events import Event, StoreBack, WaitingForStore
 from lithify.store.resilience import hedging
 from lithify.store.resilience.causes import UNKNOWN_NAME
 from lithify.store.resilience.hedging import Traffic, Usual, followed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from lithify.store.together import all_of, each_of
+from lithify.base.concurrency import all_of, each_of
 from tests.store.interrupting import interrupting
 
 LIMIT_S = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store
 from tests.s3 import S3, serve_s3

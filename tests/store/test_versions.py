@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify.clock import Clock
-from lithify.errors import CorruptObject, ObjectNotFound, Refused, StoreError, StoreUnavailable
+from lithify.base.clock import Clock
+from lithify.base.errors import CorruptObject, ObjectNotFound, Refused, StoreError, StoreUnavailable
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.versions import (
     FRESH_S,

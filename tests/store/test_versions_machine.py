@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from simulator.core.waiting import AtOnce
 
-from lithify.errors import StoreError
-from lithify.store import together
+from lithify.base import concurrency
+from lithify.base.errors import StoreError
 from lithify.store.versions import MAX_TRUSTED_LOOKS, Version, VersionConflict, VersionedFiles
 from lithify.testing import Call, Fault, FaultyStore, MemoryStore, WrappedStore
 
@@ -212,7 +212,7 @@ class ProtocolWithoutPutIds(Protocol):
 def test_two_parties_never_both_win_and_nothing_promised_is_lost(
     machine: type[Protocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "beside", AtOnce())  # calls are numbered
+    monkeypatch.setattr(concurrency, "beside", AtOnce())  # calls are numbered
     run_state_machine_as_test(
         machine, settings=settings(max_examples=150, stateful_step_count=25, deadline=None)
     )

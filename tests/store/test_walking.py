@@ -11,7 +11,7 @@ from queue import Queue
 
 import pytest
 
-from lithify.errors import StoreError
+from lithify.base.errors import StoreError
 from lithify.store import remote, walking
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore
 from lithify.store.urls import open_store

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.synchronize import Barrier
 
-from lithify.errors import ObjectExists, PreconditionFailed
+from lithify.base.errors import ObjectExists, PreconditionFailed
 from lithify.store.urls import open_store
 
 OBJECT_BYTES = 8 << 20

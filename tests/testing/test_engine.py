@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import Cancelled, CorruptObject, EngineError
 from lithify.engine.ports import Engine
-from lithify.errors import Cancelled, CorruptObject, EngineError
 from lithify.testing.engine import Fault, InlineEngine, Submitted
 from tests.engine import tasks
 

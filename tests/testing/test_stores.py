@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lithify.errors import ObjectNotFound, StoreError
+from lithify.base.errors import ObjectNotFound, StoreError
 from lithify.store.objects import ObjectStore
 from lithify.testing import (
     Call,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.views.blocks import Level, Levels, Piece
 from lithify.views.levels_picture import MAX_LEVELS, draw_levels
 from lithify.views.picture import Box, Label, Picture, Stroke, save, svg

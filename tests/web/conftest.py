@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify.store import together
+from lithify.base import concurrency
 from lithify.store.local import LocalStore
 from lithify.web.readers import Source
 
@@ -49,13 +49,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for name in REQUESTS:
         count(LocalStore, name)
     count(SqlCatalog, "load_table")
-    start = together.Beside.start
+    start = concurrency.Beside.start
 
     def starting(self: Any, action: Any) -> Any:
         counted[threading.current_thread().name] += 1
         return start(self, action)
 
-    monkeypatch.setattr(together.Beside, "start", starting)
+    monkeypatch.setattr(concurrency.Beside, "start", starting)
     return counted
 
 

@@ -12,10 +12,10 @@ from unittest.mock import patch
 from starlette.testclient import TestClient
 
 import lithify
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.client import Dataset
-from lithify.clock import SystemClock
 from lithify.coordination.leadership import Leadership
-from lithify.ids import RandomIds
 from lithify.testing import ManualClock
 from lithify.web.app import application
 from lithify.web.dashboard import PATIENCE_S, Dashboard, id_of

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import lithify
+from lithify.base.clock import SystemClock
 from lithify.client import settled
-from lithify.clock import SystemClock
 from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
 from lithify.testing.engine import InlineEngine

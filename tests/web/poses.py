@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from lithify import wiring
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds, Ulid
 from lithify.client import Dataset, settled
-from lithify.clock import SystemClock
 from lithify.compaction import transitions
 from lithify.compaction.model import Progress, RangeProgress
 from lithify.config.model import Config
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets import kind as kinds
 from lithify.datasets.slatedb.model import KeyRange
-from lithify.ids import RandomIds, Ulid
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lithify
-from lithify.errors import Refused, StoreError
+from lithify.base.errors import Refused, StoreError
 from lithify.observe.secrets import conceal
 from lithify.web import serving
 from lithify.web.guard import COOKIE, MAX_BODY_BYTES

@@ -21,14 +21,14 @@ from pyiceberg.utils.config import Config
 
 import lithify
 from lithify import wiring
+from lithify.base.clock import SystemClock
+from lithify.base.errors import StoreUnavailable
+from lithify.base.ids import Ulid
 from lithify.client import Dataset, settled
-from lithify.clock import SystemClock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Movement
 from lithify.compaction.model import Progress, RangeProgress, State
 from lithify.datasets.slatedb.model import KeyRange
-from lithify.errors import StoreUnavailable
-from lithify.ids import Ulid
 from lithify.mirror.dataset_mirror import BESIDE_S, SharedReads, sharing, watching
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine

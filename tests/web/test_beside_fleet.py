@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify.clock import SystemClock
-from lithify.errors import StoreUnavailable
+from lithify.base.clock import SystemClock
+from lithify.base.errors import StoreUnavailable
 from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
 from lithify.mirror.dataset_mirror import BESIDE_S

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import lithify
+from lithify.base.clock import SystemClock
 from lithify.cli.serving import served_beside
 from lithify.client import settled
-from lithify.clock import SystemClock
 from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleets import WatchedFleet
 from lithify.store import urls

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import (
     AsJson,
@@ -23,7 +24,6 @@ from lithify.cli.options import (
 from lithify.cli.running import GOES_ON, errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.options import Asked
-from lithify.errors import Refused
 from lithify.views.consoles import standard_output
 
 if TYPE_CHECKING:

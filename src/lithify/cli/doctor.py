@@ -88,10 +88,10 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
     from functools import partial
 
     from lithify import wiring
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
+    from lithify.base.ids import RandomIds
     from lithify.compaction.finding import Severity
     from lithify.doctor.storage import check_storage
-    from lithify.ids import RandomIds
     from lithify.service.status import status
 
     clock, kind = SystemClock(), registered_for(url).load()

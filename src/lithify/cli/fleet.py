@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.cli.kind_options import NOTHING
 from lithify.cli.options import (
     AsJson,
@@ -24,7 +25,6 @@ from lithify.cli.running import errors, pairs, print_json, print_shown
 from lithify.cli.serving import served_beside, watched_beside
 from lithify.cli.settings import settings
 from lithify.cli.values import seconds_of
-from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.fleets import Fleet
@@ -462,7 +462,7 @@ def _serve(
         effective = settings(config, sets, NOTHING, log_level="info", **given)
         idle_s = None if exit_when_idle is None else seconds_of(exit_when_idle)
         from lithify import wiring
-        from lithify.clock import SystemClock
+        from lithify.base.clock import SystemClock
         from lithify.config.loading import overlaid
         from lithify.fleets import Fleet
         from lithify.observe.logs import EventLog

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
 from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
-from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.groups import Group

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 from lithify.cli.values import seconds_of, time_of
-from lithify.errors import Refused
 
 DEFAULT_LEASE = "1h"
 

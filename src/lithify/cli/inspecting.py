@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.cli.kind_options import Given, with_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 from lithify.datasets.options import Inspection
 from lithify.datasets.registry import Registered, all_registered, registered_for
-from lithify.errors import Refused
 
 inspect_app = typer.Typer(help="Show what a database or a log consists of.", no_args_is_help=True)
 

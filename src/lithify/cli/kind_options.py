@@ -13,9 +13,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.datasets.options import Asked, KindOption
 from lithify.datasets.registry import Registered, all_registered, registered_for
-from lithify.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 renders the result.
 
 Exit codes: 0 done (also when there was nothing to do), 1 unexpected failure or a compaction that
-failed, and the `exit_code` of the error's class in `lithify.errors`.
+failed, and the `exit_code` of the error's class in `lithify.base.errors`.
 
 Modules of commands import what does the work only when a command runs, so that help is quick.
 """

@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 import typer
 
 from lithify import client, wiring
+from lithify.base.clock import SystemClock
+from lithify.base.events import Observer, each
 from lithify.cli.running import print_json
-from lithify.clock import SystemClock
 from lithify.config.model import Config
 from lithify.datasets.options import Asked
-from lithify.events import Observer, each
 from lithify.observe.logs import LOGGER, EventLog
 from lithify.observe.progress import ProgressBars
 from lithify.views.blocks import Line, notes

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.cli.fleet import FleetUrl, run
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
-from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.fleet.catalog.model import Queue

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from lithify.base.defects import unexpected
+from lithify.base.errors import LithifyError, Refused
 from lithify.cli.termination import Terminated, interrupted_by_sigterm
-from lithify.defects import unexpected
-from lithify.errors import LithifyError, Refused
 from lithify.observe.secrets import concealed
 from lithify.views.consoles import (
     flush_output,

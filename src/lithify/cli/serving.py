@@ -162,7 +162,7 @@ def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
     """The fleet at this URL as its keeper in this process reads it, for a dashboard if there is to be one."""
     if config.web.port is None:
         return None
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.fleet.fleet_mirror import SharedFleet
     from lithify.fleets import WatchedFleet
 
@@ -178,7 +178,7 @@ def _serve(
     works: bool | None = None,
 ) -> None:
     from lithify import wiring
-    from lithify.clock import SystemClock
+    from lithify.base.clock import SystemClock
     from lithify.observe.logs import EventLog
     from lithify.serving import Service
 

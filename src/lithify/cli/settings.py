@@ -12,12 +12,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lithify.base.redaction import is_secret
 from lithify.cli.kind_options import NOTHING, Given
 from lithify.cli.running import pairs
 from lithify.datasets.registry import all_registered, config_type
 from lithify.observe.logs import LOGGER, set_up_logs
 from lithify.observe.secrets import conceal
-from lithify.redaction import is_secret
 
 if TYPE_CHECKING:
     from lithify.config.loading import Loaded

@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from lithify.base.printable import printable
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.status_view import show_status
-from lithify.printable import printable
 from lithify.views import text
 from lithify.views.blocks import Alarm, Table, columns
 from lithify.views.consoles import standard_output, write_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 
 def time_of(text: str) -> datetime:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from lithify.base.usercache import cache_folder
 from lithify.cli.running import errors
 from lithify.datasets.registry import all_registered
-from lithify.usercache import cache_folder
 from lithify.views.consoles import write_line
 
 

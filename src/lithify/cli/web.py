@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from lithify.base.errors import Refused
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import ConfigFile, LogFormat, Sets, StoreOptions
 from lithify.cli.running import errors
 from lithify.cli.settings import settings
-from lithify.errors import Refused
 
 
 @takes_kind_options("web")

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from lithify.base.ids import Ulid
 from lithify.compaction.transitions import AnyCompaction
-from lithify.ids import Ulid
 
 MAX_FAILURES = 100
 

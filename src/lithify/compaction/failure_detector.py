@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lithify.base.ids import Ulid
 from lithify.compaction.model import State, Worker
 from lithify.compaction.transitions import AnyLedger
-from lithify.ids import Ulid
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from lithify.errors import NotServed, StoreError
-from lithify.redaction import redact
+from lithify.base.errors import NotServed, StoreError
+from lithify.base.redaction import redact
 
 
 class Severity(Enum):

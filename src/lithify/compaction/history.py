@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from lithify.base.ids import Ulid
 from lithify.compaction.transitions import AnyCompaction
-from lithify.ids import Ulid
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from lithify.base.errors import CorruptObject
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.errors import CorruptObject
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
 LOOK_AFTER_MS = 11_000
 """So often a holder looks whether somebody asks."""

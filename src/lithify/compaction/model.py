@@ -20,7 +20,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from lithify.ids import Ulid
+from lithify.base.ids import Ulid
 
 SpecT = TypeVar("SpecT", default=Any)
 RangeT = TypeVar("RangeT", default=Any)

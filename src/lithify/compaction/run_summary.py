@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.ids import Ulid
 from lithify.compaction.proposal import Plan
-from lithify.ids import Ulid
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.ids import Ulid, ulid_ms
 from lithify.compaction.attempts import Attempt, Failure, Movement
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.model import State
@@ -23,7 +24,6 @@ from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.proposal import Plan
 from lithify.compaction.retained import Retained
 from lithify.compaction.transitions import AnyCompaction
-from lithify.ids import Ulid, ulid_ms
 
 MIN_PACE_MS = 10_000
 """Over less, the pace would be that of what happened to be finished at the same time."""

@@ -33,9 +33,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
+from lithify.base.errors import Fenced, LithifyError, LostOwnership
+from lithify.base.ids import MAX_ULID_MS, Ulid, ulid_ms
 from lithify.compaction.model import Compaction, Ledger, Progress, State, Worker
-from lithify.errors import Fenced, LithifyError, LostOwnership
-from lithify.ids import MAX_ULID_MS, Ulid, ulid_ms
 
 AnyCompaction = Compaction[Any, Any, Any]
 AnyLedger = Ledger[Any, Any, Any]

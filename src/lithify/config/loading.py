@@ -29,6 +29,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from lithify.base.errors import Refused
+from lithify.base.redaction import is_secret, shown
+from lithify.base.usercache import CACHE_VARIABLE
 from lithify.config.model import (
     ENV_DELIMITER,
     ENV_PREFIX,
@@ -40,9 +43,6 @@ from lithify.config.model import (
 )
 from lithify.config.renamed import FormerNames, leaves, put
 from lithify.config.sections import MILLISECONDS
-from lithify.errors import Refused
-from lithify.redaction import is_secret, shown
-from lithify.usercache import CACHE_VARIABLE
 
 FILE_VARIABLE = "LITHIFY_CONFIG"
 MAX_SHOWN = 20

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lithify.base.errors import Refused
 from lithify.config.sections import MILLISECONDS, OwnSection
-from lithify.errors import Refused
 
 Path = tuple[str, ...]
 

@@ -24,12 +24,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from lithify.errors import ObjectNotFound
-from lithify.ids import MAX_ULID_MS, Ulid
-from lithify.jsonvalues import UNDECODABLE, whole_number
+from lithify.base.concurrency import all_of
+from lithify.base.errors import ObjectNotFound
+from lithify.base.ids import MAX_ULID_MS, Ulid
+from lithify.base.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import all_of
 
 FOLDER = "history"
 MAX_RECORD_BYTES = 64 << 10

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from lithify.base.errors import CorruptObject, ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.compaction.retained import Runs
 from lithify.coordination.thresholds import MAX_POSITION
-from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

@@ -29,11 +29,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from lithify.clock import Clock
-from lithify.coordination.holds import checked_name
-from lithify.coordination.readable import readable
-from lithify.coordination.thresholds import MAX_POSITION, threshold_fields, threshold_from
-from lithify.errors import (
+from lithify.base.clock import Clock
+from lithify.base.errors import (
     CorruptObject,
     DatasetNotFound,
     Fenced,
@@ -44,8 +41,11 @@ from lithify.errors import (
     StoreError,
     Unsupported,
 )
-from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.ids import Ids
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.coordination.holds import checked_name
+from lithify.coordination.readable import readable
+from lithify.coordination.thresholds import MAX_POSITION, threshold_fields, threshold_from
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles

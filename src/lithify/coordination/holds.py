@@ -25,9 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lithify.clock import Clock
-from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
-from lithify.errors import (
+from lithify.base.clock import Clock
+from lithify.base.errors import (
     CorruptObject,
     HoldLapsed,
     ObjectExists,
@@ -36,8 +35,9 @@ from lithify.errors import (
     Refused,
     StoreError,
 )
-from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.ids import Ids
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.watermarks.model import Hold, Threshold

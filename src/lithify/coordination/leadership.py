@@ -74,7 +74,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from lithify.clock import Clock
+from lithify.base import concurrency
+from lithify.base.clock import Clock
+from lithify.base.errors import (
+    CoordinatorAlive,
+    Fenced,
+    LithifyError,
+    PreconditionFailed,
+    Replaced,
+    StoreError,
+)
+from lithify.base.ids import Ids
 from lithify.compaction.lease import (
     LEASE_MS,
     LOOK_AFTER_MS,
@@ -85,16 +95,6 @@ from lithify.compaction.lease import (
     Permit,
     Taking,
 )
-from lithify.errors import (
-    CoordinatorAlive,
-    Fenced,
-    LithifyError,
-    PreconditionFailed,
-    Replaced,
-    StoreError,
-)
-from lithify.ids import Ids
-from lithify.store import together
 
 WATCH_PAUSE_MS = 1_000
 """Between two looks at a lease that is watched."""
@@ -252,12 +252,12 @@ class Leadership:
                     f"{taking.epoch - 1}); see `lithify status`"
                 )
             self._is_announced = True
-            self._telling = together.beside.start(self._dataset.lease.look)
+            self._telling = concurrency.beside.start(self._dataset.lease.look)
 
         try:
             taken = self._dataset.take_epoch(permit)
             self._wait_until_told()
-            self._saying = together.beside.start(partial(self._say, taken))
+            self._saying = concurrency.beside.start(partial(self._say, taken))
             yield Term(taken, last.holder if last is not None and not last.is_ended else None)
         finally:
             self._resign()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.compaction.lease import FoundLease, Lease, decode_lease, encode_lease
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreClock

@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.ids import parse_ulid
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.compaction.lease import MAX_EPOCH
 from lithify.compaction.model import (
     Compaction,
@@ -23,9 +26,6 @@ from lithify.compaction.model import (
     State,
     Worker,
 )
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import parse_ulid
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
 FIRST_VERSION = 1
 NEWEST_VERSION = 2

@@ -11,13 +11,13 @@ import random
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Fenced, Refused
+from lithify.base.ids import Ids
 from lithify.compaction.lease import Permit, Taking, Tries, next_epoch
 from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
 from lithify.coordination.ledger_documents import LedgerFormat, Texts
 from lithify.coordination.ledger_history import LedgerHistory
-from lithify.errors import Fenced, Refused
-from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles

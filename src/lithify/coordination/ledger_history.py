@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lithify.base.errors import CorruptObject, ObjectNotFound, Unsupported
+from lithify.base.ids import Ulid
 from lithify.compaction.history import Arrival
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.errors import CorruptObject, ObjectNotFound, Unsupported
-from lithify.ids import Ulid
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.versions import format_id, parse_key
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lithify.errors import CorruptObject, Refused
-from lithify.jsonvalues import UNDECODABLE
+from lithify.base.errors import CorruptObject, Refused
+from lithify.base.jsonvalues import UNDECODABLE
 
 
 def readable(encode: Callable[[], bytes], read: Callable[[bytes], object], where: str) -> bytes:

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import Ids
 from lithify.coordination.sidecar import REPORT_INTERVAL_S, MovementReporter, Reporting
-from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
 
 FIRST_REPORT_S = 4.0

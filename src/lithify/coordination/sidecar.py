@@ -27,14 +27,14 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import all_of
+from lithify.base.errors import ObjectNotFound, StoreError
+from lithify.base.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
+from lithify.base.jsonvalues import UNDECODABLE, whole_number
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure, Movement, in_vain
-from lithify.errors import ObjectNotFound, StoreError
-from lithify.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
-from lithify.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import all_of
 
 REPORT_INTERVAL_S = 2.0
 MAX_NOTE_BYTES = 16 << 20

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from lithify.clock import Clock
-from lithify.errors import CorruptObject
-from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.clock import Clock
+from lithify.base.errors import CorruptObject
+from lithify.base.ids import Ids
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles

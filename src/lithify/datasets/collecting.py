@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from lithify import events
-from lithify.clock import Clock
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.errors import LithifyError, Refused
+from lithify.base.events import Observer
 from lithify.config.durations import to_milliseconds
 from lithify.config.sections import CollectionSettings
-from lithify.errors import LithifyError, Refused
-from lithify.events import Observer
 
 DEFAULT_INTERVAL_MS = 600_000
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from urllib.parse import quote, unquote
 
+from lithify.base import concurrency
+from lithify.base.errors import Refused
 from lithify.config.model import Config
-from lithify.errors import Refused
-from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import Waiting
@@ -70,7 +70,7 @@ def _walk(listed: Callable[[str], Iterable[str]], levels: Iterable[Sequence[str]
             continue
         fits = re.compile("[^/]+".join(map(re.escape, around)), re.DOTALL)
         above, found = found, []
-        for below in together.each_of((partial(listed, key) for key in above), LISTINGS_AT_ONCE):
+        for below in concurrency.each_of((partial(listed, key) for key in above), LISTINGS_AT_ONCE):
             found += (f for f in below if fits.fullmatch(f.rpartition("/")[2]) and _is_text(f))
             if len(found) > MAX_FOUND:
                 raise Refused(f"{pattern}: more than {MAX_FOUND} folders match; name fewer")

@@ -18,10 +18,10 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import HoldLapsed, LithifyError
 from lithify.coordination.holds import Placed
 from lithify.datasets.maintenance import Maintenance
-from lithify.errors import HoldLapsed, LithifyError
 
 _RENEWALS_PER_LEASE = 3
 _log = logging.getLogger("lithify")

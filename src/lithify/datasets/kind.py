@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from typing_extensions import TypeVar
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.events import Observer
+from lithify.base.ids import Ids, Ulid
 from lithify.compaction.attempts import Journal
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.finding import Finding
@@ -30,8 +32,6 @@ from lithify.coordination.leadership import Led
 from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
-from lithify.events import Observer
-from lithify.ids import Ids, Ulid
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore

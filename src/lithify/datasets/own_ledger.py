@@ -6,7 +6,9 @@ import random
 from abc import ABC
 from collections.abc import Callable
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import both
+from lithify.base.ids import Ids
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, without_lease
 from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
 from lithify.compaction.presence import CoordinatorStatus
@@ -16,11 +18,9 @@ from lithify.coordination.ledger_files import LedgerFiles
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset, SnapshotT
-from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime
-from lithify.store.together import both
 from lithify.store.versions import Bond, Counts
 
 FRESH_S = 5.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

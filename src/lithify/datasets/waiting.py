@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lithify.base.events import Observer
 from lithify.config.model import Config
-from lithify.events import Observer
 from lithify.store.resilience.waiting import Waiting, log_waiting
 
 SERVICE_CALL_S = 5.0

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import StoreError
+from lithify.base.ids import Ids
 from lithify.compaction.finding import Finding, advice, ok, problem, warning
-from lithify.errors import StoreError
-from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import examine, probe_key, sweep, unproved
 from lithify.store.times import store_now_ms

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 MASTER = "spark.master"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"

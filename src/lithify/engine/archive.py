@@ -22,9 +22,9 @@ import sys
 import time
 from pathlib import Path
 
+from lithify.base.permissions import why_unsafe
+from lithify.base.usercache import mark_used, remove_unused, write_atomically
 from lithify.engine.java import Java
-from lithify.permissions import why_unsafe
-from lithify.usercache import mark_used, remove_unused, write_atomically
 
 RETRY_AFTER_S = 24 * 3600
 BUILDER_MODULE = "lithify.engine.archive_builder"

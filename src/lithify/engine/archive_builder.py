@@ -14,10 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from lithify.base.permissions import make_private
+from lithify.base.scratch import Scratch
 from lithify.engine.classic import open_classic
 from lithify.engine.task import Limits, encode_request
-from lithify.permissions import make_private
-from lithify.scratch import Scratch
 
 _DUMP_LIMIT_S = 300
 LOWEST_PRIORITY = 19

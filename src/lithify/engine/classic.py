@@ -26,15 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lithify.base.errors import EngineError
+from lithify.base.scratch import Scratch
+from lithify.base.usercache import cache_folder
 from lithify.engine import archive, settings, versions
 from lithify.engine.executors import ExecutorWatch
 from lithify.engine.failure import essential_cause
 from lithify.engine.java import Java, find_java
 from lithify.engine.jvm import STOP_LIMIT_S, DriverJvm, JvmEndedError
 from lithify.engine.task import run_request
-from lithify.errors import EngineError
-from lithify.scratch import Scratch
-from lithify.usercache import cache_folder
 
 SECRET_BYTES = 32
 _CHUNK_BYTES = 64 * 1024

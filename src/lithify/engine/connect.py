@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from lithify.base.errors import EngineError
 from lithify.engine import settings
 from lithify.engine.failure import essential_cause
 from lithify.engine.masters import why_silent
 from lithify.engine.task import OUTCOME_SCHEMA, run_request_in_arrow
-from lithify.errors import EngineError
 
 
 class ConnectSession:

@@ -1,6 +1,6 @@
 """The process that forks Spark's Python workers (`spark.python.daemon.module`).
 
-1. Decide how memory is got (`lithify.allocator`) before anything starts a thread: the heap that a
+1. Decide how memory is got (`lithify.base.allocator`) before anything starts a thread: the heap that a
    thread was given then would be inherited by all workers and used by theirs.
 2. Import what every task needs before the first worker is forked, so that workers start at once
    and share the memory of it.
@@ -30,7 +30,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from lithify.allocator import keep_freed_memory
+from lithify.base.allocator import keep_freed_memory
 from lithify.engine.settings import DAEMON_MODULE, PRELOAD_VARIABLE
 
 _MODULES = ("pyspark.worker", "pyarrow", "numba")

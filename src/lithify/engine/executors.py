@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
 
 LOOK_EVERY_S = 5.0
 LIMIT_S = 60.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from lithify.base.errors import EngineDown, EngineError, Refused
 from lithify.engine import settings, versions
 from lithify.engine.classic import run_in_context
 from lithify.engine.connect import ConnectSession
 from lithify.engine.session import Session
-from lithify.errors import EngineDown, EngineError, Refused
 
 _STOPPED = "the Spark session that was given has been stopped, or its server; give another one"
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lithify.errors import EngineError
-from lithify.permissions import check_private
-from lithify.usercache import write_atomically
+from lithify.base.errors import EngineError
+from lithify.base.permissions import check_private
+from lithify.base.usercache import write_atomically
 
 MIN_JAVA_MAJOR = 17
 VECTOR_MODULE = "jdk.incubator.vector"

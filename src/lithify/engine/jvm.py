@@ -21,9 +21,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from lithify.base.errors import EngineDown, EngineError
+from lithify.base.scratch import Scratch
 from lithify.engine import settings, versions
-from lithify.errors import EngineDown, EngineError
-from lithify.scratch import Scratch
 
 START_LIMIT_S = 120
 STOP_LIMIT_S = 15

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from lithify.base.errors import EngineDown
 from lithify.engine import settings
-from lithify.errors import EngineDown
 
 CONNECT_LIMIT_S = 10
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
-from lithify.errors import LithifyError
+from lithify.base.errors import LithifyError
 
 ArgumentT = TypeVar("ArgumentT")
 ResultT = TypeVar("ResultT")

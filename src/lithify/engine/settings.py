@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lithify.errors import Refused
-from lithify.redaction import SPARK_REGEX
+from lithify.base.errors import Refused
+from lithify.base.redaction import SPARK_REGEX
 
 DEFAULT_ATTEMPTS = 4
 DAEMON_MODULE = "lithify.engine.daemon"

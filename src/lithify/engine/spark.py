@@ -35,6 +35,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from lithify.base.errors import Cancelled, EngineDown, EngineError, LithifyError
 from lithify.engine import settings, versions
 from lithify.engine.ambient import MASTER, ambient_settings
 from lithify.engine.failure import essential_cause
@@ -43,7 +44,6 @@ from lithify.engine.masters import check_master
 from lithify.engine.ports import ArgumentT, ResultT
 from lithify.engine.session import Session, open_session
 from lithify.engine.task import Limits, decode_outcome, encode_request
-from lithify.errors import Cancelled, EngineDown, EngineError, LithifyError
 
 THREADS_PER_SLOT = 2
 """Driver threads for each slot, so that a slot never waits for the driver."""

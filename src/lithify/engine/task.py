@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import EngineError, LithifyError, StoreError
-from lithify.redaction import redact
+from lithify.base.errors import EngineError, LithifyError, StoreError
+from lithify.base.redaction import redact
 
 if TYPE_CHECKING:
     import pyarrow as pa

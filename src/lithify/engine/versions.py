@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 Version = tuple[int, int]
 """Major and minor."""

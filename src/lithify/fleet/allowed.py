@@ -22,9 +22,9 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
+from lithify.base.errors import Refused
 from lithify.config.model import STORE_OPTIONS, Config, ServiceSettings, lies_in, own_sections, url_of_store
 from lithify.config.sections import MILLISECONDS, OwnSection
-from lithify.errors import Refused
 from lithify.fleet.catalog.model import Rule, shown_setting
 from lithify.fleet.catalog.patterns import canonical
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from lithify.base.errors import LithifyError
 from lithify.compaction.finding import Finding, ok, problem, warning
-from lithify.errors import LithifyError
 from lithify.fleet.catalog.model import Catalog, QueueState, Rule
 from lithify.fleet.catalog.patterns import is_pattern
 from lithify.fleet.members import BEAT_EVERY_MS, Role

@@ -31,9 +31,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lithify.clock import Clock
-from lithify.defects import contained
-from lithify.errors import LithifyError
+from lithify.base import concurrency
+from lithify.base.clock import Clock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError
 from lithify.fleet.catalog.files import FollowedCatalog
 from lithify.fleet.catalog.history import RUN_EVERY_S, Ended
 from lithify.fleet.catalog.model import Rule
@@ -62,7 +63,6 @@ from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Entry, Quarantine
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.task_offers import Hint
-from lithify.store import together
 
 WAKES_EVERY_S = 5.0
 REMEMBER_EVERY_S = 60.0
@@ -317,7 +317,7 @@ class Keeper:
 
     def _look(self, due: Sequence[Watched]) -> None:
         if len(due) > 1 and self._ports.looks_at_once > 1:
-            together.all_of((watched.look for watched in due), self._ports.looks_at_once)
+            concurrency.all_of((watched.look for watched in due), self._ports.looks_at_once)
         else:
             for watched in due:
                 watched.look()

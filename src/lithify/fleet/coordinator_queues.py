@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lithify.clock import Clock, monotonic_ms
+from lithify.base.clock import Clock, monotonic_ms
 from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
 from lithify.fleet.demand import Demand

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from lithify.base.ids import Ulid, ulid_ms
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
 from lithify.planning.fleet.pending_tasks import MOST_BYTES, Want

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lithify.clock import Clock
-from lithify.defects import contained
-from lithify.errors import LithifyError
+from lithify.base.clock import Clock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError
 from lithify.fleet.catalog.model import Catalog, Rule, by_breadth
 from lithify.fleet.catalog.patterns import canonical, is_pattern, normal
 

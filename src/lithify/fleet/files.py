@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import random
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import Ids
 from lithify.fleet.catalog.files import CatalogFiles
 from lithify.fleet.catalog.history import CatalogHistory
 from lithify.fleet.handover import MemoryFiles
@@ -25,7 +26,6 @@ from lithify.fleet.members import MemberFiles
 from lithify.fleet.notifications import Bells
 from lithify.fleet.refresh_requests import WakeFiles
 from lithify.fleet.task_queue_files import BoardFiles
-from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime

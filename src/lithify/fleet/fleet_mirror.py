@@ -16,10 +16,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import LithifyError, StoreUnavailable
 from lithify.coordination.commit_records import CommitRecords
 from lithify.datasets.kind import Dataset
-from lithify.errors import LithifyError, StoreUnavailable
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.status import FleetStatus
 from lithify.mirror.dataset_mirror import BESIDE_S, SharedReads, watching

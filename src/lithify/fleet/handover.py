@@ -16,9 +16,9 @@ from typing import Any
 
 import zstandard
 
-from lithify.errors import ObjectNotFound
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.store import together
+from lithify.base import concurrency
+from lithify.base.errors import ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -71,7 +71,7 @@ class MemoryFiles:
         listed = self._store.list(self._folder)
         found = [meta for meta in listed if meta.key.endswith(_SUFFIX) and _member_of(meta.key) != member]
         new = [meta for meta in found if meta not in self._others]
-        read = together.all_of((partial(self.read, _member_of(meta.key)) for meta in new), READS_AT_ONCE)
+        read = concurrency.all_of((partial(self.read, _member_of(meta.key)) for meta in new), READS_AT_ONCE)
         self._others = {meta: self._others.get(meta, {}) for meta in found} | dict(
             zip(new, read, strict=True)
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
 from lithify.fleet.members import Member, MemberFiles
 
 LONGEST_ROUND_S = 600.0

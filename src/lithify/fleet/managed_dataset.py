@@ -30,17 +30,12 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from lithify import events
-from lithify.backoff import GrowingPause
-from lithify.clock import Clock, monotonic_ms
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import Plan
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.coordination.leadership import Leadership
-from lithify.datasets.kind import Dataset
-from lithify.defects import contained
-from lithify.errors import (
+from lithify.base import concurrency, events
+from lithify.base.backoff import GrowingPause
+from lithify.base.clock import Clock, monotonic_ms
+from lithify.base.concurrency import both
+from lithify.base.defects import contained
+from lithify.base.errors import (
     CoordinatorAlive,
     DatasetNotFound,
     Fenced,
@@ -48,7 +43,13 @@ from lithify.errors import (
     Replaced,
     StoreUnavailable,
 )
-from lithify.events import Observer
+from lithify.base.events import Observer
+from lithify.compaction.attempts import Attempt
+from lithify.compaction.model import Ledger
+from lithify.compaction.proposal import Plan
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.coordination.leadership import Leadership
+from lithify.datasets.kind import Dataset
 from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.demand import Demand
 from lithify.fleet.handover import Known
@@ -59,8 +60,6 @@ from lithify.planning.fleet.quarantine import Quarantine
 from lithify.service.coordinator import Coordinator, CountAttempts, report_refusal
 from lithify.service.failures import Failures
 from lithify.service.loops import LoopOptions
-from lithify.store import together
-from lithify.store.together import both
 
 REST_S = 600.0
 MISSING_PAUSE_S = 3_600.0
@@ -410,7 +409,7 @@ class Watched:
             asking.is_over = True
 
         self._asking = asking
-        together.beside.start(ask)
+        concurrency.beside.start(ask)
 
     def _take_leadership(self, dataset: Dataset, leadership: Leadership, dead: Collection[str]) -> None:
         stack = ExitStack()

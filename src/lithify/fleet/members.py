@@ -26,12 +26,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from lithify.errors import ObjectNotFound
+from lithify.base import concurrency
+from lithify.base.errors import ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.fleet.catalog.model import Catalog
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 from lithify.planning.fleet.waits import together as together_waited
-from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -248,7 +248,7 @@ class MemberFiles:
             if role is not None and meta.key == self._key(name):
                 found[meta] = name, role
         new = [meta for meta in found if meta not in self._known]
-        says = together.all_of((partial(self._read, found[meta][0]) for meta in new), READS_AT_ONCE)
+        says = concurrency.all_of((partial(self._read, found[meta][0]) for meta in new), READS_AT_ONCE)
         self._known = {meta: self._known.get(meta) for meta in found} | dict(zip(new, says, strict=True))
         newest_ms = max((meta.last_modified_ms for meta in found), default=0)
         if found:

@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from lithify.clock import Clock
-from lithify.events import Event
+from lithify.base.clock import Clock
+from lithify.base.events import Event
 from lithify.fleet.catalog.model import Catalog
 from lithify.fleet.members import Amounts, Load, Member, Role
 from lithify.observe.metrics import Metrics

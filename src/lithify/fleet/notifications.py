@@ -15,12 +15,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed
-from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE, name, text, whole_number
+from lithify.base import concurrency
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed
+from lithify.base.ids import Ids
+from lithify.base.jsonvalues import UNDECODABLE, name, text, whole_number
 from lithify.planning.fleet.notifications import MAX_RINGS, Ring, added, ring_of, unheard
 from lithify.planning.fleet.task_offers import Hint
-from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -41,7 +41,7 @@ class Bells:
     ) -> None:
         """These hints are new on the board of a member, once `write` has written it."""
         key, ring = join(self._folder, queue_id), ring_of(self._ids.uuid().hex, board, new)
-        _, (known, etag) = together.both(write, partial(self._read, key))
+        _, (known, etag) = concurrency.both(write, partial(self._read, key))
         for _ in range(MAX_TRIES):
             try:
                 data = _encode(added(known, ring))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from lithify.errors import ObjectNotFound
+from lithify.base.errors import ObjectNotFound
 from lithify.fleet.catalog.patterns import normal
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore

@@ -18,10 +18,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from lithify.errors import ObjectNotFound
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base import concurrency
+from lithify.base.errors import ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.planning.fleet.task_offers import Hint
-from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -75,7 +75,7 @@ class BoardFiles:
             return tuple(sorted(self._read(queue_id, boards[0]), key=order))
         reads = (partial(self._read, queue_id, member) for member in boards)
         found: dict[tuple[str, str], Hint] = {}
-        for hints in together.all_of(reads, READS_AT_ONCE):
+        for hints in concurrency.all_of(reads, READS_AT_ONCE):
             for hint in hints:
                 found.setdefault((hint.url, hint.compaction), hint)
         return tuple(sorted(found.values(), key=order))

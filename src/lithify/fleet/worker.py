@@ -28,8 +28,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from lithify.clock import Clock, monotonic_ms
-from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
+from lithify.base.clock import Clock, monotonic_ms
+from lithify.base.errors import CorruptObject, LithifyError, Refused, Unsupported
+from lithify.base.ids import Ulid
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
 from lithify.fleet.files import FleetFiles
@@ -47,7 +48,6 @@ from lithify.fleet.members import (
     unheard,
 )
 from lithify.fleet.notifications import Ear
-from lithify.ids import Ulid
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.labels import Named
 from lithify.planning.fleet.notifications import Ring

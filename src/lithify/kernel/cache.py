@@ -13,7 +13,7 @@
 5. Folders that no process has used for long are removed: each change of the kernel leaves one.
 
 Machine code is loaded from pickles, which execute what they say: a folder that other users could change, or
-one with a file of theirs in it, is not used, and that is logged (`lithify.permissions`).
+one with a file of theirs in it, is not used, and that is logged (`lithify.base.permissions`).
 
 Invariant: nothing here may fail because of the cache. Concurrent processes are safe since files are
 put in place by rename and every entry has exactly one signature; numba makes a folder again that was
@@ -34,11 +34,11 @@ from typing import TypeVar, cast
 
 import numba
 
-from lithify.errors import LithifyError
+from lithify.base.errors import LithifyError
+from lithify.base.permissions import check_contents, make_private
+from lithify.base.scratch import Scratch
+from lithify.base.usercache import CACHE_VARIABLE, mark_used, remove_unused
 from lithify.kernel.fingerprint import kernel_folder, mark_compiled
-from lithify.permissions import check_contents, make_private
-from lithify.scratch import Scratch
-from lithify.usercache import CACHE_VARIABLE, mark_used, remove_unused
 
 _log = logging.getLogger("lithify")
 

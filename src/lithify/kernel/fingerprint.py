@@ -14,8 +14,8 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from lithify.permissions import why_unsafe
-from lithify.usercache import cache_folder
+from lithify.base.permissions import why_unsafe
+from lithify.base.usercache import cache_folder
 
 _PACKAGE = Path(__file__).parents[1]
 

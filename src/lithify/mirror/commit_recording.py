@@ -18,13 +18,13 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lithify import events
-from lithify.clock import Clock
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError
+from lithify.base.events import Event
+from lithify.base.ids import Ulid
 from lithify.coordination.commit_records import CommitRecord, CommitRecords
-from lithify.defects import contained
-from lithify.errors import LithifyError
-from lithify.events import Event
-from lithify.ids import Ulid
 from lithify.store.metered import Answer, Verb
 from lithify.store.resilience.hedging import start_thread
 

@@ -20,7 +20,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import StoreUnavailable
+from lithify.base.ids import Ulid
 from lithify.compaction.attempts import Attempt, Failure, Journal, Movement
 from lithify.compaction.history import Arrival, History
 from lithify.compaction.lease import FoundLease, Lease, LeaseFile, judge_lease
@@ -30,8 +32,6 @@ from lithify.compaction.retained import Retained
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.commit_records import CommitRecord, CommitRecords, merged
 from lithify.datasets.kind import Dataset
-from lithify.errors import StoreUnavailable
-from lithify.ids import Ulid
 from lithify.store.versions import Counts
 
 BESIDE_S = 60.0

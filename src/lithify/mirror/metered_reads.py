@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import Ulid
 from lithify.compaction.model import State
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.ids import Ulid
 from lithify.observe.metrics import Metrics
 from lithify.store.versions import Counts
 

@@ -27,9 +27,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
+from lithify.base.printable import printable
 from lithify.observe.logs import FIELDS, LOGGER
-from lithify.printable import printable
 
 READY_LIMIT_S = 60.0
 """Many times what lies between two looks."""

@@ -4,7 +4,7 @@
 2. Lifecycle events are logged with their values as fields, at the level each event has; what happens for
    every range only at DEBUG.
 3. Secrets are masked in all that is written (`secrets`).
-4. A record is one line, whatever was in its texts (`lithify.printable`); the lines of a traceback that
+4. A record is one line, whatever was in its texts (`lithify.base.printable`); the lines of a traceback that
    follow it are set in. JSON escapes by itself.
 5. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
    how many bytes these read and wrote.
@@ -21,11 +21,11 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from lithify import events
-from lithify.clock import Clock
-from lithify.events import Event
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.events import Event
+from lithify.base.printable import indented, printable
 from lithify.observe.secrets import concealed
-from lithify.printable import indented, printable
 
 LOGGER = "lithify"
 FIELDS = "fields"

@@ -24,14 +24,15 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 
-from lithify import __version__, events
-from lithify.clock import Clock
+from lithify import __version__
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.events import Event
 from lithify.compaction.backlog import Backlog, Detail
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan
 from lithify.compaction.retained import Past
 from lithify.compaction.transitions import AnyLedger
-from lithify.events import Event
 from lithify.store.metered import Answer, Verb
 
 ACTIVE = tuple(state for state in State if not state.is_terminal)

@@ -18,10 +18,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from lithify import events
-from lithify.clock import Clock, SystemClock
-from lithify.events import Event
-from lithify.printable import printable
+from lithify.base import events
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.events import Event
+from lithify.base.printable import printable
 from lithify.views import text
 
 

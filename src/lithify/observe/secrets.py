@@ -1,6 +1,6 @@
 """The secrets this command was given: masked in whatever it writes besides its results.
 
-Errors mask by themselves what looks like a secret (`lithify.redaction`). Here, at the edge, the values of
+Errors mask by themselves what looks like a secret (`lithify.base.redaction`). Here, at the edge, the values of
 secret settings are known as well, and are masked wherever a foreign message shows them.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lithify.redaction import redact
+from lithify.base.redaction import redact
 
 _known: set[str] = set()
 

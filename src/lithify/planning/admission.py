@@ -29,8 +29,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from lithify.backoff import GrowingPause
-from lithify.errors import Refused
+from lithify.base.backoff import GrowingPause
+from lithify.base.errors import Refused
 
 MAX_REMEMBERED_FAILURES = 10_000
 """Units whose failures are remembered; those whose pause ends first are forgotten first."""

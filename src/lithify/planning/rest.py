@@ -11,7 +11,7 @@ everybody's attempts.
 
 from __future__ import annotations
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 
 
 class Rest:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from lithify.clock import Clock, monotonic_ms
+from lithify.base.clock import Clock, monotonic_ms
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.proposal import Plan, Planner, Proposal
 from lithify.compaction.transitions import AnyLedger

@@ -24,15 +24,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import DeadlineExceeded, Refused, StoreError
+from lithify.base.ids import Ids, Ulid, parse_ulid
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Failure
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.presence import Presence
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.errors import DeadlineExceeded, Refused, StoreError
-from lithify.ids import Ids, Ulid, parse_ulid
 
 _log = logging.getLogger("lithify")
 

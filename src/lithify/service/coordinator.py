@@ -59,8 +59,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lithify import events
-from lithify.clock import Clock, monotonic_ms
+from lithify.base import events
+from lithify.base.clock import Clock, monotonic_ms
+from lithify.base.errors import Replaced
+from lithify.base.events import Observer
+from lithify.base.ids import Ids, Ulid
 from lithify.compaction import transitions
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.compaction.commit_batches import CommitBatches
@@ -70,9 +73,6 @@ from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Term
 from lithify.datasets.kind import Dataset
-from lithify.errors import Replaced
-from lithify.events import Observer
-from lithify.ids import Ids, Ulid
 from lithify.service.coordinator_view import Companion, Seen
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lithify.base.ids import Ulid
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.ids import Ulid
 
 
 @dataclass(frozen=True, slots=True)

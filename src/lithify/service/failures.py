@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from lithify.backoff import GrowingPause
-from lithify.clock import Clock
+from lithify.base.backoff import GrowingPause
+from lithify.base.clock import Clock
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.ids import Ulid
 from lithify.compaction.attempts import Failure
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Held, Plan, Planner
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import Ulid
 
 FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=3_600_000)
 CANCEL_PAUSE = GrowingPause(first_ms=60_000, max_ms=60_000)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from lithify.defects import contained
-from lithify.errors import LithifyError
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError
 
 MIN_WAIT_S = 1.0
 JOIN_TIMEOUT_S = 5.0

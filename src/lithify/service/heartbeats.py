@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import LithifyError
+from lithify.base.events import Observer
 from lithify.compaction.running import Claim
 from lithify.datasets.kind import Dataset
-from lithify.errors import LithifyError
-from lithify.events import Observer
 from lithify.service.options import WorkerOptions
 
 

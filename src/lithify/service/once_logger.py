@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from lithify.errors import LithifyError, StoreUnavailable
+from lithify.base.errors import LithifyError, StoreUnavailable
 
 _log = logging.getLogger("lithify")
 

@@ -30,24 +30,24 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
-from lithify import events
-from lithify.clock import Clock
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.concurrency import both
+from lithify.base.defects import contained
+from lithify.base.errors import CorruptObject, LithifyError, Refused
+from lithify.base.events import Observer
+from lithify.base.ids import Ids, Ulid
 from lithify.compaction.model import Ledger
 from lithify.compaction.proposal import NOTHING_HELD, Planner
 from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
-from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import CorruptObject, LithifyError, Refused
-from lithify.events import Observer
-from lithify.ids import Ids, Ulid
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import without
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.worker import Worker
-from lithify.store.together import both
 
 __all__ = ["Planner", "run"]
 

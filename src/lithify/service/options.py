@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 
 MAX_REST_MS = 30_000
 """Longest rest of a worker whose attempts all fail; new work may be urgent."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError
 from lithify.compaction.running import Prepared
 from lithify.compaction.transitions import AnyCompaction
 from lithify.datasets.kind import Dataset
-from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import LithifyError
 from lithify.service.slots import Room
 
 

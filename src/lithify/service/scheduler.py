@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import Ids, Ulid
 from lithify.compaction import transitions
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.proposal import Plan, Proposal
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.ids import Ids, Ulid
 from lithify.service.admission import Admission, Choice
 from lithify.service.coordinator_view import Companion
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
+from lithify.base.ids import Ulid
 from lithify.engine.ports import Engine
-from lithify.ids import Ulid
 from lithify.planning.rest import Rest
 from lithify.service.options import WorkerOptions
 

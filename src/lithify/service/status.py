@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import Ulid
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.history import Arrival, History
 from lithify.compaction.model import Ledger, State
@@ -21,7 +22,6 @@ from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.status import CompactionStatus, Known, RangeState, Status, Stay, describe
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.ids import Ulid
 from lithify.service.failures import given_up
 
 

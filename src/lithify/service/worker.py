@@ -39,19 +39,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from lithify import events
-from lithify.clock import Clock, monotonic_ms
+from lithify.base import events
+from lithify.base.clock import Clock, monotonic_ms
+from lithify.base.defects import contained
+from lithify.base.errors import EngineDown, LithifyError, LostOwnership, StoreError, StoreUnavailable
+from lithify.base.events import Observer
+from lithify.base.ids import Ulid
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.running import Claim
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import EngineDown, LithifyError, LostOwnership, StoreError, StoreUnavailable
-from lithify.events import Observer
-from lithify.ids import Ulid
 from lithify.planning.turns import Turns
 from lithify.service.coordinator_view import Seen
 from lithify.service.heartbeats import Heartbeats

@@ -39,14 +39,14 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from lithify import events
-from lithify.backoff import GrowingPause
-from lithify.clock import Clock, monotonic_ms
+from lithify.base import events
+from lithify.base.backoff import GrowingPause
+from lithify.base.clock import Clock, monotonic_ms
+from lithify.base.defects import contained
+from lithify.base.errors import DatasetNotFound, LithifyError, Refused, Replaced, StoreUnavailable
+from lithify.base.events import Observer
+from lithify.base.ids import Ulid
 from lithify.compaction.finding import Finding, problem
-from lithify.defects import contained
-from lithify.errors import DatasetNotFound, LithifyError, Refused, Replaced, StoreUnavailable
-from lithify.events import Observer
-from lithify.ids import Ulid
 from lithify.planning.turns import Turns
 from lithify.service.slots import Room
 from lithify.service.worker import Worker

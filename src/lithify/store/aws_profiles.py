@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import Refused, StoreError, StoreUnavailable
+from lithify.base.errors import Refused, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 
-from lithify.errors import ObjectNotFound, Replaced, StoreError, StoreUnavailable
+from lithify.base.concurrency import all_of
+from lithify.base.errors import ObjectNotFound, Replaced, StoreError, StoreUnavailable
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import all_of
 
 MAX_IN_FLIGHT = 8
 _WHOLE_SECOND_MS = 1_000

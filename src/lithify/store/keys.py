@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from lithify.errors import StoreError
+from lithify.base.errors import StoreError
 
 _STAGING_NAME = re.compile(r"(#[0-9]+)+\Z")
 _LOCK_SUFFIX = "#0"

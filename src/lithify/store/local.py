@@ -40,7 +40,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.direct import DirectFile
 from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
 from lithify.store.objects import Folder, ObjectMeta

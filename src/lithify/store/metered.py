@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import obstore
 
-from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
+from lithify.base.errors import ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.hedging import LOOK_S

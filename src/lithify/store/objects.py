@@ -75,7 +75,7 @@ class ObjectWriter(Protocol):
 
 
 class ObjectStore(Protocol):
-    """A rooted object store. Failures are `lithify.errors.StoreError` and its subclasses."""
+    """A rooted object store. Failures are `lithify.base.errors.StoreError` and its subclasses."""
 
     @property
     def url(self) -> str:

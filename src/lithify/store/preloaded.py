@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from lithify.base.concurrency import all_of
 from lithify.store.objects import ObjectStore
-from lithify.store.together import all_of
 from lithify.store.wrapped import WrappedStore
 
 MAX_READERS = 32

@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lithify.errors import (
+from lithify.base.errors import (
     ObjectExists,
     ObjectNotFound,
     PreconditionFailed,
@@ -41,8 +41,8 @@ from lithify.errors import (
     StoreUnavailable,
     UnfitStore,
 )
-from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE, whole_number
+from lithify.base.ids import Ids
+from lithify.base.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore, is_local
 from lithify.store.readonly import READS

@@ -6,7 +6,7 @@ have reaches a library or the operating system.
 
 from __future__ import annotations
 
-from lithify.errors import StoreError
+from lithify.base.errors import StoreError
 
 MAX_OFFSET = (1 << 62) - 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from lithify.errors import StoreError
+from lithify.base.errors import StoreError
 from lithify.store.wrapped import Call, WrappedStore
 
 ResultT = TypeVar("ResultT")

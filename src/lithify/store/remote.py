@@ -22,7 +22,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import GCSStore
 
-from lithify.errors import (
+from lithify.base.errors import (
     NotServed,
     ObjectExists,
     ObjectNotFound,

@@ -10,8 +10,8 @@ enough ends by the clock that is ahead (`latest_ms`).
 
 from __future__ import annotations
 
-from lithify.clock import Clock
-from lithify.errors import StoreError, UnfitStore
+from lithify.base.clock import Clock
+from lithify.base.errors import StoreError, UnfitStore
 from lithify.store.objects import ObjectStore
 
 MAX_BEHIND_MS = 999

@@ -35,7 +35,7 @@ from weakref import WeakValueDictionary
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, S3Store, from_url
 
-from lithify.errors import Refused, StoreError
+from lithify.base.errors import Refused, StoreError
 from lithify.store.aws_profiles import PROFILE_OPTION, Profile, find_profile, is_given
 from lithify.store.endpoints import allow_http, find_endpoint, is_payload_unsigned, take_endpoint
 from lithify.store.keys import check_key

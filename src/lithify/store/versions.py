@@ -88,9 +88,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from lithify.backoff import RandomPause
-from lithify.clock import Clock, SystemClock
-from lithify.errors import (
+from lithify.base import concurrency
+from lithify.base.backoff import RandomPause
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.concurrency import both
+from lithify.base.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
@@ -101,10 +103,8 @@ from lithify.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from lithify.ids import Ids, RandomIds
-from lithify.store import together
+from lithify.base.ids import Ids, RandomIds
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import both
 
 __all__ = ["Change", "Counts", "Version", "VersionConflict", "VersionedFiles"]
 
@@ -232,7 +232,7 @@ class Counts:
 
     def __init__(self, prove: Callable[[], None] | None = None) -> None:
         self._prove = prove
-        self._under_way = together.beside.start(prove) if prove is not None else None
+        self._under_way = concurrency.beside.start(prove) if prove is not None else None
 
     def __call__(self) -> bool:
         """Wait for the proof. A `StoreError` leaves it open: call again, and it is tried again."""

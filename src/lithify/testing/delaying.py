@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 

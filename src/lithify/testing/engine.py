@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from lithify.base.errors import Cancelled, EngineDown, EngineError, LithifyError
 from lithify.engine.ports import ArgumentT, ResultT
 from lithify.engine.task import Limits, decode_outcome, encode_request, run_attempt
-from lithify.errors import Cancelled, EngineDown, EngineError, LithifyError
 
 _LIMITS = Limits(max_attempts=1, time_limit_s=3600.0)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
-from lithify.errors import StoreError
+from lithify.base.errors import StoreError
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from lithify.clock import Clock, SystemClock
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import check_key
 from lithify.store.objects import Folder, ObjectMeta, folder_of
 from lithify.store.ranges import check_range

@@ -4,7 +4,7 @@ What goes to no terminal is neither wrapped nor cut, unless `COLUMNS` says how w
 as `grep` and `less` read it by lines.
 
 Texts come from keys, paths and errors of anybody's. What can be seen is shown as it is (`:100:` in one is no
-picture), everything else escaped (`lithify.printable`), whoever prints it: a string is one line, so several
+picture), everything else escaped (`lithify.base.printable`), whoever prints it: a string is one line, so several
 lines are printed one by one (`print_text`), and from whatever else is drawn no control character reaches the
 terminal but rich's own. So nothing writes to standard output or standard error except through here.
 """
@@ -21,7 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from lithify.printable import indented, printable
+from lithify.base.printable import indented, printable
 
 UNBOUNDED_WIDTH = 100_000
 """Columns: more than any line has."""

@@ -8,7 +8,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
-from lithify.printable import printable
+from lithify.base.printable import printable
 from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
 from lithify.views.tables import cell, print_table
 from lithify.views.text import MAX_SHOWN, print_rest

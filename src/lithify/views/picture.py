@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

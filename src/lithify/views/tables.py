@@ -17,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from lithify.printable import printable
+from lithify.base.printable import printable
 
 LIST_BELOW = 100
 """Columns of a terminal."""

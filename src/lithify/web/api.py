@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lithify import __version__
-from lithify.errors import LithifyError, Refused, StoreUnavailable
-from lithify.jsonvalues import UNDECODABLE
+from lithify.base.errors import LithifyError, Refused, StoreUnavailable
+from lithify.base.jsonvalues import UNDECODABLE
 from lithify.observe.secrets import concealed
 from lithify.web.actions import ACTIONS, act
 from lithify.web.dashboard import Dashboard, Wanted, asked_of_list, id_of

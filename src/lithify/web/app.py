@@ -31,7 +31,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from lithify import __version__
-from lithify.errors import LithifyError
+from lithify.base.errors import LithifyError
 from lithify.observe.secrets import concealed
 from lithify.web.actions import ACTIONS, act
 from lithify.web.api import api_routes

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from lithify.base.clock import Clock
 from lithify.client import Dataset
-from lithify.clock import Clock
 from lithify.fleets import Fleet
 from lithify.web.facts import DATASETS, FLEET, HISTORY, LAST, PLAN, STATUS, FleetDatasets, Rules
 from lithify.web.readers import Part, Readers, Seen, Source

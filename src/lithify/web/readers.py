@@ -24,9 +24,9 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from lithify.clock import Clock
-from lithify.defects import contained
-from lithify.errors import LithifyError
+from lithify.base.clock import Clock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError
 from lithify.observe.secrets import concealed
 
 LOOKS_PER_S = 10.0

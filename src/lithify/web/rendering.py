@@ -1,7 +1,7 @@
 """Pages from templates, and neutral blocks as HTML.
 
 Whatever a template is given is first cleared of secrets and of what does more than be seen
-(`lithify.printable`), and then escaped, in one place: the environment's `finalize`, and autoescape. Only what
+(`lithify.base.printable`), and then escaped, in one place: the environment's `finalize`, and autoescape. Only what
 was rendered here is `Markup`, and passes as it is.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from lithify.base.printable import printable
+from lithify.base.redaction import MASK, is_secret
 from lithify.observe.secrets import concealed
-from lithify.printable import printable
-from lithify.redaction import MASK, is_secret
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
 from lithify.views.levels_picture import draw_levels

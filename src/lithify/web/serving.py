@@ -22,9 +22,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify import client, wiring
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.errors import Refused
 from lithify.config.model import Config
-from lithify.errors import Refused
 from lithify.fleets import Fleet, ShownFleet
 from lithify.observe.logs import FIELDS, LOGGER
 

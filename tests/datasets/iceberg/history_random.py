@@ -41,6 +41,8 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import LongType
 
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.maintenance import expire as expire_module
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry
@@ -49,8 +51,6 @@ from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.maintenance import Wanted
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.store.times import store_now_ms
 from tests.datasets.iceberg.reachability import EQUALITY, Needed, needed_by
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of

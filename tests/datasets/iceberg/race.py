@@ -32,14 +32,14 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.errors import Fenced, StoreError
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
-from lithify.errors import Fenced, StoreError
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.options import CoordinatorOptions
 from lithify.service.worker import Worker

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lithify import events
-from lithify.clock import Clock
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.events import Observer
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import State
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.engine.ports import Engine
-from lithify.events import Observer
-from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.worker import Worker

@@ -61,8 +61,8 @@ from pyiceberg.types import (
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.format.ownership import data_prefix, mark_of
-from lithify.ids import RandomIds
 from tests.judge.iceberg_java import Reader, iceberg_java
 from tests.s3 import REGION, S3
 

@@ -13,10 +13,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format import avro_file
 from lithify.datasets.iceberg.format.avro_file import BoundedDecoder
 from lithify.datasets.iceberg.format.manifests import live_entries, manifests_of
-from lithify.errors import CorruptObject
 from tests.datasets.iceberg.avro import read_avro, write_avro
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_catalog, new_table
 

@@ -14,11 +14,11 @@ from pyiceberg.table import Table
 from requests import exceptions as http
 from sqlalchemy.exc import OperationalError
 
+from lithify.base.errors import DatasetNotFound, StoreError, StoreUnavailable
+from lithify.base.events import Event, StoreBack, WaitingForStore
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.io import catalog_requests
 from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog
-from lithify.errors import DatasetNotFound, StoreError, StoreUnavailable
-from lithify.events import Event, StoreBack, WaitingForStore
 from lithify.store.resilience import hedging
 from lithify.store.resilience.waiting import Waiting
 from tests.datasets.iceberg.rest import serve_rest

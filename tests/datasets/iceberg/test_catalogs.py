@@ -14,11 +14,11 @@ from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import Table
 
 from lithify import wiring
+from lithify.base.errors import Refused
 from lithify.config.model import Config
 from lithify.datasets.iceberg.io import catalogs
 from lithify.datasets.iceberg.io.catalogs import open_catalog, store_options
 from lithify.datasets.iceberg.maintenance.shared_locations import others_in
-from lithify.errors import Refused
 from lithify.fleet.catalog.model import Rule
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store

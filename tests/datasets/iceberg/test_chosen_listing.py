@@ -14,10 +14,10 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.format.listing import ManifestCache
 from lithify.datasets.iceberg.format.partial_listing import ChosenListing, list_around, list_files
-from lithify.errors import CorruptObject
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

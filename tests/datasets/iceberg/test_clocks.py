@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import START, append, fresh, make_rows, new_table

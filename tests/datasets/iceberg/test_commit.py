@@ -20,6 +20,8 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
+from lithify.base.errors import Fenced, StoreUnavailable
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
@@ -27,8 +29,6 @@ from lithify.datasets.iceberg.format.publish import MAX_COMMIT_MS, MIN_MANIFEST_
 from lithify.datasets.iceberg.format.replace import Added, Replacement, write
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
-from lithify.errors import Fenced, StoreUnavailable
-from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from lithify.base.errors import LithifyError
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.format.ownership import FILE_PREFIX
 from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
-from lithify.errors import LithifyError
-from lithify.ids import RandomIds
 from lithify.testing import ManualClock
 from lithify.testing.faulty import Crash, Fault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install

@@ -14,10 +14,10 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.format.time_column import bound_us
 from lithify.datasets.iceberg.model import IcebergLedger, files_written
-from lithify.errors import CorruptObject
 from tests.datasets.iceberg.avro import read_avro, write_avro
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import append, delete_positions, files_of, fresh, make_rows, new_table

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Operation
 
-from lithify.events import Event, Prepared
+from lithify.base.events import Event, Prepared
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

@@ -18,9 +18,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 
+from lithify.base.errors import LithifyError
 from lithify.datasets.iceberg.compaction.task import SourceFile
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
-from lithify.errors import LithifyError
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, install
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (

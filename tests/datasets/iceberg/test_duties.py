@@ -10,6 +10,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lithify.base.errors import CorruptObject, LithifyError, Refused, StoreError
+from lithify.base.events import Event, GarbageCollected
+from lithify.base.ids import RandomIds
 from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.iceberg.maintenance import duties as duties_module
 from lithify.datasets.iceberg.maintenance.duties import Duty, duties
@@ -19,9 +22,6 @@ from lithify.datasets.iceberg.maintenance.orphans import remove_orphans
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
-from lithify.errors import CorruptObject, LithifyError, Refused, StoreError
-from lithify.events import Event, GarbageCollected
-from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     age_files,

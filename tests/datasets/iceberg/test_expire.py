@@ -18,6 +18,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.table.update import SetLocationUpdate, SetSnapshotRefUpdate
 
+from lithify.base.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused, StoreError
+from lithify.base.ids import RandomIds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.maintenance.expire import (
     DEFAULT_GRACE_MS,
@@ -32,8 +34,6 @@ from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.pending import ABANDONED_MS
 from lithify.datasets.iceberg.maintenance.reachable import FileKind
 from lithify.datasets.maintenance import Wanted
-from lithify.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused, StoreError
-from lithify.ids import RandomIds
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
 from lithify.views.blocks import Line

@@ -15,12 +15,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
+from lithify.base.errors import CorruptObject, LithifyError, Refused
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
 from lithify.datasets.iceberg.maintenance.history_view import show_expiry
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.maintenance import Wanted
-from lithify.errors import CorruptObject, LithifyError, Refused
-from lithify.ids import RandomIds
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.faults import Faults, Meanwhile, install
 from tests.datasets.iceberg.running import a_clock, dataset_of

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.maintenance import pending
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.maintenance import Wanted
-from lithify.ids import RandomIds
 from lithify.testing.faulty import Crash, Fault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
 from tests.datasets.iceberg.running import a_clock, dataset_of

@@ -10,8 +10,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry, Outcome
-from lithify.ids import RandomIds
 from tests.datasets.iceberg import test_expire
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, dataset_of

@@ -17,11 +17,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
+from lithify.base.errors import StoreUnavailable
+from lithify.base.events import Event, WaitingForStore
 from lithify.datasets.iceberg.io import fileio
 from lithify.datasets.iceberg.io.catalogs import open_catalog
 from lithify.datasets.iceberg.io.fileio import WaitingFile, WaitingFileIO
-from lithify.errors import StoreUnavailable
-from lithify.events import Event, WaitingForStore
 from lithify.store.remote import PROBE_KEY
 from lithify.store.resilience.requests import Requests
 from lithify.store.resilience.waiting import Waiting

@@ -11,9 +11,9 @@ import pytest
 from pyiceberg.table import Table
 
 import lithify
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.format.table_properties import LOCATION_PROVIDER, USED, used
 from lithify.datasets.iceberg.io.catalogs import open_catalog
-from lithify.errors import Refused
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg import intruder
 from tests.datasets.iceberg.running import compact, dataset_of

@@ -12,10 +12,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.format.table_properties import LOCATION_PROVIDER
 from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog, store_of
 from lithify.datasets.iceberg.io.vended import with_vended
-from lithify.errors import Refused
 from tests.datasets.iceberg import intruder
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import compact, dataset_of

@@ -14,10 +14,10 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
+from lithify.base.errors import CorruptObject, LithifyError, Refused, Replaced
+from lithify.base.ids import RandomIds, Ulid
 from lithify.datasets.iceberg.format.ownership import data_prefix, mark_of
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, Report, collect
-from lithify.errors import CorruptObject, LithifyError, Refused, Replaced
-from lithify.ids import RandomIds, Ulid
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (

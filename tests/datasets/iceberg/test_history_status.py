@@ -12,6 +12,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from rich.console import Console
 
+from lithify.base.errors import CorruptObject
+from lithify.base.events import HistoryRun
+from lithify.base.ids import RandomIds
 from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.model import Ledger
 from lithify.compaction.retained import Past, Retained, Runs
@@ -23,9 +26,6 @@ from lithify.datasets.iceberg.maintenance.history_checks import FORGOTTEN, STOPP
 from lithify.datasets.iceberg.maintenance.history_size import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.view import show_status
 from lithify.datasets.options import Asked
-from lithify.errors import CorruptObject
-from lithify.events import HistoryRun
-from lithify.ids import RandomIds
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.status import status

@@ -15,12 +15,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.deletes import equality_deletes
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter, RewritingManifests
 from lithify.datasets.iceberg.maintenance.rewriting import Outcome
-from lithify.errors import Refused
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (

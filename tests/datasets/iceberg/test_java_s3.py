@@ -13,8 +13,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
-from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     SCHEMA,

@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lithify.base.errors import CorruptObject, Refused
 from lithify.datasets.iceberg.format.lineage import state_of
-from lithify.errors import CorruptObject, Refused
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import NAME, append, fresh, make_rows, new_catalog, new_table, read
 

@@ -15,6 +15,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
 from pyiceberg.table import Table
 
+from lithify.base.errors import HoldLapsed, Refused, Replaced, StoreUnavailable
+from lithify.base.ids import RandomIds
 from lithify.compaction.finding import Finding, Severity
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.checks import check_table
@@ -29,8 +31,6 @@ from lithify.datasets.iceberg.maintenance.own_state import PREFIX, State, missin
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.view import show_status
 from lithify.datasets.maintenance import ExpiryAsked, Wanted
-from lithify.errors import HoldLapsed, Refused, Replaced, StoreUnavailable
-from lithify.ids import RandomIds
 from lithify.service.status import status
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock

@@ -14,8 +14,8 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.types import DoubleType
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format.manifests import live_entries
-from lithify.errors import CorruptObject
 from tests.datasets.iceberg.tables import (
     append,
     append_with_deletes,

@@ -13,6 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import RESTError
 from pyiceberg.table import Table
 
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.config.model import config_type
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
@@ -28,8 +30,6 @@ from lithify.datasets.iceberg.maintenance.expire import (
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.history_view import show_expiry
 from lithify.datasets.iceberg.settings import IcebergSettings
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
 from lithify.views.blocks import Line

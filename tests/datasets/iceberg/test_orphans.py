@@ -16,13 +16,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lithify.base.errors import CorruptObject, Refused, StoreError
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.io.catalogs import open_place
 from lithify.datasets.iceberg.maintenance import deleting
 from lithify.datasets.iceberg.maintenance.deleting import ALWAYS_FEW
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions
 from lithify.datasets.iceberg.maintenance.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
-from lithify.errors import CorruptObject, Refused, StoreError
-from lithify.ids import RandomIds
 from lithify.store.deleting import Deleting
 from lithify.store.local import LocalStore
 from lithify.testing.faulty import Crash, Fault

@@ -14,14 +14,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse
 
-from lithify import events
+from lithify.base import events
+from lithify.base.events import Event
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.compaction.conflict_groups import components
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.iceberg.model import NewFile
-from lithify.events import Event
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.testing.faulty import Crash
 from tests.datasets.iceberg.other_cleaners import own_folder

@@ -14,12 +14,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 import lithify
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.client import Dataset
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.tables import (

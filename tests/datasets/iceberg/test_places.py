@@ -13,13 +13,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetLocationUpdate
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.format.lineage import former_roots
 from lithify.datasets.iceberg.format.ownership import mark_of, marks_of
 from lithify.datasets.iceberg.io.places import canonical, is_inside, key_of, spellings
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.ids import RandomIds
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint

@@ -9,13 +9,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lithify.base.errors import Refused
 from lithify.compaction import transitions
 from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg import plan as module
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import cuts_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
-from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import Bucket, Color, Interval, TimelineFile, TimelinePlan
 from lithify.service.admission import starting

@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lithify.base.errors import Unsupported
 from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.model import IcebergLedger
-from lithify.errors import Unsupported
 from lithify.planning.timeline.model import Action, TimelinePlan
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine

@@ -11,6 +11,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lithify.base.errors import CorruptObject, HoldLapsed, Refused
+from lithify.base.ids import RandomIds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.maintenance.checkpoints import (
     BEGINNING,
@@ -24,8 +26,6 @@ from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.readers import Reader, stands
 from lithify.datasets.iceberg.maintenance.snapshot_pins import collect_needs
 from lithify.datasets.maintenance import Wanted
-from lithify.errors import CorruptObject, HoldLapsed, Refused
-from lithify.ids import RandomIds
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
 from lithify.watermarks.model import Needed, Reason, Threshold

@@ -11,6 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.io.places import key_of
 from lithify.datasets.iceberg.maintenance.expiry_policy import (
     DEFAULT_MAX_AGE_MS,
@@ -21,7 +22,6 @@ from lithify.datasets.iceberg.maintenance.expiry_policy import (
     retention_of,
 )
 from lithify.datasets.iceberg.maintenance.reachable import Names, is_deletable
-from lithify.errors import Refused
 from tests.datasets.iceberg.tables import new_catalog, new_table
 
 HOUR = 3_600_000

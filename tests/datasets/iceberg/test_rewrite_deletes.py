@@ -18,13 +18,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.typedef import Record
 
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.format.publish import MAX_TRIES
 from lithify.datasets.iceberg.maintenance.duties import duties
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter, RewritingDeletes
 from lithify.datasets.iceberg.maintenance.rewriting import Outcome
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

@@ -17,6 +17,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
+from lithify.base.errors import CorruptObject, Refused, StoreError
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.format.manifest_plan import Reason
 from lithify.datasets.iceberg.format.publish import MAX_TRIES
 from lithify.datasets.iceberg.maintenance.duties import duties
@@ -24,8 +26,6 @@ from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, c
 from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter, RewritingManifests
 from lithify.datasets.iceberg.maintenance.rewriting import Outcome
-from lithify.errors import CorruptObject, Refused, StoreError
-from lithify.ids import RandomIds
 from tests.datasets.iceberg.avro import header_of
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (

@@ -14,12 +14,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import TimestamptzType
 
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.compaction.finding import Severity
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.checks import check_table
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator
 from lithify.service.status import status

@@ -14,13 +14,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lithify import wiring
+from lithify.base import concurrency
+from lithify.base.errors import StoreUnavailable
 from lithify.config.model import Config
 from lithify.datasets.iceberg.io import catalogs
 from lithify.datasets.iceberg.io.catalog_requests import catalog_url
 from lithify.datasets.iceberg.io.closed_catalogs import closed_catalog
-from lithify.errors import StoreUnavailable
 from lithify.fleet.catalog.model import Rule
-from lithify.store import together
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import known_of
 from tests.datasets.iceberg.tables import SCHEMA, new_catalog
@@ -66,7 +66,7 @@ def test_all_tables_of_a_catalog_and_their_discovery_share_it(
     urls = found(config)
     assert len(urls) == TABLES
     open_one = partial(wiring.open_dataset, config=config, waiting=SHARED)
-    datasets = together.all_of((partial(open_one, url) for url in urls), 16)
+    datasets = concurrency.all_of((partial(open_one, url) for url in urls), 16)
     assert all(dataset.snapshot() is not None for dataset in datasets)
     assert found(config) == urls
     assert len(opened) <= 2, "the first was nobody's any more when the tables were opened"

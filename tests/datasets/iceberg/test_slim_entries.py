@@ -23,10 +23,10 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
 )
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format.avro_file import read_records
 from lithify.datasets.iceberg.format.manifest_scan import AT_ONCE, NO_COLUMN, slim_reader
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, decoding, entry_reader
-from lithify.errors import CorruptObject
 from tests.datasets.iceberg.made_manifests import Drawn, avro_file, long
 
 COLUMN = 2

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.compaction.state import draw_state
 from lithify.datasets.iceberg.format.avro_file import BoundedDecoder, RememberingReader
 from lithify.datasets.iceberg.format.footers import Footers
@@ -24,7 +25,6 @@ from lithify.datasets.iceberg.format.manifests import entries_in, live_entries, 
 from lithify.datasets.iceberg.format.slim_listing import SlimListing, listing_for_plan
 from lithify.datasets.iceberg.model import TableState
 from lithify.datasets.iceberg.policy import parse_policy
-from lithify.errors import CorruptObject
 from lithify.planning.timeline.state import ChunkStates
 from tests.datasets.iceberg.tables import (
     append,

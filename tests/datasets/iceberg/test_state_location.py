@@ -10,7 +10,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify import events, wiring
+from lithify import wiring
+from lithify.base import events
+from lithify.base.errors import Refused, StoreError
+from lithify.base.ids import RandomIds
 from lithify.cli.settings import load_settings
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -23,8 +26,6 @@ from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.maintenance.own_state import PREFIX, recorded_in
 from lithify.datasets.maintenance import OrphansAsked, Wanted
-from lithify.errors import Refused, StoreError
-from lithify.ids import RandomIds
 from lithify.service.status import status
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

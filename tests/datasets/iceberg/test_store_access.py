@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog, store_of
-from lithify.errors import Refused
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import compact, dataset_of

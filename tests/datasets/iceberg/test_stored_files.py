@@ -18,6 +18,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
+from lithify.base.errors import CorruptObject, Refused
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.compaction import writer
 from lithify.datasets.iceberg.compaction.execute import run_rewrite
 from lithify.datasets.iceberg.compaction.task import RewriteBatch
@@ -28,8 +30,6 @@ from lithify.datasets.iceberg.io.fileio import forget_metadata, lend
 from lithify.datasets.iceberg.io.prefetch import MAX_AHEAD, DataPath, OpenedAhead, Wanted
 from lithify.datasets.iceberg.io.store_file_io import Lent, Recent, StoredFile
 from lithify.datasets.iceberg.model import NewFile
-from lithify.errors import CorruptObject, Refused
-from lithify.ids import RandomIds
 from lithify.store import multipart
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store

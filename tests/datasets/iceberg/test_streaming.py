@@ -17,9 +17,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.ids import RandomIds
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table

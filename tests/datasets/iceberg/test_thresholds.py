@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyiceberg.catalog import Catalog
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (

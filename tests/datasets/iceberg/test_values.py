@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.iceberg.compaction.spill import Pieces
 from lithify.datasets.iceberg.compaction.split import piece_bytes, split
@@ -27,8 +29,6 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
     files_written,
 )
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import RandomIds
 from lithify.planning.timeline.model import Bucket, ChunkKey, Interval, TimelineFile
 
 ids = RandomIds()

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pyiceberg.table import Table
 
+from lithify.base.errors import ObjectNotFound
 from lithify.datasets.iceberg.io.catalogs import open_catalog, open_place
 from lithify.datasets.iceberg.io.store_file_io import Lent, StoredFile
 from lithify.datasets.iceberg.io.vended import (
@@ -25,7 +26,6 @@ from lithify.datasets.iceberg.io.vended import (
     Vending,
     vended,
 )
-from lithify.errors import ObjectNotFound
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
 from tests import serving

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import append, by_id, check, files_of, fresh, make_rows, new_table, read
 

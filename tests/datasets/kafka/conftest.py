@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
 from lithify.datasets import own_ledger
 from lithify.store.objects import ObjectStore
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.kafka.format.chunked_decode import decoded
-from lithify.errors import CorruptObject
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, encode, encode_all
 

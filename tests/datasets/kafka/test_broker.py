@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.buckets import publishing
 from lithify.datasets.kafka.buckets.topic_copy import TopicCopy
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.store.urls import open_store
 from lithify.store.wrapped import Call

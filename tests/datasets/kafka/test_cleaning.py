@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import LithifyError
 from lithify.datasets.kafka.cleaning.retention import (
     NO_OFFSETS,
     Rules,
@@ -24,7 +25,6 @@ from lithify.datasets.kafka.format.codecs import Codec
 from lithify.datasets.kafka.format.kernel.retaining import Offsets, Reason
 from lithify.datasets.kafka.format.record_batches import RecordBatches, decode, filtered
 from lithify.datasets.kafka.format.transactions import fates, follow
-from lithify.errors import LithifyError
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, encode, encode_all
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.ids import ulid_ms
+from lithify.base.ids import ulid_ms
 from lithify.store.times import StoreTime
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.kafka import logs

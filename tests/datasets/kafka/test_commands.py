@@ -12,13 +12,13 @@ import pytest
 
 import lithify
 from lithify import wiring
+from lithify.base.clock import SystemClock
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.client import settled
-from lithify.clock import SystemClock
 from lithify.config.model import Config
 from lithify.coordination.leadership import Term
 from lithify.datasets.registry import config_type, registered_for
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator

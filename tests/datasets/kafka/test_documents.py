@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.kafka.buckets.copying import CopyReport
 from lithify.datasets.kafka.buckets.manifest import Manifest
 from lithify.datasets.kafka.buckets.publishing import Report
-from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
 from lithify.testing import MemoryStore
 

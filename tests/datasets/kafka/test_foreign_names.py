@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.format.kernel.layout import CONTROL
 from lithify.datasets.kafka.format.record_batches import RecordBatches, decode
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock

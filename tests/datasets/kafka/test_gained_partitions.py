@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from lithify.base.errors import LithifyError
 from lithify.datasets.kafka.buckets import copying
 from lithify.datasets.kafka.format.kernel.layout import CONTROL
 from lithify.datasets.kafka.format.record_batches import decode, rebased
-from lithify.errors import LithifyError
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock
 from lithify.testing.faulty import Fault

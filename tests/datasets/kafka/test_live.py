@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import pytest
 
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Ledger
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
@@ -18,8 +20,6 @@ from lithify.datasets.kafka.kind import LogKind
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.options import Asked
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.store.wrapped import Call
 from lithify.testing.engine import InlineEngine

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.buckets.live_topic import LiveTopic
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine

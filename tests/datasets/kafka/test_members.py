@@ -9,6 +9,8 @@ from functools import partial
 
 import pytest
 
+from lithify.base.errors import Refused, StoreError
+from lithify.base.ids import RandomIds
 from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.groups import GroupFiles
@@ -21,8 +23,6 @@ from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LogCompaction
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.errors import Refused, StoreError
-from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.service.status import status
 from lithify.store.wrapped import Call

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lithify.base.errors import CorruptObject, Refused
 from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
 from lithify.datasets.kafka.format.kernel.layout import DELETE_HORIZON
 from lithify.datasets.kafka.format.record_batches import decode, rebased
-from lithify.errors import CorruptObject, Refused
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.test_rounds import NAME, a_topic

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import CorruptObject, LithifyError, Unsupported
 from lithify.datasets.kafka.format.codecs import BadCompression, Codec, Codecs
 from lithify.datasets.kafka.format.record_batches import decode, filtered, merged, rebased
-from lithify.errors import CorruptObject, LithifyError, Unsupported
 from lithify.kernel.buffers import bytes_of
 from lithify.kernel.crc32c import checksum
 from tests.datasets.kafka import logs

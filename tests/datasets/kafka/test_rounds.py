@@ -12,6 +12,8 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from lithify.base.errors import CorruptObject, Refused
+from lithify.base.ids import RandomIds, ulid_ms
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
@@ -25,8 +27,6 @@ from lithify.datasets.kafka.format.transactions import fates, follow
 from lithify.datasets.kafka.garbage import collect
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.errors import CorruptObject, Refused
-from lithify.ids import RandomIds, ulid_ms
 from lithify.service import one_shot
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

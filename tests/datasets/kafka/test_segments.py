@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lithify.base.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError, Unsupported
 from lithify.datasets.kafka.format.codecs import Codec
 from lithify.datasets.kafka.format.record_batches import decode
 from lithify.datasets.kafka.format.transactions import follow
@@ -19,7 +20,6 @@ from lithify.datasets.kafka.layouts.segments import (
     pieces,
     read_folder,
 )
-from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError, Unsupported
 from lithify.testing import ManualClock
 from lithify.testing.memory import MemoryStore
 from tests.datasets.kafka import logs

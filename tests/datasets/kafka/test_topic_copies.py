@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from lithify.base.errors import CorruptObject, LithifyError, ObjectExists, Refused, StoreUnavailable
+from lithify.base.ids import RandomIds
 from lithify.datasets.kafka import view
 from lithify.datasets.kafka.buckets import copying
 from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.kind import KIND
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.registry import config_type
-from lithify.errors import CorruptObject, LithifyError, ObjectExists, Refused, StoreUnavailable
-from lithify.ids import RandomIds
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.wrapped import Call, ResultT, WrappedStore
 from lithify.testing import ManualClock

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
+from lithify.base.errors import Refused
 from lithify.datasets.kafka.buckets import publishing
 from lithify.datasets.kafka.format.codecs import Codec
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.errors import Refused
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import Crash, Fault, FaultyStore
 from tests.datasets.kafka import logs

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, Report, collect
 from lithify.datasets.slatedb.paths import DatabasePaths

@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lithify.base.ids import RandomIds
 from lithify.datasets.slatedb.execute import run_merge
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult, sst_key
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.reference_model import build_sst

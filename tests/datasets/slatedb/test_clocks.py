@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.ids import RandomIds
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
-from lithify.ids import RandomIds
 from lithify.store.times import StoreClock
 from lithify.testing import ManualClock, MemoryStore
 from tests.compacting import compact, dataset_at

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import Refused, StoreError
+from lithify.base.events import Event, GarbageCollected
+from lithify.base.ids import RandomIds
 from lithify.datasets.collecting import DirectoryOptions, Due, due_kinds, until_due_s
 from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
 from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, Kind
-from lithify.errors import Refused, StoreError
-from lithify.events import Event, GarbageCollected
-from lithify.ids import RandomIds
 from lithify.store.wrapped import Call
 from lithify.testing import Fault, FaultyStore, ManualClock
 from tests.compacting import dataset_at

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from lithify.base.errors import Fenced
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.commit import is_committed
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
@@ -16,8 +18,6 @@ from lithify.datasets.slatedb.model import Manifest, TieredSpec
 from lithify.datasets.slatedb.retention import without_expired_checkpoints
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import Fenced
-from lithify.ids import RandomIds
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.trees import FIRST_MS, Mint, drain, manifest_of, tiered
 

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from lithify.base.errors import CorruptObject, LithifyError, Refused, StoreError
+from lithify.base.ids import ulid_ms
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
@@ -24,8 +26,6 @@ from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, Tiere
 from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.sst import unseal
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
-from lithify.errors import CorruptObject, LithifyError, Refused, StoreError
-from lithify.ids import ulid_ms
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedWriter
@@ -426,7 +426,7 @@ def test_failures_while_reading_ahead_are_raised() -> None:
 
 PEAK_MEMORY = """
 import random, sys
-from lithify.peak_memory import peak_memory_bytes
+from lithify.base.peak_memory import peak_memory_bytes
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.slatedb import split
 from lithify.datasets.slatedb.filter import NamedFilter, decode_names, encode_filters
-from lithify.errors import CorruptObject
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Put, open_db
 

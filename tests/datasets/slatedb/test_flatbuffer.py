@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.slatedb.flatbuffer import (
     BYTES,
     I8,
@@ -30,7 +31,6 @@ from lithify.datasets.slatedb.flatbuffer import (
     tables,
     write,
 )
-from lithify.errors import CorruptObject, Unsupported
 from tests.datasets.slatedb.values import i64s, keys, texts, u16s, u32s, u64s
 
 NAME = "some/object"

@@ -20,9 +20,9 @@ import lz4.block
 import pytest
 import zstandard
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.task import SstOptions, TaskResult
-from lithify.errors import CorruptObject
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
 from tests.datasets.slatedb.reference_model import (
     COMPRESS,

@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 import lithify
-from lithify import events
+from lithify.base import events
+from lithify.base.errors import CorruptObject, Refused, StoreError, VersionConflict
+from lithify.base.events import Event
+from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.cli.main import app
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.slatedb.garbage import Count, GarbageOptions, Kind, Report, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
-from lithify.errors import CorruptObject, Refused, StoreError, VersionConflict
-from lithify.events import Event
-from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.store.keys import is_staging_name
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

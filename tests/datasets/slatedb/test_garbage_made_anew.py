@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.errors import LithifyError
 from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageOptions, Kind, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.errors import LithifyError
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore

@@ -14,6 +14,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
@@ -30,7 +31,6 @@ from lithify.datasets.slatedb.model import (
     View,
 )
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.store.local import LocalStore
 from lithify.testing import ManualClock, MemoryStore
 from tests.judge.official import Admin

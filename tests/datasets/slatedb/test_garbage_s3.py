@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
 from lithify.datasets.slatedb.garbage import Kind, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.store.urls import open_store

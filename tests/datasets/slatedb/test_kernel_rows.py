@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.slatedb.model import Codec, KeyRange
 from lithify.datasets.slatedb.task import RowRules, SstOptions
-from lithify.errors import CorruptObject
 from tests.datasets.slatedb.merging import (
     CONCATENATE,
     KEEP_ALL,

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from slatedb.uniffi import Error, InternalError
 
+from lithify.base.errors import CorruptObject, LithifyError, Unsupported
+from lithify.base.ids import Ulid, ulid_from_int
 from lithify.datasets.slatedb import manifest as codec
 from lithify.datasets.slatedb import wire
 from lithify.datasets.slatedb.flatbuffer import Ref, TableType, write
@@ -28,8 +30,6 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
-from lithify.errors import CorruptObject, LithifyError, Unsupported
-from lithify.ids import Ulid, ulid_from_int
 from tests.datasets.slatedb.judging import official_manifest, plain, same
 from tests.datasets.slatedb.values import EMPTY_SEQUENCE_TRACKER, U64_MAX, manifests
 from tests.judge.admin import Admin, CloneSource

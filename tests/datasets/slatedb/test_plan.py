@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from lithify.base.errors import Refused
+from lithify.base.ids import ulid_ms
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full, visible_size_bytes
 from lithify.datasets.slatedb.transform import apply_compaction
-from lithify.errors import Refused
-from lithify.ids import ulid_ms
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered
 
 M = Mint()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import CorruptObject, EngineError, ObjectNotFound, Refused
 from lithify.compaction.model import Compaction, Progress, RangeProgress, State
 from lithify.compaction.work import Job
 from lithify.datasets.slatedb import prepare, split
@@ -32,7 +33,6 @@ from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
 from lithify.datasets.slatedb.split import ranges_between
 from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
-from lithify.errors import CorruptObject, EngineError, ObjectNotFound, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedWriter
 from lithify.testing import CountingStore, Verb, WrappedStore

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import (
@@ -32,7 +33,6 @@ from lithify.datasets.slatedb.retention import (
     sst_cutoff,
     without_expired_checkpoints,
 )
-from lithify.ids import RandomIds
 from lithify.store.objects import ObjectMeta
 
 IDS = RandomIds()

@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import CorruptObject, ObjectNotFound, Unsupported
 from lithify.datasets.slatedb import sst
 from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.index import decode_index, encode_index
@@ -22,7 +23,6 @@ from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Codec, FilterFormat, SstInfo
 from lithify.datasets.slatedb.sst import decode_info, encode_info, encode_tail, read_info, seal, unseal
 from lithify.datasets.slatedb.stats import decode_stats, encode_stats
-from lithify.errors import CorruptObject, ObjectNotFound, Unsupported
 from lithify.testing.memory import MemoryStore
 from tests.datasets.slatedb.official_ssts import varied_rows, written_sst
 from tests.datasets.slatedb.values import infos, keys

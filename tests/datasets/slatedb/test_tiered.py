@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.base.errors import Refused
 from lithify.datasets.slatedb.tiered import (
     L0,
     MAX_RUN_ID,
@@ -24,7 +25,6 @@ from lithify.datasets.slatedb.tiered import (
     parse_scheduler_options,
     plan,
 )
-from lithify.errors import Refused
 
 MB = 1_000_000
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from lithify.base.errors import Refused
+from lithify.base.ids import RandomIds
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
@@ -16,8 +18,6 @@ from lithify.datasets.slatedb.plan import TieredPolicy, source_names
 from lithify.datasets.slatedb.timeline import SegmentTimes, plan_segments, propose_by_time
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import Refused
-from lithify.ids import RandomIds
 from lithify.planning.timeline.calendar import MAX_US, Calendar, Granularity
 from lithify.planning.timeline.model import Status
 from lithify.testing import ManualClock, MemoryStore

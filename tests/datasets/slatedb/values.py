@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from lithify.base.ids import Ulid, ulid_from_int
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import (
@@ -27,7 +28,6 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
-from lithify.ids import Ulid, ulid_from_int
 
 U32_MAX = (1 << 32) - 1
 U64_MAX = (1 << 64) - 1

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning.fleet.admission import QueueAdmission, QueueLimits, Tenant
 from lithify.planning.fleet.fairness import FAIR_EVERY, longest_wait_claims
 from lithify.planning.fleet.pending_tasks import Want

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning.fleet.routing import Route, Routing
 
 MB = 1_000_000

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet import notifications, quotas, slots
 from lithify.planning.fleet import task_offers as hint_rules

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar, Granularity
 from lithify.planning.timeline.chunks import files_of, lay_out, merge
 from lithify.planning.timeline.model import Bucket, Interval, ListedChunk, TimelineFile, TimelinePolicy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning.timeline.chunks import lay_out
 from lithify.planning.timeline.model import (
     Action,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.errors import CorruptObject, Unsupported
+from lithify.base.errors import CorruptObject, Unsupported
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import (
     Action,

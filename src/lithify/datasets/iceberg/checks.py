@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lithify.base.errors import CorruptObject, LithifyError, StoreError
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, advice, ok, problem, warning
 from lithify.compaction.status import Status
@@ -18,7 +19,6 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.history_checks import check_history
 from lithify.datasets.iceberg.model import TableState
 from lithify.datasets.maintenance import PARTS
-from lithify.errors import CorruptObject, LithifyError, StoreError
 from lithify.views.text import size
 
 

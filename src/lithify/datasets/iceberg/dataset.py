@@ -34,7 +34,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.types import NestedField
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import both
+from lithify.base.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
+from lithify.base.ids import Ids, Ulid
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
@@ -93,8 +96,6 @@ from lithify.datasets.iceberg.model import (
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, branch_of, left_out_of, parse_policy
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
-from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import ChunkKey, TimelinePlan
@@ -102,7 +103,6 @@ from lithify.planning.timeline.plan import Replanning, remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
-from lithify.store.together import both
 from lithify.store.versions import Version, VersionedFiles
 
 if TYPE_CHECKING:

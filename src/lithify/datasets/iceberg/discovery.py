@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from pyiceberg.catalog import Catalog
 
+from lithify.base.errors import DatasetNotFound
 from lithify.config.model import Config
 from lithify.datasets.iceberg.io.catalog_requests import asked_catalog
 from lithify.datasets.iceberg.io.catalogs import TableUrl, each_asked, open_catalog, parse_url
-from lithify.errors import DatasetNotFound
 from lithify.store.resilience.waiting import Waiting
 
 MAX_READERS = 16

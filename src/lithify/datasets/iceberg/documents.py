@@ -6,6 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any
 
+from lithify.base.jsonvalues import text, whole_number
 from lithify.coordination.ledger_documents import Fields, LedgerFormat, Values
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
@@ -17,7 +18,6 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
     WorkRange,
 )
-from lithify.jsonvalues import text, whole_number
 from lithify.planning.timeline.model import Bucket, ChunkKey
 
 MAX_INPUTS = 1_000_000

@@ -26,7 +26,7 @@ from pyiceberg.exceptions import (
 from requests import exceptions as http
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lithify.errors import (
+from lithify.base.errors import (
     CorruptObject,
     DatasetNotFound,
     Refused,

@@ -8,7 +8,10 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Refused
+from lithify.base.events import Observer
+from lithify.base.ids import Ids
 from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.status import Status
@@ -33,9 +36,6 @@ from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import Refused
-from lithify.events import Observer
-from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved

@@ -38,10 +38,10 @@ from datetime import timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from lithify.base.errors import Refused
 from lithify.config.durations import parse_duration
 from lithify.config.sizes import parse_size
 from lithify.datasets.maintenance import PARTS
-from lithify.errors import Refused
 
 PREFIX = "lithify."
 DAY_S = 24 * 3600

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lithify.base.errors import DatasetNotFound, LithifyError, Refused
 from lithify.compaction.checks import check_compactions
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.status import Status
@@ -20,7 +21,6 @@ from lithify.datasets.kafka.layouts.objects import count_covered
 from lithify.datasets.kafka.model import LogSnapshot
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
-from lithify.errors import DatasetNotFound, LithifyError, Refused
 from lithify.views import text
 from lithify.views.groups import WORDS
 from lithify.watermarks.groups import Role, waiting

@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from lithify.base.errors import Refused
+from lithify.base.ids import Ulid, ulid_ms
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Permit
 from lithify.compaction.model import Ledger
@@ -44,8 +46,6 @@ from lithify.datasets.kafka.members import lowest, waits
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
 from lithify.datasets.kafka.state import Round, State, Step
-from lithify.errors import Refused
-from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import Capacity
 from lithify.store.versions import Version, VersionedFiles
 from lithify.watermarks.groups import Marks, Standing

@@ -20,11 +20,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
+from lithify.base.errors import CorruptObject, DatasetNotFound, Refused
+from lithify.base.events import GarbageCollected
+from lithify.base.ids import Ulid, parse_ulid
 from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of_object, is_facts
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.errors import CorruptObject, DatasetNotFound, Refused
-from lithify.events import GarbageCollected
-from lithify.ids import Ulid, parse_ulid
 from lithify.store.deleting import Deleting
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.errors import Refused
+from lithify.base.events import GarbageCollected, Observer
+from lithify.base.ids import Ids, RandomIds
 from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import Plan, Planner
 from lithify.compaction.status import Status
@@ -29,9 +32,6 @@ from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import Refused
-from lithify.events import GarbageCollected, Observer
-from lithify.ids import Ids, RandomIds
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved

@@ -21,10 +21,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from lithify.base.errors import Fenced, Refused, StoreError
 from lithify.coordination.groups import GroupFiles, check_owner
 from lithify.coordination.membership import Entry, Kept, Membership
 from lithify.datasets.kafka.state import State
-from lithify.errors import Fenced, Refused, StoreError
 from lithify.views.groups import WORDS
 from lithify.watermarks.groups import Group, Marks, Role, Standing, bound, waiting
 from lithify.watermarks.model import Member

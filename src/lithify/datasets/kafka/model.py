@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from lithify.base.ids import Ulid, parse_ulid
+from lithify.base.jsonvalues import text, whole_number
 from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
@@ -14,8 +16,6 @@ from lithify.datasets.kafka.cleaning.tasks import Output
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
-from lithify.ids import Ulid, parse_ulid
-from lithify.jsonvalues import text, whole_number
 from lithify.watermarks.groups import Group
 
 _MAX_RANGES = 1 << 31

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from lithify.base.errors import Refused
 from lithify.config.model import Config
 from lithify.datasets.kafka.layouts.objects import ObjectTopic
-from lithify.errors import Refused
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import Waiting

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import Ulid, parse_ulid
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.ids import Ulid, parse_ulid
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.watermarks.groups import Marks, Standing
 
 VERSION = 1

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lithify.base.errors import CorruptObject, Refused, StoreError, Unsupported
+from lithify.base.ids import ulid_ms
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, advice, ok, problem, warning
@@ -21,8 +23,6 @@ from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import parse_sst_key
-from lithify.errors import CorruptObject, Refused, StoreError, Unsupported
-from lithify.ids import ulid_ms
 
 SOON_MS = 120_000
 _SHOWN = 3

@@ -6,14 +6,14 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from lithify import events
-from lithify.clock import Clock
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.events import GarbageCollected, Observer
+from lithify.base.ids import Ids
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, Report, collect
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
-from lithify.events import GarbageCollected, Observer
-from lithify.ids import Ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from lithify.base.errors import Fenced, StoreError
+from lithify.base.ids import Ids, Ulid
 from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction
@@ -31,8 +33,6 @@ from lithify.datasets.slatedb.manifest import manifest_problem
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, TieredSpec
 from lithify.datasets.slatedb.transform import apply_compaction, apply_trivial_move, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import Fenced, StoreError
-from lithify.ids import Ids, Ulid
 
 _log = logging.getLogger("lithify")
 

@@ -17,7 +17,10 @@ from math import inf
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import both
+from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
+from lithify.base.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Lease, Permit, Taking, Tries, judge_lease, next_epoch
 from lithify.compaction.model import Compaction, Ledger
@@ -51,13 +54,10 @@ from lithify.datasets.slatedb.transform import (
     is_trivial_move,
 )
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import CorruptObject, ObjectNotFound, Refused
-from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime, store_now_ms
-from lithify.store.together import both
 from lithify.store.versions import Counts
 
 if TYPE_CHECKING:

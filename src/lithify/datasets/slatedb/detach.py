@@ -18,12 +18,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import LithifyError, Refused
+from lithify.base.ids import Ids
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import ExternalDb, Manifest
 from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
-from lithify.errors import LithifyError, Refused
-from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 

@@ -24,8 +24,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from lithify.allocator import keep_freed_memory
-from lithify.clock import Clock, SystemClock
+from lithify.base.allocator import keep_freed_memory
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.errors import CorruptObject, StoreError
+from lithify.base.ids import Ids, RandomIds
+from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import BackgroundReporter, reported
 from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
@@ -64,10 +67,7 @@ from lithify.datasets.slatedb.task import (
     TaskResult,
     sst_key,
 )
-from lithify.errors import CorruptObject, StoreError
-from lithify.ids import Ids, RandomIds
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
-from lithify.peak_memory import peak_memory_bytes
 from lithify.store.objects import ObjectStore, is_local
 from lithify.store.preloaded import PreloadedStore
 from lithify.store.urls import open_store

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.slatedb.sst import BytesLike
-from lithify.errors import CorruptObject
 from lithify.kernel.cache import entry
 
 BLOOM_NAME = "_bf"

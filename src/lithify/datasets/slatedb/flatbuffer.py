@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 
-from lithify.errors import CorruptObject, Unsupported
+from lithify.base.errors import CorruptObject, Unsupported
 
 RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 

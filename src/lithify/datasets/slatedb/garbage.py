@@ -35,7 +35,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import CorruptObject, LithifyError, ObjectNotFound, Refused, Replaced
+from lithify.base.ids import Ids, RandomIds
 from lithify.datasets.collecting import Due, carried_out
 from lithify.datasets.slatedb import retention
 from lithify.datasets.slatedb.clients import why_too_old
@@ -53,8 +55,6 @@ from lithify.datasets.slatedb.paths import (
     parse_wal_key,
 )
 from lithify.datasets.slatedb.retention import Cutoff
-from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused, Replaced
-from lithify.ids import Ids, RandomIds
 from lithify.store.deleting import Deleting, delete_listed
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 MergeOperator = Callable[[bytes, bytes | None, bytes], bytes]
 

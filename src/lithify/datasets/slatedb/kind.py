@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.errors import Refused
+from lithify.base.events import Observer
+from lithify.base.ids import Ids, RandomIds, Ulid, parse_ulid
 from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import MAX_PRIORITY, NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.compaction.status import Status
@@ -28,9 +31,6 @@ from lithify.datasets.slatedb.settings import SlatedbSettings
 from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.tiered import parse_scheduler_options
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import Refused
-from lithify.events import Observer
-from lithify.ids import Ids, RandomIds, Ulid, parse_ulid
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved

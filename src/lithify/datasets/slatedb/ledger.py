@@ -18,6 +18,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.ids import Ulid
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.slatedb import wire
 from lithify.datasets.slatedb.flatbuffer import (
@@ -37,8 +39,6 @@ from lithify.datasets.slatedb.flatbuffer import (
     write,
 )
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Spec, Sst, TieredSpec
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import Ulid
 
 SlateLedger = Ledger[Spec, KeyRange, Sst]
 SlateCompaction = Compaction[Spec, KeyRange, Sst]

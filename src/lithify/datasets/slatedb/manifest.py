@@ -29,6 +29,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.ids import Ulid
 from lithify.datasets.slatedb import wire
 from lithify.datasets.slatedb.flatbuffer import (
     BOOL,
@@ -57,8 +59,6 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import Ulid
 
 WRITTEN_VERSION = 2
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 
-from lithify.ids import Ulid
+from lithify.base.ids import Ulid
 
 I64_MIN = -(1 << 63)
 MAX_SST_BYTES = 1 << 48

@@ -6,13 +6,13 @@ import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from lithify.base.errors import Refused
 from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.settings import SegmentSettings, SlatedbSettings
 from lithify.datasets.slatedb.task import SstOptions
 from lithify.datasets.slatedb.tiered import TieredPolicy, parse_scheduler_options
 from lithify.datasets.slatedb.timeline import SegmentTimes
-from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar, Granularity
 
 _log = logging.getLogger("lithify")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lithify.errors import DatasetNotFound, Refused
-from lithify.ids import Ulid, parse_ulid
+from lithify.base.errors import DatasetNotFound, Refused
+from lithify.base.ids import Ulid, parse_ulid
 
 MANIFEST_SUFFIX = ".manifest"
 COMPACTIONS_SUFFIX = ".compactions"

@@ -32,6 +32,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lithify.base.errors import Refused
+from lithify.base.ids import Ulid, ulid_ms
 from lithify.compaction.model import State
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.datasets.slatedb.ledger import SlateLedger
@@ -59,8 +61,6 @@ from lithify.datasets.slatedb.tiered import (
     plan,
     runs_priority,
 )
-from lithify.errors import Refused
-from lithify.ids import Ulid, ulid_ms
 
 __all__ = ["FullRequest", "TieredPolicy", "priority", "propose", "propose_full", "visible_size_bytes"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lithify.base.errors import Refused
+from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec
 from lithify.datasets.slatedb.tiered import MAX_RUN_ID
-from lithify.errors import Refused
-from lithify.ids import Ulid
 
 
 def spec_of(

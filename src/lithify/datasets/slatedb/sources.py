@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lithify.base.errors import ObjectNotFound, Refused
 from lithify.datasets.slatedb.model import Manifest, TieredSpec, Tree, View
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.errors import ObjectNotFound, Refused
 from lithify.store.objects import ObjectStore
 
 

@@ -31,14 +31,14 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from lithify.base import concurrency
+from lithify.base.errors import LithifyError
 from lithify.datasets.slatedb.block_size import block_size_of, largest_of, read_stored_stats
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.kernel.block_ranges import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
 from lithify.datasets.slatedb.policies import newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.task import SENT_BYTES, SMALL_BYTES, SourceSst, SstOptions
-from lithify.errors import LithifyError
-from lithify.store import together
 from lithify.store.objects import ObjectStore, is_local
 
 MAX_RANGES = 10_000
@@ -178,7 +178,7 @@ class Foreseen:
             if (filtered := newest_filtered(sources)) is not None:
                 reads.insert(0, (read_stored_filter, filtered))
         self._begun = {
-            (read, part.key): together.beside.start(partial(read, store, part))
+            (read, part.key): concurrency.beside.start(partial(read, store, part))
             for read, part in reads[:INDEX_READERS]
         }
 
@@ -223,9 +223,11 @@ def plan_ranges(
         stats = (
             None
             if largest is None
-            else together.beside.start(partial(take, read_stored_stats, store, largest))
+            else concurrency.beside.start(partial(take, read_stored_stats, store, largest))
         )
-        indexes = together.each_of((partial(take, read_index, store, part) for part in parts), INDEX_READERS)
+        indexes = concurrency.each_of(
+            (partial(take, read_index, store, part) for part in parts), INDEX_READERS
+        )
         for part, index in zip(parts, indexes, strict=True):
             if stats is not None and part is largest:
                 block_size = block_size_of(store, part, index, stats())

@@ -24,10 +24,10 @@ import cramjam
 import lz4.block
 import zstandard
 
+from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.slatedb import wire
 from lithify.datasets.slatedb.flatbuffer import read, write
 from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, Codec, SstInfo
-from lithify.errors import CorruptObject, Unsupported
 from lithify.store.objects import ObjectStore
 
 BytesLike = bytes | memoryview

@@ -10,9 +10,9 @@ import operator
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
+from lithify.base.ids import Ulid
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
-from lithify.ids import Ulid
 
 DEFAULT_BLOCK_SIZE = 4096
 SMALL_BYTES = 8 << 20

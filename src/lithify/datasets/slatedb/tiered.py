@@ -39,7 +39,7 @@ from types import MappingProxyType
 
 from rich.filesize import decimal
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 MAX_RUN_ID = (1 << 32) - 1
 _MAX_U64 = (1 << 64) - 1

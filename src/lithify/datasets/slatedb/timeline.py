@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from lithify.base.errors import Refused
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
@@ -38,7 +39,6 @@ from lithify.datasets.slatedb.tiered import (
     next_run_id,
     plan,
 )
-from lithify.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar
 from lithify.planning.timeline.model import (
     Action,

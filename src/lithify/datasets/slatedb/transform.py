@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain, pairwise
 
+from lithify.base.errors import Refused
 from lithify.datasets.slatedb.model import (
     Checkpoint,
     DrainSpec,
@@ -36,7 +37,6 @@ from lithify.datasets.slatedb.model import (
     View,
     tree_label,
 )
-from lithify.errors import Refused
 
 
 def apply_compaction(manifest: Manifest, spec: Spec, outputs: Iterable[Sst] = ()) -> Manifest:

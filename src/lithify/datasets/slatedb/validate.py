@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from lithify.base.ids import ulid_ms
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
@@ -41,7 +42,6 @@ from lithify.datasets.slatedb.model import (
     layout_problem,
     tree_label,
 )
-from lithify.ids import ulid_ms
 
 _UNDER_WAY = (State.SCHEDULED, State.RUNNING)
 

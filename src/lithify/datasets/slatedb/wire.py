@@ -16,6 +16,8 @@ import uuid
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.ids import Ulid, ulid_from_halves, ulid_to_halves
 from lithify.datasets.slatedb.flatbuffer import (
     BYTES,
     I8,
@@ -26,8 +28,6 @@ from lithify.datasets.slatedb.flatbuffer import (
     table,
 )
 from lithify.datasets.slatedb.model import Codec, FilterFormat, KeyRange, Sst, SstInfo, SstType
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import Ulid, ulid_from_halves, ulid_to_halves
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule, Tenant, check_public, checked
 from lithify.fleet.catalog.patterns import normal
 

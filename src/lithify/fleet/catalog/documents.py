@@ -10,7 +10,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from lithify.errors import CorruptObject, Refused, Unsupported
+from lithify.base.errors import CorruptObject, Refused, Unsupported
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.fleet.catalog.model import (
     MAX_BACKLOG,
     MAX_BYTES,
@@ -25,7 +26,6 @@ from lithify.fleet.catalog.model import (
     Tenant,
     checked,
 )
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
 FORMAT = 1
 

@@ -16,9 +16,8 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from lithify.clock import Clock
-from lithify.coordination.readable import readable
-from lithify.errors import (
+from lithify.base.clock import Clock
+from lithify.base.errors import (
     CorruptObject,
     DatasetNotFound,
     LithifyError,
@@ -26,10 +25,11 @@ from lithify.errors import (
     Replaced,
     Unsupported,
 )
+from lithify.base.ids import Ids
+from lithify.coordination.readable import readable
 from lithify.fleet.catalog.changes import CatalogChange
 from lithify.fleet.catalog.documents import decode, encode
 from lithify.fleet.catalog.model import Catalog
-from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles

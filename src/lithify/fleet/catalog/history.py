@@ -34,14 +34,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import ObjectNotFound, Refused
+from lithify.base.ids import Ids
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.errors import ObjectNotFound, Refused
 from lithify.fleet.catalog.documents import decode
 from lithify.fleet.catalog.model import Catalog
 from lithify.fleet.members import MemberFiles
-from lithify.ids import Ids
 from lithify.store.deleting import delete_listed
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
+from lithify.base.redaction import is_secret, shown
 from lithify.fleet.catalog.patterns import breadth, match, normal
 from lithify.planning.fleet.routing import Routing
-from lithify.redaction import is_secret, shown
 
 MAX_QUEUES = 1_000
 MAX_RULES = 100_000

@@ -24,7 +24,7 @@ import re
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 MAX_PATTERN_CHARS = 4_000
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)

@@ -34,8 +34,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from lithify.backoff import GrowingPause
-from lithify.errors import Refused
+from lithify.base.backoff import GrowingPause
+from lithify.base.errors import Refused
 from lithify.planning.admission import Budget, Capacity, WorkKey
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.planning.fleet.pending_tasks import Want

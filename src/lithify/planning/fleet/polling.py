@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 
 BELL_PAUSE_MS = 1_000
 BUSY_BELL_PAUSE_MS = 500

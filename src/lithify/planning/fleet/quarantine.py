@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 
 QUARANTINE_PAUSE = GrowingPause(first_ms=5_000, max_ms=1_800_000)
 

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 
 class Routed(Protocol):

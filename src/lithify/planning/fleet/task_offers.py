@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lithify.backoff import GrowingPause
+from lithify.base.backoff import GrowingPause
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.planning.fleet.pending_tasks import may_use_reserve

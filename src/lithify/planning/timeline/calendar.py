@@ -20,7 +20,7 @@ from enum import Enum
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 MIN_US = -(1 << 61)
 MAX_US = 1 << 61

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US
 from lithify.planning.timeline.model import (
     Bucket,

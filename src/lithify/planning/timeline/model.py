@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Protocol
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 
 

@@ -15,8 +15,8 @@ import json
 import re
 from typing import Any
 
-from lithify.errors import CorruptObject, Unsupported
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.planning.timeline.model import Bucket, ChunkKey, Fingerprint
 from lithify.planning.timeline.state import ChunkStates, Record, State
 

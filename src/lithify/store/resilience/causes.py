@@ -22,7 +22,7 @@ import re
 
 from obstore.exceptions import BaseError
 
-from lithify.errors import StoreUnavailable
+from lithify.base.errors import StoreUnavailable
 from lithify.store.resilience.retries import Failure
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*)")

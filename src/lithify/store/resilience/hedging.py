@@ -23,8 +23,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from lithify.clock import Clock
-from lithify.errors import StoreUnavailable
+from lithify.base.clock import Clock
+from lithify.base.errors import StoreUnavailable
 
 MAX_ASKED = 3
 """Requests for the same thing at once."""

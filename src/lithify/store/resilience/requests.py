@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from lithify.backoff import RandomPause
-from lithify.clock import Clock, SystemClock
-from lithify.defects import contained
-from lithify.errors import LithifyError, StoreError, StoreUnavailable
+from lithify.base.backoff import RandomPause
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError, StoreError, StoreUnavailable
 from lithify.store.resilience.causes import UNREACHED
 from lithify.store.resilience.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s, start_thread
 from lithify.store.resilience.retries import Failure, RetryPolicy

@@ -19,7 +19,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from lithify.backoff import RandomPause
+from lithify.base.backoff import RandomPause
 
 DEFAULT_WAIT_S = 300.0
 MAX_DOUBTFUL_S = 10.0

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lithify.clock import Clock
-from lithify.errors import StoreUnavailable
-from lithify.events import Event, Observer, StoreBack, WaitingForStore, log_event, waited_for
+from lithify.base.clock import Clock
+from lithify.base.errors import StoreUnavailable
+from lithify.base.events import Event, Observer, StoreBack, WaitingForStore, log_event, waited_for
 from lithify.store.resilience.retries import DEFAULT_WAIT_S
 
 FIRST_AFTER_S = 4.0

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from lithify.allocator import ALL_BYTES, keep_freed_memory
+from lithify.base.allocator import ALL_BYTES, keep_freed_memory
 from lithify.testing.s3.server import listen, new_event_loop
 from lithify.testing.s3.site import Site
 from lithify.testing.s3.weather import Weather, parse_latency

@@ -37,7 +37,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import both
+from lithify.base.errors import StoreUnavailable, VersionConflict
+from lithify.base.ids import Ulid
 from lithify.datasets.iceberg.compaction.conflict_groups import Component, components
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
@@ -55,9 +58,6 @@ from lithify.datasets.iceberg.format.replace import (
 )
 from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
-from lithify.errors import StoreUnavailable, VersionConflict
-from lithify.ids import Ulid
-from lithify.store.together import both
 
 COMPACTIONS_PROPERTY = "lithify.compactions"
 """In the summary of a snapshot: ids of the compactions it publishes."""

@@ -20,7 +20,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from lithify.clock import SystemClock
+from lithify.base.clock import SystemClock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError, NoRoom, StoreError, StoreUnavailable
+from lithify.base.ids import Ids, RandomIds
+from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import reported
 from lithify.datasets.iceberg.compaction.reader import RangeReader
 from lithify.datasets.iceberg.compaction.spill import Pieces
@@ -31,10 +35,6 @@ from lithify.datasets.iceberg.format.sizing import even_rows
 from lithify.datasets.iceberg.format.sorting import RowOrder, row_order, sort_rows
 from lithify.datasets.iceberg.io.fileio import lend
 from lithify.datasets.iceberg.model import LeftAlone
-from lithify.defects import contained
-from lithify.errors import LithifyError, NoRoom, StoreError, StoreUnavailable
-from lithify.ids import Ids, RandomIds
-from lithify.peak_memory import peak_memory_bytes
 from lithify.store.urls import open_store
 
 Report = Callable[[float, int], None]

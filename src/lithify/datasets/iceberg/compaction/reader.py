@@ -28,6 +28,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.schema import Schema, sanitize_column_names
 
+from lithify.base.errors import Unsupported
 from lithify.datasets.iceberg.compaction.parquet_source import (
     BATCH_ROWS,
     batches_in_range,
@@ -44,7 +45,6 @@ from lithify.datasets.iceberg.format.columns import Column, columns_of, open_fil
 from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, Wanted
 from lithify.datasets.iceberg.model import TimeRange
-from lithify.errors import Unsupported
 
 _FIELD_ID = b"PARQUET:field_id"
 _DICTIONARY = pa.dictionary(pa.int32(), pa.string())

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from lithify.base.scratch import Scratch
 from lithify.datasets.iceberg.format.time_column import Times, times_us
-from lithify.scratch import Scratch
 
 SAMPLE_TIMES_PER_BATCH = 128
 MAX_DEPTH = 8

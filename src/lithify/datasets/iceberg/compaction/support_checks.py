@@ -16,11 +16,11 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
+from lithify.base.errors import CorruptObject, Refused, Unsupported
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.format.write_options import check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
 from lithify.datasets.maintenance import ORPHANS
-from lithify.errors import CorruptObject, Refused, Unsupported
 
 MAX_FIELD_ID = (1 << 31) - 201
 """Higher ones are reserved (Iceberg format: reserved field ids)."""

@@ -20,6 +20,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
+from lithify.base.errors import CorruptObject
+from lithify.base.ids import Ulid
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.compaction.delete_inputs import Sources
 from lithify.datasets.iceberg.compaction.dictionary_columns import repeating_columns
@@ -29,8 +31,6 @@ from lithify.datasets.iceberg.format.listing import Listing
 from lithify.datasets.iceberg.format.ownership import data_prefix, mark_of
 from lithify.datasets.iceberg.format.sorting import sort_fields
 from lithify.datasets.iceberg.model import ChunkSpec, SpecPart, TimeRange, WorkRange
-from lithify.errors import CorruptObject
-from lithify.ids import Ulid
 from lithify.planning.timeline.model import Interval, TimelineFile
 
 OPEN_BYTES = 256 * 1024

@@ -23,6 +23,7 @@ from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
+from lithify.base import concurrency
 from lithify.datasets.iceberg.compaction.encoding import without_dictionary
 from lithify.datasets.iceberg.compaction.task import RewriteTask
 from lithify.datasets.iceberg.errors import translated
@@ -35,7 +36,6 @@ from lithify.datasets.iceberg.format.table_properties import locations_of, prope
 from lithify.datasets.iceberg.format.write_options import write_options
 from lithify.datasets.iceberg.io.store_file_io import MIB, StoredFile
 from lithify.datasets.iceberg.model import NewFile
-from lithify.store import together
 
 MAX_UPLOADS = 8
 """Finished files that are being sent at once."""
@@ -212,7 +212,7 @@ class DataWriter:
         ):
             self._finish_upload()
         self._beside.add(file)
-        finish = together.beside.start(partial(self._close, file))
+        finish = concurrency.beside.start(partial(self._close, file))
         self._uploads.append((size_bytes, finish))
         self._uploading_bytes += size_bytes
 

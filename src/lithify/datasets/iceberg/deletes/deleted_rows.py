@@ -16,10 +16,10 @@ import numpy.typing as npt
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
+from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.compaction.task import SourceFile
 from lithify.datasets.iceberg.deletes.position_deletes import MAX_READERS, positions_of
 from lithify.datasets.iceberg.errors import translated
-from lithify.store.together import all_of
 
 _NONE = np.empty(0, np.int64)
 _Found = dict[str, npt.NDArray[np.int64]]

@@ -26,13 +26,13 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.name_mapping import NameMapping
 
+from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.iceberg.compaction.parquet_source import BATCH_ROWS
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, Wanted
-from lithify.errors import CorruptObject, Unsupported
 
 MAX_HELD_BYTES = 512 * 1024 * 1024
 """Keys in memory; so much can come of `equality_deletes.MAX_BYTES` only where they hardly differ."""

@@ -29,6 +29,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _get_column_projection_values
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 
+from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.equality_keys import Key, key_schema, read_keys
 from lithify.datasets.iceberg.deletes.position_deletes import MAX_READERS, as_path, format_of
@@ -37,7 +38,6 @@ from lithify.datasets.iceberg.format.columns import columns_of, open_file
 from lithify.datasets.iceberg.format.listing import Listing
 from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
-from lithify.store.together import all_of
 
 JOINED_ROWS = 1024 * 1024
 """Rows of a data file that are joined with the deleted keys at once."""

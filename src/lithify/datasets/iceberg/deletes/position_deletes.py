@@ -30,10 +30,10 @@ from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 
+from lithify.base.errors import LithifyError
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.format.statistics import column_sizes, split_offsets
 from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
-from lithify.errors import LithifyError
 
 MAX_READERS = 8
 """Delete files read at once, by who needs several."""

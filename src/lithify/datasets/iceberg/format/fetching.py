@@ -13,9 +13,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
+from lithify.base import concurrency
 from lithify.datasets.iceberg.format.listing import MAX_READERS
 from lithify.datasets.iceberg.format.manifests import bytes_of
-from lithify.store import together
 
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
 """Of manifests that were fetched and not yet decoded, or are being sent; at least one is."""
@@ -42,7 +42,7 @@ def _fetched(
     ahead: deque[tuple[ItemT, Callable[[], bytes]]] = deque()
     ahead_bytes = 0
     for item in items:
-        ahead.append((item, together.beside.start(partial(bytes_of, io, path_of(item)))))
+        ahead.append((item, concurrency.beside.start(partial(bytes_of, io, path_of(item)))))
         ahead_bytes += bytes_in(item)
         while len(ahead) > MAX_READERS or (len(ahead) > 1 and ahead_bytes > MAX_AHEAD_BYTES):
             first, fetched = ahead.popleft()

@@ -23,12 +23,12 @@ from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
 
+from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.format.time_column import MICROSECONDS_PER_DAY
 from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
 from lithify.planning.timeline.model import Bucket, Interval
-from lithify.store.together import all_of
 
 MAX_CACHED = 100_000
 """Files remembered; each takes some hundred bytes."""

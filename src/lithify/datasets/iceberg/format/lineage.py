@@ -29,10 +29,10 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
+from lithify.base.jsonvalues import UNDECODABLE
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.io.places import canonical
-from lithify.errors import CorruptObject, ObjectNotFound, Refused
-from lithify.jsonvalues import UNDECODABLE
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 

@@ -28,12 +28,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from lithify.base.concurrency import all_of
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.manifests import live_entries, manifests_of, referenced_data_file
 from lithify.datasets.iceberg.format.partitions import place_of
-from lithify.errors import CorruptObject
-from lithify.store.together import all_of
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""

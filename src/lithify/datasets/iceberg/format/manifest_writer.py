@@ -42,8 +42,8 @@ from pyiceberg.typedef import Record, TableVersion
 from pyiceberg.types import IntegerType, ListType, NestedField, StringType, StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
-from lithify.errors import CorruptObject
 
 COMPRESSION: Final = "deflate"
 """Of manifests and manifest lists: what Java uses for them and every reader knows. The table's

@@ -50,13 +50,13 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from lithify.base.errors import CorruptObject, LithifyError
 from lithify.datasets.iceberg.format.avro_file import (
     BlockReader,
     RecordReader,
     RememberingReader,
     read_records,
 )
-from lithify.errors import CorruptObject, LithifyError
 
 ENTRY_VERSION: Final = 3
 """Of the fields that entries and their data files have in memory; those a manifest does not have are null."""

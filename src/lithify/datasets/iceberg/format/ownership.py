@@ -20,8 +20,8 @@ from hashlib import sha256
 
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.base.ids import Ulid
 from lithify.datasets.iceberg.io.places import spellings
-from lithify.ids import Ulid
 
 OWN_FOLDER = "_lithify"
 """Under a table's location, Lithify's alone. Iceberg's removal of orphan files leaves names with an

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format.columns import Column
-from lithify.errors import CorruptObject
 
 _FIELD_ID = b"PARQUET:field_id"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lithify.errors import Refused
+from lithify.base.errors import Refused
 
 MAX_INT = (1 << 31) - 1
 """Most numbers in these properties are Java's ints."""

@@ -33,13 +33,13 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from lithify.backoff import RandomPause
-from lithify.clock import Clock, monotonic_ms
+from lithify.base.backoff import RandomPause
+from lithify.base.clock import Clock, monotonic_ms
+from lithify.base.errors import StoreError, VersionConflict
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.manifests import manifests_of
 from lithify.datasets.iceberg.io.catalog_requests import asked_commit
 from lithify.datasets.iceberg.maintenance.old_metadata import delete_old_metadata
-from lithify.errors import StoreError, VersionConflict
 
 MAX_TRIES = 20
 """Times a commit is repeated after somebody else was faster."""

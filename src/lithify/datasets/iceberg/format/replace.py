@@ -37,6 +37,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.entry_order import schema_for
 from lithify.datasets.iceberg.format.listing import Listing, referenced_path
@@ -48,7 +49,6 @@ from lithify.datasets.iceberg.format.publish import Prepared, prepare
 from lithify.datasets.iceberg.format.summary import replace_summary
 from lithify.datasets.iceberg.format.table_properties import locations_of
 from lithify.datasets.iceberg.model import NewFile
-from lithify.store.together import all_of
 
 MAX_WRITERS = 8
 """Manifests written at once."""

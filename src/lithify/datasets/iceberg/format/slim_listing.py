@@ -15,6 +15,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.fetching import fetched_manifests
 from lithify.datasets.iceberg.format.listing import (
@@ -26,7 +27,6 @@ from lithify.datasets.iceberg.format.listing import (
 )
 from lithify.datasets.iceberg.format.manifest_scan import slim_reader
 from lithify.datasets.iceberg.format.manifests import entries_in
-from lithify.errors import CorruptObject
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.io.reach import check_reach
-from lithify.errors import Refused
 
 LOCATION_PROVIDER = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 WRITE_PATHS = (

@@ -23,7 +23,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import DateType, NestedField, TimestampType, TimestamptzType
 
-from lithify.errors import Refused, Unsupported
+from lithify.base.errors import Refused, Unsupported
 from lithify.planning.timeline.calendar import MAX_US, MIN_US
 from lithify.planning.timeline.model import Interval
 

@@ -18,10 +18,10 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
+from lithify.base.errors import Refused, Unsupported
 from lithify.datasets.iceberg.format.metrics_modes import metrics_modes
 from lithify.datasets.iceberg.format.properties import MAX_INT, whole_number
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.errors import Refused, Unsupported
 
 _PARQUET_CODECS = ("zstd", "gzip", "snappy", "lz4", "brotli")
 

@@ -20,8 +20,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.utils.config import Config, merge_config
 
+from lithify.base.errors import StoreUnavailable
 from lithify.datasets.iceberg.errors import translated
-from lithify.errors import StoreUnavailable
 from lithify.store.resilience.requests import Requests
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import known_of

@@ -25,6 +25,8 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
+from lithify.base.concurrency import each_of
+from lithify.base.errors import CorruptObject, Refused
 from lithify.datasets.iceberg.errors import said
 from lithify.datasets.iceberg.io.azure_accounts import of_account
 from lithify.datasets.iceberg.io.catalog_requests import asked_catalog, catalog_url, opened
@@ -32,11 +34,9 @@ from lithify.datasets.iceberg.io.closed_catalogs import check_signing, closed_ca
 from lithify.datasets.iceberg.io.fileio import forget_metadata, lend, let_wait, waiting_of
 from lithify.datasets.iceberg.io.reach import check_reach
 from lithify.datasets.iceberg.io.vended import VendedCredentials, vended
-from lithify.errors import CorruptObject, Refused
 from lithify.store.aws_profiles import PROFILE_OPTION
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import Known, Waiting
-from lithify.store.together import each_of
 from lithify.store.urls import (
     TOKEN_OPTION,
     known_of,

@@ -28,11 +28,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.format.table_properties import locations_of
 from lithify.datasets.iceberg.io.catalog_requests import configuration_of, is_rest
 from lithify.datasets.iceberg.io.reach import REACH, reach_of
 from lithify.datasets.iceberg.io.vended import VENDED, with_vended
-from lithify.errors import Refused
 from lithify.store.aws_profiles import are_given
 
 if TYPE_CHECKING:

@@ -34,11 +34,11 @@ from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from lithify.base.errors import StoreUnavailable
 from lithify.datasets.iceberg.io.catalog_requests import without_requests
 from lithify.datasets.iceberg.io.file_objects import RandomReads, SequentialWrites
 from lithify.datasets.iceberg.io.reach import REACH, check_reach
 from lithify.datasets.iceberg.io.store_file_io import Lent, StoredFile
-from lithify.errors import StoreUnavailable
 from lithify.store.objects import ObjectStore
 from lithify.store.remote import PROBE_KEY
 from lithify.store.resilience.causes import UNKNOWN_NAME, UNTRUSTED

@@ -18,8 +18,8 @@ from typing import Any
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
+from lithify.base import concurrency
 from lithify.datasets.iceberg.io.store_file_io import MIB, TAIL_BYTES, StoredFile
-from lithify.store import together
 
 MAX_AHEAD = 16
 MAX_AHEAD_BYTES = 64 * MIB
@@ -105,4 +105,4 @@ class OpenedAhead:
     def _begin(self, file: DataPath) -> Callable[[], Any]:
         if not isinstance(self._io.new_input(file.path), StoredFile):
             return lambda: file.open(self._io)
-        return together.beside.start(partial(file.open, self._io))
+        return concurrency.beside.start(partial(file.open, self._io))

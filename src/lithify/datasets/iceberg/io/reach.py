@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.io.places import canonical
-from lithify.errors import Refused
 from lithify.store.urls import split_scheme
 
 ALLOWED = "lithify.allowed-locations"

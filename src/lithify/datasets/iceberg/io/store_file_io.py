@@ -31,13 +31,13 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io import InputFile, OutputFile
 
+from lithify.base.concurrency import all_of
+from lithify.base.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.datasets.iceberg.io.azure_accounts import account_of
 from lithify.datasets.iceberg.io.file_objects import RandomReads, SequentialWrites
 from lithify.datasets.iceberg.io.places import canonical
-from lithify.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore, ObjectWriter
-from lithify.store.together import all_of
 
 MIB = 1024 * 1024
 TAIL_BYTES = 64 * 1024

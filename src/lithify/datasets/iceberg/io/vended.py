@@ -33,11 +33,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError, Refused
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.io.azure_accounts import ENDS, TOKEN, of_account
-from lithify.defects import contained
-from lithify.errors import LithifyError, Refused
 
 ASK_AGAIN_S = 15 * 60
 RETRY_S = 6 * 60

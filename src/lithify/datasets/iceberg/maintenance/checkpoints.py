@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import UNDECODABLE, whole_number
+from lithify.base.errors import CorruptObject, ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from pyiceberg.table import Table
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.compaction.support_checks import check_deletable
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.format.lineage import Known, continues
-from lithify.errors import Refused
 
 DEFAULT_MAX_PERCENT = 50
 """Of all files that were listed; more than this is not deleted."""

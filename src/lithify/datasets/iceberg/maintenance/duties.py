@@ -26,8 +26,12 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from lithify import events
-from lithify.clock import Clock
+from lithify.base import events
+from lithify.base.clock import Clock
+from lithify.base.defects import contained
+from lithify.base.errors import CorruptObject, LithifyError, Refused
+from lithify.base.events import GarbageCollected, HistoryRun, Observer
+from lithify.base.ids import Ids
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
@@ -37,10 +41,6 @@ from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_o
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.policy import TablePolicy
-from lithify.defects import contained
-from lithify.errors import CorruptObject, LithifyError, Refused
-from lithify.events import GarbageCollected, HistoryRun, Observer
-from lithify.ids import Ids
 
 _log = logging.getLogger("lithify")
 

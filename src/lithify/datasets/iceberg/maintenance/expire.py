@@ -64,7 +64,9 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Refused, StoreError, VersionConflict
+from lithify.base.ids import Ids
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
@@ -105,8 +107,6 @@ from lithify.datasets.iceberg.maintenance.reachable import (
     statistics_in,
 )
 from lithify.datasets.iceberg.maintenance.snapshot_pins import Needs, collect_needs
-from lithify.errors import Refused, StoreError, VersionConflict
-from lithify.ids import Ids
 from lithify.store.times import MAX_BEHIND_MS, store_now_ms
 from lithify.watermarks.model import Needed, Reason, Threshold
 from lithify.watermarks.rules import cut, next_threshold

@@ -28,6 +28,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
+from lithify.base.errors import Refused
+from lithify.base.ids import Ulid
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.table_properties import properties_of
 from lithify.datasets.iceberg.io.places import is_within, place_of
@@ -42,8 +44,6 @@ from lithify.datasets.iceberg.maintenance.reachable import (
     with_all_they_name,
 )
 from lithify.datasets.iceberg.maintenance.shared_locations import Neighbour, check_one_name, not_ours
-from lithify.errors import Refused
-from lithify.ids import Ulid
 from lithify.store.deleting import Deleting
 
 

@@ -21,9 +21,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.format.properties import whole_number
 from lithify.datasets.iceberg.format.table_properties import properties_of
-from lithify.errors import Refused
 
 MAX_AGE = "history.expire.max-snapshot-age-ms"
 MIN_KEPT = "history.expire.min-snapshots-to-keep"

@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from lithify.base.scratch import Scratch
 from lithify.datasets.iceberg.deletes.key_set import KeySet
-from lithify.scratch import Scratch
 
 AT_ONCE = 10_000
 """Files looked for together."""

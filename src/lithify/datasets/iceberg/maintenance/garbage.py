@@ -39,7 +39,10 @@ from itertools import chain
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Refused
+from lithify.base.events import GarbageCollected
+from lithify.base.ids import RandomIds, Ulid
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.collecting import DirectoryOptions, Due, carried_out
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -60,9 +63,6 @@ from lithify.datasets.iceberg.maintenance.deleting import (
 from lithify.datasets.iceberg.maintenance.pending import Pending
 from lithify.datasets.iceberg.maintenance.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
-from lithify.errors import Refused
-from lithify.events import GarbageCollected
-from lithify.ids import RandomIds, Ulid
 from lithify.store.deleting import Deleting
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.base.errors import CorruptObject, Refused
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.retained import Retained
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -23,7 +24,6 @@ from lithify.datasets.iceberg.maintenance.expiry_policy import expirable, may_ex
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.own_state import LOST_ADVICE, lost_text
 from lithify.datasets.iceberg.maintenance.readers import Standing
-from lithify.errors import CorruptObject, Refused
 from lithify.views.text import duration, size
 from lithify.watermarks.model import Reason
 

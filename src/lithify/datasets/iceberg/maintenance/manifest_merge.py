@@ -22,13 +22,13 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
 
+from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.format.entry_order import EntryOrder
 from lithify.datasets.iceberg.format.entry_sorter import BUFFER_BYTES, EntrySorter
 from lithify.datasets.iceberg.format.fetching import MAX_AHEAD_BYTES, fetched_manifests
 from lithify.datasets.iceberg.format.listing import MAX_READERS
 from lithify.datasets.iceberg.format.manifest_writer import EntryPacker, Packed, SpecManifestWriter
 from lithify.datasets.iceberg.format.manifests import decoding, entries_in
-from lithify.store.together import all_of
 
 MAX_BLOCK_BYTES = 64 * 1024
 """Before compression."""

@@ -17,10 +17,10 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError
 from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.format.table_properties import properties_of
-from lithify.defects import contained
-from lithify.errors import LithifyError
 
 HEAD_BYTES = 8 * 1024
 """Of a metadata file: the table's UUID is among the first fields that any writer writes."""

@@ -9,7 +9,9 @@ from typing import Any
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import HoldLapsed, Refused, StoreError
+from lithify.base.ids import Ids
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -25,8 +27,6 @@ from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewri
 from lithify.datasets.iceberg.maintenance.rewriting_view import show_deletes, show_manifests
 from lithify.datasets.iceberg.maintenance.snapshot_pins import SNAPSHOT, snapshot_at
 from lithify.datasets.maintenance import ExpiryAsked, MaintenanceResult, OrphansAsked, Wanted
-from lithify.errors import HoldLapsed, Refused, StoreError
-from lithify.ids import Ids
 from lithify.views.blocks import Shown
 
 

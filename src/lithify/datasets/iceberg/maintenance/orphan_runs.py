@@ -10,10 +10,10 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from lithify.base.errors import CorruptObject, ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.coordination.expiry_runs import MAX_WHY
 from lithify.datasets.iceberg.maintenance.orphans import Orphans
-from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

@@ -48,7 +48,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import each_of
+from lithify.base.errors import Refused, StoreError
+from lithify.base.ids import Ids, Ulid
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.ownership import FILE_PREFIX, marks_of, parse_name
@@ -81,13 +84,10 @@ from lithify.datasets.iceberg.maintenance.reachable import (
     manifests_in,
     statistics_in,
 )
-from lithify.errors import Refused, StoreError
-from lithify.ids import Ids, Ulid
 from lithify.store.deleting import MAX_IN_FLIGHT, Deleting
 from lithify.store.keys import check_key, url_of
 from lithify.store.objects import ObjectMeta
 from lithify.store.times import store_now_ms
-from lithify.store.together import each_of
 from lithify.store.walking import walk
 
 DAY_MS = 24 * 3_600_000

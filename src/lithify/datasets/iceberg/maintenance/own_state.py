@@ -50,11 +50,8 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from lithify.clock import Clock
-from lithify.coordination.holds import checked_name
-from lithify.datasets.iceberg.format.publish import commit_to, tries
-from lithify.datasets.iceberg.format.table_properties import properties_of
-from lithify.errors import (
+from lithify.base.clock import Clock
+from lithify.base.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
@@ -63,8 +60,11 @@ from lithify.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from lithify.ids import Ids
-from lithify.jsonvalues import UNDECODABLE, text
+from lithify.base.ids import Ids
+from lithify.base.jsonvalues import UNDECODABLE, text
+from lithify.coordination.holds import checked_name
+from lithify.datasets.iceberg.format.publish import commit_to, tries
+from lithify.datasets.iceberg.format.table_properties import properties_of
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

@@ -26,12 +26,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import CorruptObject, ObjectNotFound
+from lithify.base.ids import Ids, Ulid, parse_ulid
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.iceberg.maintenance.reachable import FileKind, NamedFile
-from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.ids import Ids, Ulid, parse_ulid
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import CorruptObject, LithifyError, Refused, StoreUnavailable
+from lithify.base.ids import Ids
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.expire import Expirer, Outlook
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRun, OrphanRuns
-from lithify.errors import CorruptObject, LithifyError, Refused, StoreUnavailable
-from lithify.ids import Ids
 
 
 @dataclass(frozen=True, slots=True)

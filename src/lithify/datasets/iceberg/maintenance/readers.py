@@ -16,6 +16,15 @@ from hashlib import sha256
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.base.errors import (
+    CorruptObject,
+    LithifyError,
+    ObjectExists,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+)
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.datasets.iceberg.io.catalogs import open_place
@@ -24,15 +33,6 @@ from lithify.datasets.iceberg.io.reach import EVERYWHERE, REACH
 from lithify.datasets.iceberg.maintenance.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
 from lithify.datasets.iceberg.maintenance.expiry_policy import position_of
 from lithify.datasets.iceberg.maintenance.own_state import recorded_in
-from lithify.errors import (
-    CorruptObject,
-    LithifyError,
-    ObjectExists,
-    ObjectNotFound,
-    Refused,
-    StoreUnavailable,
-)
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.watermarks.model import Reason

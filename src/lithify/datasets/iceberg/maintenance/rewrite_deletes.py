@@ -45,7 +45,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Refused
 from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
 from lithify.datasets.iceberg.compaction.writer import KnownPartition
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -69,7 +70,6 @@ from lithify.datasets.iceberg.maintenance.delete_plan import (
     plan_deletes,
 )
 from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
-from lithify.errors import Refused
 
 MIN_FILES = 5
 """So many delete files to drop or merge are worth a snapshot when nobody asked for it: what Java takes."""

@@ -41,7 +41,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.types import NestedField
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import all_of
+from lithify.base.errors import Refused, StoreError
+from lithify.base.scratch import Scratch
 from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
@@ -57,9 +60,6 @@ from lithify.datasets.iceberg.format.table_properties import locations_of, prope
 from lithify.datasets.iceberg.format.time_column import find_time_column
 from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
-from lithify.errors import Refused, StoreError
-from lithify.scratch import Scratch
-from lithify.store.together import all_of
 
 MAX_SLOW_TRIES = 2
 """Times that new manifests are written which are too old once they could be committed: the store was away, or

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from lithify.base.concurrency import all_of
+from lithify.base.errors import CorruptObject, ObjectExists, ObjectNotFound, PreconditionFailed
+from lithify.base.jsonvalues import UNDECODABLE, text
 from lithify.datasets.kafka.buckets.copies import CommittedOffset, committed_offsets, marks_of
 from lithify.datasets.kafka.layouts.objects import REQUESTS
-from lithify.errors import CorruptObject, ObjectExists, ObjectNotFound, PreconditionFailed
-from lithify.jsonvalues import UNDECODABLE, text
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.store.together import all_of
 
 _KEPT_HASHES = 8
 """Of what was carried to one place: the newest were written, or were going to be."""

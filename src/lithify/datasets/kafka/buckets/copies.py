@@ -27,11 +27,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.errors import CorruptObject, Refused
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.state import MOST_PARTITIONS, Copied, State
-from lithify.errors import CorruptObject, Refused
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.objects import ObjectMeta
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -29,7 +29,17 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.concurrency import all_of, each_of
+from lithify.base.errors import (
+    CorruptObject,
+    DatasetNotFound,
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    Refused,
+)
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.datasets.kafka.buckets.carried_offsets import carry_offsets, listed_offsets
 from lithify.datasets.kafka.buckets.copies import (
     Found,
@@ -59,18 +69,8 @@ from lithify.datasets.kafka.layouts.objects import (
     read_objects,
 )
 from lithify.datasets.kafka.state import Copied
-from lithify.errors import (
-    CorruptObject,
-    DatasetNotFound,
-    ObjectExists,
-    ObjectNotFound,
-    PreconditionFailed,
-    Refused,
-)
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import all_of, each_of
 
 ItemT = TypeVar("ItemT")
 CLAIM = "copy.json"

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lithify.base.errors import Refused
 from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import RangeWork
@@ -37,7 +38,6 @@ from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, Cut, live_cut, liv
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Round, State, Step
-from lithify.errors import Refused
 from lithify.watermarks.groups import Marks
 
 LEAST_BUILD = "0.7.0-pre.1"

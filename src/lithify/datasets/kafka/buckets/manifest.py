@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lithify.errors import CorruptObject
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.errors import CorruptObject
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 
 _MOST = (1 << 63) - 1
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.kafka.buckets.manifest import Action, Manifest, Planned
 from lithify.datasets.kafka.cleaning.retention import Rules, dropped, reasons
 from lithify.datasets.kafka.cleaning.tasks import (
@@ -51,7 +52,6 @@ from lithify.datasets.kafka.format.record_batches import RecordBatches, between,
 from lithify.datasets.kafka.format.transactions import fates
 from lithify.datasets.kafka.layouts.contract import Chunk
 from lithify.datasets.kafka.layouts.objects import ReadObject, joined, object_name, read_pieces
-from lithify.errors import CorruptObject
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

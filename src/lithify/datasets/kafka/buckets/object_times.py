@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.concurrency import all_of
+from lithify.base.errors import PreconditionFailed, Refused
 from lithify.datasets.kafka.layouts.objects import REQUESTS, base_of, listed_objects
-from lithify.errors import PreconditionFailed, Refused
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import all_of
 
 _AT_ONCE = 64
 """Objects that are put before it is looked again whether they may be."""

@@ -30,7 +30,10 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from lithify.clock import Clock, SystemClock
+from lithify.base.clock import Clock, SystemClock
+from lithify.base.concurrency import all_of
+from lithify.base.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.datasets.kafka.buckets.manifest import Action, Manifest, Planned
 from lithify.datasets.kafka.buckets.object_times import put_times_right
 from lithify.datasets.kafka.cleaning.tasks import Movements, Output, TaskResult, Work, reporting
@@ -44,12 +47,9 @@ from lithify.datasets.kafka.layouts.objects import (
     listed_objects,
     object_name,
 )
-from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
-from lithify.store.together import all_of
 
 WRITES_BETWEEN_LOOKS = 64
 _MOST = (1 << 63) - 1

@@ -22,7 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Refused
+from lithify.base.ids import Ids, ulid_ms
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import RangeWork
 from lithify.config.durations import to_milliseconds
@@ -46,8 +48,6 @@ from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, 
 from lithify.datasets.kafka.planner import LogPolicy
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Copied, Round, State, Step
-from lithify.errors import Refused
-from lithify.ids import Ids, ulid_ms
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

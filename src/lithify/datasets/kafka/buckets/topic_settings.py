@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lithify.base.errors import Refused
 from lithify.datasets.kafka.layouts.contract import BrokerTopic
-from lithify.errors import Refused
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 _RATIO = re.compile(r"[+-]?([0-9]{1,1000}\.?[0-9]{0,1000}|\.[0-9]{1,1000})([eE][+-]?[0-9]{1,9})?")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lithify.base.jsonvalues import whole_number
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
-from lithify.jsonvalues import whole_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ import random
 from collections.abc import Mapping
 from functools import cached_property
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Refused
+from lithify.base.ids import Ids, Ulid, ulid_ms
 from lithify.compaction.model import Ledger
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.kafka.buckets.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
@@ -46,8 +48,6 @@ from lithify.datasets.kafka.model import LEDGERS, LogCompaction, LogSnapshot, Lo
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Round, Step
 from lithify.datasets.own_ledger import OwnLedgerDataset
-from lithify.errors import Refused
-from lithify.ids import Ids, Ulid, ulid_ms
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles

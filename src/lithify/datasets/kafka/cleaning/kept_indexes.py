@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.datasets.kafka.cleaning.index import Run, entries, ordered, slices
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND, last_records
@@ -44,7 +45,6 @@ from lithify.datasets.kafka.format.kernel.layout import BATCH, CONTROL, TRANSACT
 from lithify.datasets.kafka.format.transactions import Fates
 from lithify.datasets.kafka.layouts.contract import Chunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces
-from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 

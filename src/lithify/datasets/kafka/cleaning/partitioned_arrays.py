@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lithify.base.errors import CorruptObject, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.datasets.kafka.format.kernel.layout import Records
-from lithify.errors import CorruptObject, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.objects import ObjectStore
 
 _HEAD = struct.Struct("<8sII")

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from lithify.base.errors import CorruptObject, ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE
 from lithify.datasets.kafka.cleaning.retention import LastRecord
 from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import BATCH, NO_TIMESTAMP, Records
-from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import UNDECODABLE
 from lithify.store.objects import ObjectStore
 
 FENCES = 1024

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.kafka.cleaning.retention import LastRecord, Rules, empty_to_retain, verdicts
 from lithify.datasets.kafka.cleaning.rewriting import BadRecords, Rewriter
 from lithify.datasets.kafka.format.chunked_decode import bites
@@ -26,7 +27,6 @@ from lithify.datasets.kafka.format.kernel.records import parse
 from lithify.datasets.kafka.format.kernel.retaining import Offsets, Tally
 from lithify.datasets.kafka.format.record_batches import decode, opened
 from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed, fates
-from lithify.errors import CorruptObject, Unsupported
 from lithify.kernel.buffers import Bytes
 
 PASS_BYTES = 4 << 20

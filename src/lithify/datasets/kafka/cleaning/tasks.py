@@ -24,8 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from lithify.allocator import keep_freed_memory
-from lithify.clock import SystemClock
+from lithify.base.allocator import keep_freed_memory
+from lithify.base.clock import SystemClock
+from lithify.base.errors import CorruptObject
+from lithify.base.ids import RandomIds
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import BackgroundReporter, reported
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.kafka.cleaning.index import match, part, slices
@@ -45,10 +49,6 @@ from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passe
 from lithify.datasets.kafka.layouts.contract import Chunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces, streamed
 from lithify.datasets.kafka.layouts.segments import SegmentWriter
-from lithify.errors import CorruptObject
-from lithify.ids import RandomIds
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.peak_memory import peak_memory_bytes
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

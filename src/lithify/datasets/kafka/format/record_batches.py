@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.kafka.cleaning.rewriting import Rewriter, pack, room
 from lithify.datasets.kafka.format.codecs import BadCompression, Codec, Codecs
 from lithify.datasets.kafka.format.kernel.headers import scan
@@ -57,7 +58,6 @@ from lithify.datasets.kafka.format.kernel.retaining import (
     pass_along,
 )
 from lithify.datasets.kafka.format.kernel.rewrite import Flags, merge
-from lithify.errors import CorruptObject, Unsupported
 from lithify.kernel.buffers import Bytes, new_bytes
 
 _UNKNOWN = (Status.UNKNOWN_ATTRIBUTES, Status.UNKNOWN_CODEC, Status.UNKNOWN_RECORD_ATTRIBUTES)

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.errors import CorruptObject, DatasetNotFound, ObjectNotFound
+from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.datasets.kafka.layouts.contract import BrokerTopic
-from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound
-from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 _DECIDED = ("Committed", "Aborted")

@@ -21,8 +21,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, Committed
-from lithify.errors import CorruptObject
 from lithify.store.keys import join
 from lithify.store.objects import Folder, ObjectStore
 

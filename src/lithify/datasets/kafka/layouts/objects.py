@@ -29,6 +29,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from lithify.base.concurrency import all_of, each_of
+from lithify.base.errors import CorruptObject, DatasetNotFound, Refused, StoreError, Unsupported
+from lithify.base.jsonvalues import whole_number
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.format.kernel.layout import (
     BASE_OFFSET_BYTES,
@@ -40,11 +43,8 @@ from lithify.datasets.kafka.format.kernel.layout import (
 from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.layouts.cluster_metadata import read_metadata
 from lithify.datasets.kafka.layouts.contract import Chunk, PartitionFolder, Segment, fingerprint_of
-from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError, Unsupported
-from lithify.jsonvalues import whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import all_of, each_of
 
 TARGET_BYTES = 900_000
 CHUNK_BYTES = 32 << 20

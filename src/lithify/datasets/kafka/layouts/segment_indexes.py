@@ -24,9 +24,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from lithify.base.errors import Refused
 from lithify.datasets.kafka.format.kernel.layout import CONTROL, MAX_OFFSET_DELTA, NO_TIMESTAMP, Records
 from lithify.datasets.kafka.format.transactions import AbortedTransaction
-from lithify.errors import Refused
 
 INTERVAL_BYTES = 4096
 """A broker's `index.interval.bytes`, unless told otherwise."""

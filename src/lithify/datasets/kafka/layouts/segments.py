@@ -32,7 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.allocator import MAX_PIECE_BYTES
+from lithify.base.allocator import MAX_PIECE_BYTES
+from lithify.base.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.format.kernel.headers import whole_batches
 from lithify.datasets.kafka.format.kernel.layout import HEADER_BYTES
@@ -47,7 +48,6 @@ from lithify.datasets.kafka.layouts.contract import (
 )
 from lithify.datasets.kafka.layouts.high_watermarks import HighWatermarks
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
-from lithify.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.store.keys import join
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore
 

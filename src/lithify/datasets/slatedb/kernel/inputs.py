@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lithify.base.errors import CorruptObject
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, Span
 from lithify.datasets.slatedb.kernel.layout import REASONS, Status
 from lithify.datasets.slatedb.kernel.read_ahead import Reader, Windows
 from lithify.datasets.slatedb.task import SourceSst
-from lithify.errors import CorruptObject
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 
 FIRST_KEY_CAPACITY = 1 << 10

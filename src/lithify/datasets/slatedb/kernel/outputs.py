@@ -24,7 +24,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.clock import Clock
+from lithify.base.clock import Clock
+from lithify.base.errors import Refused
+from lithify.base.ids import Ids, Ulid
 from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.kernel.blocks import finish_last_block
@@ -36,8 +38,6 @@ from lithify.datasets.slatedb.model import Codec, Sst, SstInfo
 from lithify.datasets.slatedb.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
 from lithify.datasets.slatedb.stats import SstStats, encode_stats
 from lithify.datasets.slatedb.task import SstOptions, sst_key
-from lithify.errors import Refused
-from lithify.ids import Ids, Ulid
 from lithify.kernel.buffers import PAGE_BYTES, Bound, Bytes, new_bytes, new_pages
 from lithify.kernel.siphash import LANES
 from lithify.store.objects import ObjectStore, ObjectWriter, is_local

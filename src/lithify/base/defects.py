@@ -33,14 +33,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
 
-from lithify.errors import LithifyError, NoRoom, Unexpected
+from lithify.base.errors import LithifyError, NoRoom, Unexpected
 
 _MAX_CAUSE_CHARS = 300
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PANIC = "PanicException"
 """What pyo3 raises for a panic; each library has a class of its own by that name."""
 
-_log = logging.getLogger("lithify.defects")
+_log = logging.getLogger("lithify.base.defects")
 
 
 @contextmanager

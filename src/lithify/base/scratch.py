@@ -8,7 +8,7 @@
 3. Who makes a scratch folder first removes those of the same user whose marker is not locked: everything
    but the marker, then the marker, then the folder. A folder without a marker is nobody's to remove.
 4. Where other users can rename what is in the system's temporary folder, no scratch folder is made: they
-   could put their own in its place (`lithify.permissions`).
+   could put their own in its place (`lithify.base.permissions`).
 5. A process that was started with `lock` keeps the folder as well: nobody removes it while that lives.
 
 Invariant: nothing is removed that has no marker of ours, belongs to somebody else, is reached through a
@@ -27,8 +27,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from lithify.errors import Refused
-from lithify.permissions import why_unsafe
+from lithify.base.errors import Refused
+from lithify.base.permissions import why_unsafe
 
 PREFIX = "lithify-"
 MARKER = ".lithify-scratch"

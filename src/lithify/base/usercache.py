@@ -5,7 +5,7 @@ gone. Whoever uses such a file or folder marks it by its time of modification; w
 for `KEEP_UNUSED_S` is removed. It is renamed first and looked at again, so that a process that begins to
 use it at that moment gets it back; at worst it makes it anew.
 
-What lies there is executed, so a folder that other users could write is not used (`lithify.permissions`):
+What lies there is executed, so a folder that other users could write is not used (`lithify.base.permissions`):
 each use makes or checks its own, and an `OSError` says why it cannot be.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from lithify.permissions import make_private
+from lithify.base.permissions import make_private
 
 CACHE_VARIABLE = "LITHIFY_CACHE_DIR"
 KEEP_UNUSED_S = 30 * 24 * 3600

@@ -20,7 +20,7 @@ No message shows a secret, whatever it was made of: it is masked when the error 
 
 from __future__ import annotations
 
-from lithify.redaction import redact
+from lithify.base.redaction import redact
 
 _MAX_TEXT_CHARS = 2000
 
@@ -169,4 +169,4 @@ class NoRoom(LithifyError):
 
 
 class Unexpected(LithifyError):
-    """An exception nobody foresaw; `lithify.defects` makes it of that."""
+    """An exception nobody foresaw; `lithify.base.defects` makes it of that."""
