@@ -28,7 +28,7 @@ from rich.table import Table
 from tests.judge.official import open_db
 
 import lithify
-from lithify.client import settled
+from lithify.api.client import settled
 from lithify.web import serving
 from lithify.web.dashboard import PER_PAGE
 

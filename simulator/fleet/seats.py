@@ -1,4 +1,4 @@
-"""Keepers and crews: one process after the other in each seat, with the loops of `lithify.fleet_serving`."""
+"""Keepers and crews: one process after the other in each seat, with the loops of `lithify.api.fleet_serving`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from lithify.api.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.base.errors import LithifyError
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.proposal import Plan
@@ -17,7 +18,6 @@ from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, new_member_name
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
-from lithify.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.slots import Room
 from lithify.service.worker import Worker

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from lithify.api.client import Dataset, Job, Status, open
+    from lithify.api.fleets import Fleet
+    from lithify.api.groups import Group
+    from lithify.api.results import Proposals, Proposed, Result
+    from lithify.api.serving import Service
     from lithify.base.errors import (
         CoordinatorAlive,
         CorruptObject,
@@ -24,11 +29,6 @@ if TYPE_CHECKING:
         StoreError,
         Unsupported,
     )
-    from lithify.client import Dataset, Job, Status, open
-    from lithify.fleets import Fleet
-    from lithify.groups import Group
-    from lithify.results import Proposals, Proposed, Result
-    from lithify.serving import Service
 
 __all__ = [
     "CoordinatorAlive",
@@ -55,11 +55,11 @@ __all__ = [
     "open",
 ]
 _HOMES = {
-    **dict.fromkeys(("Dataset", "Job", "Status", "open"), "lithify.client"),
-    **dict.fromkeys(("Proposals", "Proposed", "Result"), "lithify.results"),
-    "Fleet": "lithify.fleets",
-    "Group": "lithify.groups",
-    "Service": "lithify.serving",
+    **dict.fromkeys(("Dataset", "Job", "Status", "open"), "lithify.api.client"),
+    **dict.fromkeys(("Proposals", "Proposed", "Result"), "lithify.api.results"),
+    "Fleet": "lithify.api.fleets",
+    "Group": "lithify.api.groups",
+    "Service": "lithify.api.serving",
 }
 
 

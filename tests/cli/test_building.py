@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lithify import wiring
+from lithify.api import wiring
 from lithify.config.loading import load
 from lithify.datasets.registry import config_type
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import lithify.__main__ as entry
-from lithify import client
+from lithify.api import client
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
 from tests.judge.official import Put, compact_officially, open_db

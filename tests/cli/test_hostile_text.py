@@ -19,6 +19,7 @@ from types import MappingProxyType
 import pytest
 
 import lithify
+from lithify.api.wiring import commit_records
 from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.errors import EngineError
@@ -37,7 +38,6 @@ from lithify.observe.logs import EventLog, set_up_logs
 from lithify.observe.metrics import Metrics
 from lithify.observe.progress import ProgressBars
 from lithify.views.consoles import print_text, standard_error, standard_output
-from lithify.wiring import commit_records
 from tests.cli.invoking import invoke, logging_as_before
 from tests.cli.test_status import database
 from tests.compacting import dataset_at

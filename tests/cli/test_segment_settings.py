@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lithify.api.wiring import open_dataset
 from lithify.base.errors import Refused
 from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.timeline import SegmentTimes
 from lithify.planning.timeline.calendar import Calendar, Granularity
-from lithify.wiring import open_dataset
 from tests.cli.invoking import invoke, invoke_json
 from tests.judge.official import Put, open_db
 

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.table import Table
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import events
 from lithify.cli.settings import load_settings
 from lithify.datasets.iceberg.deletes import equality_deletes

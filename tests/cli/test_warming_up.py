@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lithify import wiring
-from lithify.client import settled
+from lithify.api import wiring
+from lithify.api.client import settled
 from lithify.datasets.slatedb.kernel import ready
 from lithify.kernel import fingerprint
 from tests.cli.invoking import invoke

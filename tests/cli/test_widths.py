@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lithify import client
+from lithify.api import client
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.compaction.finding import Finding, ok

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lithify
-from lithify import arguments
+from lithify.api import arguments
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.judge.official import Put, open_db

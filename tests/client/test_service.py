@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import serving
+from lithify.api import serving
 from lithify.base import events
 from lithify.base.backoff import GrowingPause
 from lithify.testing.engine import InlineEngine

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import events
 from lithify.cli.kind_options import Given
 from lithify.cli.settings import SINGLE, TABLES, load_settings, settings

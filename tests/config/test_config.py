@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify import client
+from lithify.api import client
 from lithify.base.errors import Refused
 from lithify.config import loading
 from lithify.config.durations import format_duration, parse_duration

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.utils.config import Config
 
-from lithify import wiring
+from lithify.api import wiring
 from lithify.testing.engine import InlineEngine
 from tests.docs.showing import CATALOG_VARIABLE, catalog_uri, write_datasets
 

@@ -32,8 +32,8 @@ import pytest
 from pyspark.find_spark_home import _find_spark_home
 
 import lithify
+from lithify.api.client import settled
 from lithify.base import events
-from lithify.client import settled
 from lithify.datasets.iceberg.format.table_properties import LOCATION_PROVIDER
 from lithify.datasets.iceberg.io.reach import ALLOWED, reach_of
 from lithify.observe.logs import LOGGER, EventLog

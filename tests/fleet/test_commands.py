@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
 from lithify.config.model import Config as Settings
 from lithify.fleet.catalog.model import QueueState, Rule
 from lithify.fleet.members import Amounts, Load, Member, Role, Running
@@ -383,7 +383,7 @@ def test_what_was_added_before_it_was_known_as_a_secret_is_masked_and_does_no_ha
     with monkeypatch.context() as earlier:
         earlier.setattr("lithify.fleet.catalog.changes.check_public", lambda rule: None)
         for check in ("check_public", "check_allowed", "_check_names", "_check_values"):
-            earlier.setattr(f"lithify.fleets.{check}", lambda *_: None)
+            earlier.setattr(f"lithify.api.fleets.{check}", lambda *_: None)
         lithify.Fleet(fleet).add("/x", settings={**dict(SECRETS), "slatedb.block_size": "4096"})
     assert "hunter22" not in invoke("fleet", "list", fleet).stdout
     document = invoke_json("fleet", "list", fleet)

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.utils.config import Config as CatalogConfig
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import events
 from lithify.config.model import Config, options
 from lithify.datasets.registry import config_type
@@ -307,7 +307,7 @@ def test_the_kinds_of_unknown_rules_do_not_keep_spark_from_starting(
         asked.append(urls)
         raise Started
 
-    monkeypatch.setattr("lithify.wiring.spark_engine", engine)
+    monkeypatch.setattr("lithify.api.wiring.spark_engine", engine)
     with pytest.raises(Started):
         fleet.run(threading.Event(), keeps=False)
     assert asked == [[]]

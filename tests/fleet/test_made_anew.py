@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import events
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import SlateKind

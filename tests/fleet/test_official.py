@@ -16,7 +16,7 @@ from types import MappingProxyType
 import pytest
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import events
 from lithify.compaction.model import State
 from lithify.datasets.registry import config_type

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import events
 from lithify.fleet.coordinator import Keeper
 from lithify.fleet.members import Role
@@ -118,7 +118,7 @@ def test_a_batch_pool_ends_when_there_is_nothing_to_do(fleet: lithify.Fleet) -> 
 def test_that_both_live_is_said_beside_their_rounds(
     fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.fleet_serving.PULSE_LOOK_S", 0.01)
+    monkeypatch.setattr("lithify.api.fleet_serving.PULSE_LOOK_S", 0.01)
     threads: dict[type, set[str]] = {Keeper: set(), Crew: set()}
     for kind in threads:
         monkeypatch.setattr(

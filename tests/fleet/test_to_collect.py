@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from lithify.api.fleet_serving import ToCollect
 from lithify.fleet.catalog.model import Rule
-from lithify.fleet_serving import ToCollect
 
 A, B = Rule("s3://b/a"), Rule("s3://b/b")
 NEWER = Rule("s3://b/a", tenant="red")

@@ -101,8 +101,8 @@ def without_waiting() -> Iterator[None]:
     with (
         # The methods, not the name: a module that is imported in here would keep another class for ever.
         mock.patch.multiple(SystemClock, now_ms=_now_ms, monotonic_s=_monotonic_s, sleep_s=_sleep_s),
-        mock.patch("lithify.wiring.spark_engine", _engine),
-        mock.patch("lithify.wiring.stop_on_signals", _stopping),
+        mock.patch("lithify.api.wiring.spark_engine", _engine),
+        mock.patch("lithify.api.wiring.stop_on_signals", _stopping),
         logging_as_before(),
     ):
         yield

@@ -91,7 +91,7 @@ def sound(prepared: Path, folder: Path, rng: random.Random) -> Damaged:
 
 PROBLEMS = {
     "raises": (["plan"], "a defect", "lithify.datasets.slatedb.dataset.SlateDataset.planner"),
-    "ends": (["status"], "OverflowError", "lithify.client.status"),
+    "ends": (["status"], "OverflowError", "lithify.api.client.status"),
 }
 
 

@@ -102,7 +102,7 @@ _SERVING = (
 
 
 def _pages_of(urls: Sequence[str], options: dict[str, Any] | None = None) -> Iterator[tuple[str, str]]:
-    def opened(url: str) -> lithify.client.Dataset:
+    def opened(url: str) -> lithify.api.client.Dataset:
         return lithify.open(url, settings=options or {}, engine=InlineEngine())
 
     with shown(urls, open_dataset=opened) as client:

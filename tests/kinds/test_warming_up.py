@@ -13,7 +13,7 @@ WARMED_UP = """
 import json, sys
 from importlib import import_module
 from lithify.datasets.registry import all_registered
-from lithify.wiring import warm_up
+from lithify.api.wiring import warm_up
 
 for kind in all_registered():
     if kind.warm_up:

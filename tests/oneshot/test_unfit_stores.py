@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
+from lithify.api.fleets import Fleet
+from lithify.api.groups import Group
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Refused, UnfitStore
 from lithify.compaction.presence import Presence
 from lithify.config.model import Config
-from lithify.fleets import Fleet
-from lithify.groups import Group
 from lithify.service import status as statuses
 from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine

@@ -12,9 +12,9 @@ from unittest.mock import patch
 from starlette.testclient import TestClient
 
 import lithify
+from lithify.api.client import Dataset
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.client import Dataset
 from lithify.coordination.leadership import Leadership
 from lithify.testing import ManualClock
 from lithify.web.app import application

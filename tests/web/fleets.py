@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import lithify
+from lithify.api.client import settled
+from lithify.api.fleets import WatchedFleet
 from lithify.base.clock import SystemClock
-from lithify.client import settled
 from lithify.fleet.fleet_mirror import SharedFleet
-from lithify.fleets import WatchedFleet
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving
 from tests.web.dashboards import TOKEN

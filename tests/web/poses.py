@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from lithify import wiring
+from lithify.api import wiring
+from lithify.api.client import Dataset, settled
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds, Ulid
-from lithify.client import Dataset, settled
 from lithify.compaction import transitions
 from lithify.compaction.model import Progress, RangeProgress
 from lithify.config.model import Config

@@ -162,7 +162,7 @@ def test_names_with_markup_are_shown_as_text(tmp_path: Path) -> None:
     """In a dataset's URL, in errors, in a search, in a path, and in a queue's name."""
     url = f"s3://bucket/{MARKUP}"
 
-    def away(wanted: str) -> lithify.client.Dataset:
+    def away(wanted: str) -> lithify.api.client.Dataset:
         raise StoreError(f"{wanted} is away")
 
     fleet = lithify.Fleet(str(tmp_path / "fleet"))
@@ -202,7 +202,7 @@ def test_no_secret_is_on_any_page(tmp_path: Path) -> None:
     conceal(["sw0rdfish-known"])
     url = "https://user:hunter2hunter2@store.example/db"
 
-    def away(wanted: str) -> lithify.client.Dataset:
+    def away(wanted: str) -> lithify.api.client.Dataset:
         raise StoreError(f"{wanted}: aws_secret_access_key=AKIASECRETVALUE sw0rdfish-known")
 
     with shown([url], open_dataset=away, token=TOKEN) as client:
@@ -271,4 +271,4 @@ def test_nothing_to_show_is_refused() -> None:
 def test_without_the_libraries_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(Refused, match=r"lithify\[web\]"):
-        serving.check(lithify.client.settled(None))
+        serving.check(lithify.api.client.settled(None))

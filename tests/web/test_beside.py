@@ -20,11 +20,11 @@ import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
+from lithify.api.client import Dataset, settled
 from lithify.base.clock import SystemClock
 from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
-from lithify.client import Dataset, settled
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Movement
 from lithify.compaction.model import Progress, RangeProgress, State

@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
+from lithify.api.fleets import WatchedFleet
 from lithify.base.clock import SystemClock
 from lithify.base.errors import StoreUnavailable
 from lithify.fleet.fleet_mirror import SharedFleet
-from lithify.fleets import WatchedFleet
 from lithify.mirror.dataset_mirror import BESIDE_S
 from lithify.testing import ManualClock
 from lithify.web.dashboard import TABS

@@ -19,8 +19,8 @@ from pyiceberg.utils.config import Config
 from website.reference import ROOT
 
 import lithify
+from lithify.api.client import settled
 from lithify.base.clock import SystemClock
-from lithify.client import settled
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving
 from lithify.web.app import application

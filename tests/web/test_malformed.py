@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import lithify
-from lithify.client import settled
+from lithify.api.client import settled
 from lithify.web import serving
 from lithify.web.guard import MAX_BODY_BYTES, sealed
 from tests.web.dashboards import TOKEN, page_of, write_database

@@ -179,13 +179,13 @@ def test_what_is_not_there_is_not_found(database: str) -> None:
 def test_a_store_that_is_away_leaves_what_was_known(database: str) -> None:
     clock, is_away = ManualClock(1_700_000_000_000), False
 
-    class Away(lithify.client.Dataset):
+    class Away(lithify.api.client.Dataset):
         def status(self) -> Status:
             if is_away:
                 raise StoreUnavailable("the store of <b>x</b> is away")
             return super().status()
 
-    def open_away(url: str) -> lithify.client.Dataset:
+    def open_away(url: str) -> lithify.api.client.Dataset:
         opened = lithify.open(url)
         opened.__class__ = Away
         return opened
@@ -211,7 +211,7 @@ def test_what_never_could_be_read_says_why(tmp_path: Path) -> None:
 # Many
 
 
-def never(url: str) -> lithify.client.Dataset:
+def never(url: str) -> lithify.api.client.Dataset:
     raise StoreUnavailable(f"{url} is away")
 
 
@@ -219,7 +219,7 @@ def test_ten_thousand_datasets_are_shown_in_pages() -> None:
     urls = [f"s3://bucket/tenant-{n:05}/db" for n in range(10_000)]
     opened: list[str] = []
 
-    def open_dataset(url: str) -> lithify.client.Dataset:
+    def open_dataset(url: str) -> lithify.api.client.Dataset:
         opened.append(url)
         return never(url)
 
@@ -239,13 +239,13 @@ def test_ten_thousand_datasets_are_shown_in_pages() -> None:
 def test_more_viewers_cost_no_more_reads(database: str) -> None:
     clock, looks = ManualClock(1_700_000_000_000), 0
 
-    class Counted(lithify.client.Dataset):
+    class Counted(lithify.api.client.Dataset):
         def status(self) -> Status:
             nonlocal looks
             looks += 1
             return super().status()
 
-    def open_counted(url: str) -> lithify.client.Dataset:
+    def open_counted(url: str) -> lithify.api.client.Dataset:
         opened = lithify.open(url)
         opened.__class__ = Counted
         return opened
@@ -295,13 +295,13 @@ def compaction(**given: Any) -> CompactionStatus:
     )
 
 
-def with_compactions(*compactions: CompactionStatus) -> Callable[[str], lithify.client.Dataset]:
-    class Given(lithify.client.Dataset):
+def with_compactions(*compactions: CompactionStatus) -> Callable[[str], lithify.api.client.Dataset]:
+    class Given(lithify.api.client.Dataset):
         def status(self) -> Status:
             coordinator = CoordinatorStatus(Presence.ALIVE, 3, "lithify-x")
             return Status(self.url, 1_700_000_000_000, None, coordinator, compactions, Plan(), (), ())
 
-    def open_given(url: str) -> lithify.client.Dataset:
+    def open_given(url: str) -> lithify.api.client.Dataset:
         opened = lithify.open(url)
         opened.__class__ = Given
         return opened

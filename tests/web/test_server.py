@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import lithify
+from lithify.api.client import settled
+from lithify.api.fleets import WatchedFleet
 from lithify.base.clock import SystemClock
 from lithify.cli.serving import served_beside
-from lithify.client import settled
 from lithify.fleet.fleet_mirror import SharedFleet
-from lithify.fleets import WatchedFleet
 from lithify.store import urls
 from lithify.store.resilience.waiting import Waiting
 from lithify.web import guard, serving, streams

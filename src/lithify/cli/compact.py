@@ -61,7 +61,7 @@ def plan(
 
 
 def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | None = None) -> None:
-    from lithify import client
+    from lithify.api import client
     from lithify.views.drawing import draw
 
     with client.open(url, settings=config) as dataset:

@@ -18,7 +18,7 @@ from lithify.views import text
 from lithify.views.consoles import standard_error, write_line
 
 if TYPE_CHECKING:
-    from lithify.client import Job
+    from lithify.api.client import Job
     from lithify.compaction.status import CompactionStatus
 
 
@@ -53,7 +53,7 @@ def submit(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             _report(dataset.submit(full=full, **given.asked().given), as_json)
@@ -79,7 +79,7 @@ def cancel(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
         from lithify.service.failures import CANCEL_PAUSE
 
         with client.open(url, settings=effective) as dataset:
@@ -109,7 +109,7 @@ def retry(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             _report(dataset.retry(*compactions), as_json)
@@ -141,7 +141,7 @@ def wait(
     """
     with errors(as_json, stopped="Stopped waiting; the work goes on."):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with (
             client.open(url, settings=effective) as dataset,

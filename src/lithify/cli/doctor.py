@@ -70,7 +70,7 @@ def doctor(
 
 
 def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> Iterable[Finding]:
-    from lithify import wiring
+    from lithify.api import wiring
     from lithify.doctor import setup
 
     yield setup.check_java(os.environ)
@@ -87,7 +87,7 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
 def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
     from functools import partial
 
-    from lithify import wiring
+    from lithify.api import wiring
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
     from lithify.compaction.finding import Severity

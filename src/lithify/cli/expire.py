@@ -70,7 +70,7 @@ def expire(
         before = None if older_than is None else time_of(older_than)
         grace_s = None if grace is None else seconds_of(grace)
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             found = dataset.expire(

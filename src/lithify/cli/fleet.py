@@ -27,7 +27,7 @@ from lithify.cli.settings import settings
 from lithify.cli.values import seconds_of
 
 if TYPE_CHECKING:
-    from lithify.fleets import Fleet
+    from lithify.api.fleets import Fleet
     from lithify.views.blocks import Shown
 
 fleet_app = typer.Typer(
@@ -333,8 +333,8 @@ def doctor(
         effective = settings(config, sets, store_option=store_option)
         from dataclasses import asdict
 
+        from lithify.api.fleets import Fleet
         from lithify.cli.doctor import UNHEALTHY, print_findings
-        from lithify.fleets import Fleet
 
         findings = Fleet(fleet, settings=effective).check()
         if as_json:
@@ -461,10 +461,10 @@ def _serve(
     with errors(False):
         effective = settings(config, sets, NOTHING, log_level="info", **given)
         idle_s = None if exit_when_idle is None else seconds_of(exit_when_idle)
-        from lithify import wiring
+        from lithify.api import wiring
+        from lithify.api.fleets import Fleet
         from lithify.base.clock import SystemClock
         from lithify.config.loading import overlaid
-        from lithify.fleets import Fleet
         from lithify.observe.logs import EventLog
 
         opened = Fleet(fleet, settings=overlaid(effective, {"web.port": ("here", None)}))  # served here
@@ -493,7 +493,7 @@ def run(
     """Do something with a fleet and show what came of it."""
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.fleets import Fleet
+        from lithify.api.fleets import Fleet
 
         print_shown(ask(Fleet(url, settings=effective)), as_json)
 

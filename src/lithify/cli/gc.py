@@ -47,7 +47,7 @@ def gc(
         given.check(url)
         min_age_s = None if min_age is None else age_s("--min-age", min_age)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             shown = dataset.collect_garbage(delete=delete, min_age_s=min_age_s, **given.asked().given)

@@ -14,7 +14,7 @@ from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
-    from lithify.groups import Group
+    from lithify.api.groups import Group
     from lithify.views.blocks import Shown
 
 group_app = typer.Typer(
@@ -127,7 +127,7 @@ def _run(
 ) -> None:
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.groups import Group
+        from lithify.api.groups import Group
 
         print_shown(ask(Group(url, settings=effective)), as_json)
 

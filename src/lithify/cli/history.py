@@ -54,7 +54,7 @@ def history(
     with errors(as_json):
         from_when = None if since is None else _time_of(since)
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             most = DEFAULT_LAST if last is None and since is None else last

@@ -70,7 +70,7 @@ def hold(
         at_time = None if at is None else time_of(at)
         lease_s = None if lease is None else seconds_of(lease)
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             if show:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import typer
 
-from lithify import client, wiring
+from lithify.api import client, wiring
 from lithify.base.clock import SystemClock
 from lithify.base.events import Observer, each
 from lithify.cli.running import print_json

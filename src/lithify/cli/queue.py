@@ -12,8 +12,8 @@ from lithify.cli.fleet import FleetUrl, run
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
 
 if TYPE_CHECKING:
+    from lithify.api.fleets import Fleet
     from lithify.fleet.catalog.model import Queue
-    from lithify.fleets import Fleet
     from lithify.views.blocks import Shown
 
 queue_app = typer.Typer(

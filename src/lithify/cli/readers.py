@@ -14,7 +14,7 @@ from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
-    from lithify.client import Dataset
+    from lithify.api.client import Dataset
     from lithify.views.blocks import Shown
 
 readers_app = typer.Typer(
@@ -102,7 +102,7 @@ def _run(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             shown: Any = ask(dataset)

@@ -54,7 +54,7 @@ def remove_orphans(
     with errors(as_json):
         before = None if older_than is None else time_of(older_than)
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         progress = standard_error(quiet=as_json)
         with client.open(url, settings=effective) as dataset:

@@ -32,7 +32,7 @@ def rewrite_position_delete_files(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             found = dataset.rewrite_position_delete_files(dry_run=dry_run)

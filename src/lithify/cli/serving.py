@@ -23,8 +23,8 @@ from lithify.cli.running import errors
 from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
+    from lithify.api.fleets import Fleet, WatchedFleet
     from lithify.config.model import Config
-    from lithify.fleets import Fleet, WatchedFleet
     from lithify.web.serving import Source
 
 
@@ -162,9 +162,9 @@ def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
     """The fleet at this URL as its keeper in this process reads it, for a dashboard if there is to be one."""
     if config.web.port is None:
         return None
+    from lithify.api.fleets import WatchedFleet
     from lithify.base.clock import SystemClock
     from lithify.fleet.fleet_mirror import SharedFleet
-    from lithify.fleets import WatchedFleet
 
     return WatchedFleet(fleet, SharedFleet(SystemClock()), settings=config)
 
@@ -177,10 +177,10 @@ def _serve(
     coordinates: bool = True,
     works: bool | None = None,
 ) -> None:
-    from lithify import wiring
+    from lithify.api import wiring
+    from lithify.api.serving import Service
     from lithify.base.clock import SystemClock
     from lithify.observe.logs import EventLog
-    from lithify.serving import Service
 
     log = EventLog(SystemClock())
     service = Service(

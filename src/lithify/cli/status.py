@@ -66,7 +66,7 @@ def status(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify import client
+        from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
             if watch:

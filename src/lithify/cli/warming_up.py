@@ -22,7 +22,7 @@ def warm_up() -> None:
         lithify warm-up
     """
     with errors(False, stopped="Stopped. The next run begins anew."):
-        from lithify.wiring import warm_up as warm_up_kind
+        from lithify.api.wiring import warm_up as warm_up_kind
 
         for kind in all_registered():
             if kind.warm_up:

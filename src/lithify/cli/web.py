@@ -59,7 +59,7 @@ def web(
         given.check(*(urls or ()))
         if not urls and fleet is None:
             raise Refused("name at least one dataset, or a fleet (--fleet)")
-        from lithify import wiring
+        from lithify.api import wiring
         from lithify.web.serving import served
 
         with wiring.stop_on_signals() as stop, served(urls or [], fleet, effective):

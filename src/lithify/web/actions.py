@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.api.client import Dataset
 from lithify.base.errors import Refused
-from lithify.client import Dataset
 from lithify.service.failures import CANCEL_PAUSE
 from lithify.web.readers import Source
 

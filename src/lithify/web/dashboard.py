@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from lithify.api.client import Dataset
+from lithify.api.fleets import Fleet
 from lithify.base.clock import Clock
-from lithify.client import Dataset
-from lithify.fleets import Fleet
 from lithify.web.facts import DATASETS, FLEET, HISTORY, LAST, PLAN, STATUS, FleetDatasets, Rules
 from lithify.web.readers import Part, Readers, Seen, Source
 

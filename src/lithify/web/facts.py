@@ -1,5 +1,5 @@
-"""What is read of a dataset or a fleet for the dashboard, and rendered at once: calls of `lithify.client` and
-`lithify.fleets`, each the same as a command's.
+"""What is read of a dataset or a fleet for the dashboard, and rendered at once: calls of `lithify.api.client` and
+`lithify.api.fleets`, each the same as a command's.
 
 | part       | command                | shown on                              |
 |------------|------------------------|---------------------------------------|
@@ -22,12 +22,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lithify.client import CommitRecord, Dataset, Status
+from lithify.api.client import CommitRecord, Dataset, Status
+from lithify.api.fleets import Fleet
 from lithify.compaction.model import State
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.status import FleetStatus
 from lithify.fleet.view import show_datasets, show_queue, show_status
-from lithify.fleets import Fleet
 from lithify.views.blocks import Levels, Shown, Timeline
 from lithify.web.readers import Part
 from lithify.web.rendering import clean, render_blocks

@@ -21,11 +21,11 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lithify import client, wiring
+from lithify.api import client, wiring
+from lithify.api.fleets import Fleet, ShownFleet
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Refused
 from lithify.config.model import Config
-from lithify.fleets import Fleet, ShownFleet
 from lithify.observe.logs import FIELDS, LOGGER
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import Table
 
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base.errors import Refused
 from lithify.config.model import Config
 from lithify.datasets.iceberg.io import catalogs

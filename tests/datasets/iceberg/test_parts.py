@@ -14,10 +14,10 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 import lithify
+from lithify.api.client import Dataset
 from lithify.base import events
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
-from lithify.client import Dataset
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.testing.engine import InlineEngine

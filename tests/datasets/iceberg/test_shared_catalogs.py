@@ -13,7 +13,7 @@ import requests
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import concurrency
 from lithify.base.errors import StoreUnavailable
 from lithify.config.model import Config

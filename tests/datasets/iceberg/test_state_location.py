@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base import events
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds

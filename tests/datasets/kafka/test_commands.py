@@ -11,11 +11,11 @@ from urllib.parse import quote, unquote
 import pytest
 
 import lithify
-from lithify import wiring
+from lithify.api import wiring
+from lithify.api.client import settled
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
-from lithify.client import settled
 from lithify.config.model import Config
 from lithify.coordination.leadership import Term
 from lithify.datasets.registry import config_type, registered_for

@@ -1,4 +1,4 @@
-"""What the calls of `lithify.client` answer, as values: what would be done, what was done."""
+"""What the calls of `lithify.api.client` answer, as values: what would be done, what was done."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ import os
 import socket
 from collections.abc import Mapping
 
-from lithify import arguments, wiring
+from lithify.api import arguments, wiring
+from lithify.api.client import Settings, settled
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import Fenced, Refused
 from lithify.base.ids import Ids, RandomIds
 from lithify.base.jsonvalues import whole_number
-from lithify.client import Settings, settled
 from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.waiting import command_waiting
 from lithify.views.blocks import Shown

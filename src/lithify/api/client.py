@@ -26,7 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
 
-from lithify import arguments, wiring
+from lithify.api import arguments, wiring
+from lithify.api.results import Maintained, Proposals, Proposed, Result, result_of, show_error
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError, Refused, StoreUnavailable
@@ -54,7 +55,6 @@ from lithify.datasets.waiting import command_waiting
 from lithify.engine.ports import Engine
 from lithify.mirror.commit_view import show_commits
 from lithify.observe.progress import Totals
-from lithify.results import Maintained, Proposals, Proposed, Result, result_of, show_error
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.status import status, under_way

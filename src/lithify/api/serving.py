@@ -32,7 +32,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lithify import __version__, arguments, wiring
+from lithify import __version__
+from lithify.api import arguments, wiring
+from lithify.api.client import Dataset as ClientDataset
+from lithify.api.client import Settings, settled
 from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.defects import contained
@@ -46,8 +49,6 @@ from lithify.base.errors import (
     Unsupported,
 )
 from lithify.base.events import Observer, each, ignore
-from lithify.client import Dataset as ClientDataset
-from lithify.client import Settings, settled
 from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting

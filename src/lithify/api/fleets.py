@@ -22,15 +22,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lithify import arguments, wiring
+from lithify.api import arguments, wiring
+from lithify.api.client import CommitRecord, Dataset, Settings, settled
+from lithify.api.client import open as open_dataset
+from lithify.api.fleet_serving import FleetProcess
 from lithify.base import concurrency
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.defects import contained
 from lithify.base.errors import DatasetNotFound, LithifyError, Refused
 from lithify.base.events import Observer, ignore
 from lithify.base.ids import Ids, RandomIds
-from lithify.client import CommitRecord, Dataset, Settings, settled
-from lithify.client import open as open_dataset
 from lithify.compaction.finding import Finding
 from lithify.config.model import Config
 from lithify.config.sections import to_text
@@ -53,7 +54,6 @@ from lithify.fleet.status import (
     running,
     running_in,
 )
-from lithify.fleet_serving import FleetProcess
 from lithify.mirror.dataset_mirror import sharing
 from lithify.store.urls import split_scheme
 

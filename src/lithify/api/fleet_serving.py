@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lithify import wiring
+from lithify.api import wiring
 from lithify.base.defects import contained
 from lithify.base.errors import EngineDown, LithifyError, Refused
 from lithify.base.events import Event, Observer, each, ignore
@@ -74,7 +74,7 @@ _log = logging.getLogger("lithify")
 
 
 class FleetProcess:
-    """Serves the fleet at `url`; see `lithify.fleets.Fleet.run`."""
+    """Serves the fleet at `url`; see `lithify.api.fleets.Fleet.run`."""
 
     def __init__(
         self,
