@@ -22,7 +22,6 @@ from benchmarks.history_data import DAYS, REMOVED, name_of
 from benchmarks.iceberg_data import NAME, open_catalog
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.kind import KIND
@@ -31,6 +30,7 @@ from lithify.datasets.iceberg.maintenance.orphans import DEFAULT_AGE_MS, OrphanO
 from lithify.datasets.iceberg.maintenance.reachable import FileKind, Names
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.options import Asked
+from lithify.protocol.model import Ledger
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore, folder_of
 
 OBJECT_BYTES = 1_000_000

@@ -29,10 +29,10 @@ from benchmarks.child import run_child
 from benchmarks.iceberg_data import NAME, SCHEMA, START_US, US_PER_DAY
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.io.catalogs import TableUrl
+from lithify.protocol.model import Ledger
 
 FILES = 50_000
 CHUNKS = 10_000

@@ -27,10 +27,10 @@ from lithify.base import events
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import LostOwnership
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction
-from lithify.compaction.transitions import AnyLedger, next_id_ms, schedule, submit
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.protocol.model import Compaction
+from lithify.protocol.transitions import AnyLedger, next_id_ms, schedule, submit
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.worker import Worker, WorkerOptions

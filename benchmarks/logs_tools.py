@@ -32,7 +32,6 @@ from benchmarks.child import Stopwatch
 from benchmarks.logs_data import DEAD, PARTITION
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND, NO_OFFSETS, Rules
 from lithify.datasets.kafka.cleaning.segments import Cleaned, Cleaner
 from lithify.datasets.kafka.dataset import LogDataset
@@ -43,6 +42,7 @@ from lithify.datasets.kafka.layouts.reading import pieces, streamed
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
+from lithify.protocol.model import Compaction, Ledger
 from lithify.store.urls import open_store
 
 NOW_MS, DAY_MS = 1_800_000_000_000, 86_400_000

@@ -21,7 +21,6 @@ from benchmarks.child import Stopwatch, run_child
 from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.execute import execute_merge
@@ -30,6 +29,7 @@ from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
 from lithify.datasets.slatedb.task import MergeTask
 from lithify.engine.spark import SparkEngine
+from lithify.protocol.model import Compaction, Ledger
 from lithify.service import one_shot
 from lithify.store.urls import open_store
 

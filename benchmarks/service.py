@@ -42,7 +42,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.child import run_child
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
 from benchmarks.official import POLL_MS, measure_official
-from lithify.compaction.model import State
+from lithify.protocol.model import State
 from lithify.service.worker import WorkerOptions
 
 CASE = next(case for case in CASES if case.name == "1 KB")

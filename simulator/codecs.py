@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest, manifest_problem
 from lithify.datasets.slatedb.model import Manifest
+from lithify.protocol.model import Ledger
 
 REAL_SHARE = 0.2
 

@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from lithify.base.errors import ObjectNotFound
 from lithify.base.ids import Ulid
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import (
@@ -22,6 +21,7 @@ from lithify.datasets.slatedb.paths import (
     DatabasePaths,
     parse_sst_key,
 )
+from lithify.protocol.model import State
 from lithify.store.versions import parse_boundary, parse_key
 from simulator import rules
 from simulator.lease_rules import LeaseRules

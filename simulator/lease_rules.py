@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from lithify.compaction.lease import Lease, decode_lease
+from lithify.protocol.lease import Lease, decode_lease
 from simulator import rules
 from simulator.scenario import LEASE_MS
 from simulator.world import Process, World

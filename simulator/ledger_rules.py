@@ -19,9 +19,9 @@ from itertools import combinations
 from typing import NoReturn
 
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import Sst, TieredSpec
+from lithify.protocol.model import State
 from simulator import rules
 from simulator.scenario import HEARTBEAT_TIMEOUT_MS, MAX_SKEW_MS
 from simulator.world import COORDINATORS, Process, World

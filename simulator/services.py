@@ -15,10 +15,10 @@ from lithify.base import events
 from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, EngineError, Fenced, LithifyError, StoreError, Unexpected
 from lithify.base.ids import Ulid
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.coordinator_view import Seen

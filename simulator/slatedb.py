@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lithify.base.errors import Fenced
-from lithify.compaction import transitions
-from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.paths import (
     COMPACTIONS_SUFFIX,
     MANIFEST_SUFFIX,
     DatabasePaths,
 )
+from lithify.protocol import transitions
+from lithify.protocol.model import Ledger
 from lithify.store.versions import Version, VersionedFiles
 from simulator.world import ROOT, Process
 

@@ -17,12 +17,12 @@ from dataclasses import replace
 from functools import partial
 
 from lithify.base.errors import ObjectNotFound, Refused
-from lithify.compaction import transitions
-from lithify.compaction.model import Compaction
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Checkpoint, DrainSpec, Manifest, Spec, TieredSpec
 from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
+from lithify.protocol import transitions
+from lithify.protocol.model import Compaction
 from lithify.service import control
 from lithify.store.versions import Version, VersionedFiles
 from simulator import rules

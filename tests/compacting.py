@@ -10,10 +10,10 @@ from lithify.base import events
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.events import Observer
 from lithify.base.ids import RandomIds
-from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.engine.ports import Engine
+from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.protocol.model import Ledger
 
 
 def take_epoch(dataset: SlateDataset) -> int:

@@ -39,8 +39,8 @@ from rich.console import Console
 
 from lithify.base.errors import ObjectNotFound
 from lithify.base.ids import Ulid, parse_ulid, ulid_ms
-from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.protocol.model import Ledger, State
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, open_db

@@ -14,10 +14,10 @@ import pytest
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Fenced
 from lithify.base.ids import RandomIds
-from lithify.compaction.lease import LOOK_AFTER_MS
-from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.protocol.lease import LOOK_AFTER_MS
+from lithify.protocol.model import State
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.worker import Worker

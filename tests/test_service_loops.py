@@ -16,11 +16,11 @@ import pytest
 
 from lithify.base.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError, StoreUnavailable
 from lithify.base.ids import RandomIds
-from lithify.compaction.lease import LOOK_AFTER_MS
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.proposal import Plan
-from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Term
+from lithify.protocol.lease import LOOK_AFTER_MS
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.proposal import Plan
+from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import TickResult
 from lithify.service.coordinator_view import Seen
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers

@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lithify.base.clock import SystemClock
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.lease import Lease
-from lithify.compaction.model import Ledger, State
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.thresholds import decode as decode_threshold
 from lithify.fleet.coordinator import Keeper
 from lithify.fleet.worker import Crew
 from lithify.planning.fleet.faults import SUSPECT_DATASETS
 from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.lease import Lease
+from lithify.protocol.model import Ledger, State
 from simulator.core.fibers import EPOCH_MS
 from simulator.core.outcome import Violation
 from simulator.fleet import rules

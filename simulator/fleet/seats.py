@@ -8,9 +8,6 @@ from typing import Any
 
 from lithify.api.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.base.errors import LithifyError
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.proposal import Plan
-from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
 from lithify.fleet.catalog.model import Rule
@@ -18,6 +15,9 @@ from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, new_member_name
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.proposal import Plan
+from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.slots import Room
 from lithify.service.worker import Worker

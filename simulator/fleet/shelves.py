@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from lithify.base.errors import CorruptObject, DatasetNotFound
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.base.jsonvalues import text
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.planning.admission import Capacity
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 from lithify.store.versions import Version, VersionedFiles
 from simulator.fleet.scenario import MAX_SOURCES, MIN_SOURCES, ShelfPlan, Trouble
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pyiceberg.table.snapshots import Snapshot
 
 from lithify.base.errors import HoldLapsed, LithifyError
-from lithify.compaction import transitions
-from lithify.compaction.model import Compaction
 from lithify.datasets.holding import Held
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, IcebergLedger, Lane, SpecPart
 from lithify.datasets.maintenance import Wanted
+from lithify.protocol import transitions
+from lithify.protocol.model import Compaction
 from simulator.history import rules
 from simulator.history.judge import Judge
 from simulator.history.people import attempt, insist, now_and_then

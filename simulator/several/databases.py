@@ -8,9 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from lithify.base.ids import Ulid
-from lithify.compaction.model import State
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
@@ -25,6 +22,9 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.plan import TieredPolicy, source_names
+from lithify.protocol.model import State
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 from lithify.store.versions import VersionedFiles
 from simulator.several.places import Place, ToyTask, toy
 from simulator.several.scenario import L0_MAX_SSTS

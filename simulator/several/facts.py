@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lithify.base.backoff import GrowingPause
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
 _FAILURE_PAUSE = GrowingPause(60_000, 3_600_000)
 _CANCEL_MS = 60_000

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lithify.base import events
-from lithify.compaction.model import State
-from lithify.compaction.transitions import AnyLedger
+from lithify.protocol.model import State
+from lithify.protocol.transitions import AnyLedger
 from simulator.several import rules
 from simulator.several.claim_rules import ClaimRules
 from simulator.several.facts import Claim, Facts, Failure, Try

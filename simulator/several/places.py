@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.compaction.work import RangeOutcome
 from lithify.datasets.kind import Dataset
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
+from lithify.protocol.work import RangeOutcome
 from lithify.store.versions import VersionedFiles
 from lithify.testing.memory import MemoryStore
 from simulator.several.scenario import DatasetPlan, Trouble

@@ -22,11 +22,11 @@ from unittest import mock
 import lithify.base.errors
 import lithify.service.worker_pool
 from lithify.base import concurrency as together_module
-from lithify.compaction.proposal import NOTHING_HELD, Held
 from lithify.datasets.iceberg import dataset as table_module
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import active_tasks, plan_table
 from lithify.planning.timeline.model import TimelinePlan
+from lithify.protocol.proposal import NOTHING_HELD, Held
 from simulator.core.waiting import AnyTime, wait_for_futures
 from simulator.replaced import users_of_codecs
 from simulator.several.lake import manifests_in_memory

@@ -9,14 +9,14 @@ from typing import Any
 
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from lithify.compaction.proposal import Plan
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile, TableState, TimeRange
+from lithify.protocol.proposal import Plan
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 from lithify.store.versions import VersionedFiles
 from simulator.several.lake import TIME_FIELD, add_files, bound, data_file
 from simulator.several.places import Place, ToyTask, toy

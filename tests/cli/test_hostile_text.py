@@ -25,11 +25,6 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import EngineError
 from lithify.base.ids import RandomIds
 from lithify.base.printable import MAX_CHARS
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.lease import Lease
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.commit_records import CommitRecord
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Rule
@@ -37,6 +32,11 @@ from lithify.observe.endpoint import with_health
 from lithify.observe.logs import EventLog, set_up_logs
 from lithify.observe.metrics import Metrics
 from lithify.observe.progress import ProgressBars
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.lease import Lease
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.transitions import AnyCompaction
 from lithify.views.consoles import print_text, standard_error, standard_output
 from tests.cli.invoking import invoke, logging_as_before
 from tests.cli.test_status import database

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lithify.cli.doctor import UNHEALTHY
-from lithify.compaction.lease import Lease
+from lithify.protocol.lease import Lease
 from tests.cli.invoking import COMMAND, invoke
 from tests.compacting import dataset_at
 from tests.datasets.iceberg.running import dataset_of

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lithify.compaction.finding import problem
 from lithify.observe.logs import FIELDS, LOGGER, set_up_logs
+from lithify.protocol.finding import problem
 from tests import serving
 from tests.cli.invoking import invoke, logging_as_before
 from tests.engine.waiting import child_environment

@@ -10,10 +10,10 @@ import pytest
 
 from lithify.base.ids import RandomIds
 from lithify.cli import status
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.transitions import AnyCompaction
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.transitions import AnyCompaction
 from tests.aging import age
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files

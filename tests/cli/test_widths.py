@@ -15,9 +15,9 @@ import pytest
 from lithify.api import client
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.finding import Finding, ok
 from lithify.coordination.leadership import Leadership
 from lithify.doctor import setup
+from lithify.protocol.finding import Finding, ok
 from tests.cli.invoking import COMMAND, invoke
 from tests.cli.test_golden import CHANGING, GOLDEN, compare, make_database, make_table, steady
 from tests.compacting import dataset_at

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lithify.base.errors import Fenced, LostOwnership
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.compaction import transitions
-from lithify.compaction.failure_detector import SilenceWatch
-from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
-from lithify.compaction.transitions import AnyLedger, IllegalTransition
+from lithify.protocol import transitions
+from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.protocol.transitions import AnyLedger, IllegalTransition
 
 NOW_MS = 1_800_000_000_000
 TIMEOUT_MS = 30_000

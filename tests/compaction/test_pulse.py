@@ -8,12 +8,12 @@ import pytest
 
 from lithify.base.backoff import GrowingPause, RandomPause
 from lithify.base.ids import RandomIds
-from lithify.compaction.attempts import Movement
-from lithify.compaction.heartbeat_gate import Pulse
-from lithify.compaction.model import Compaction, Progress, RangeProgress, State
-from lithify.compaction.running import Claim, Prepared
-from lithify.compaction.transitions import AnyCompaction
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.attempts import Movement
+from lithify.protocol.heartbeat_gate import Pulse
+from lithify.protocol.model import Compaction, Progress, RangeProgress, State
+from lithify.protocol.running import Claim, Prepared
+from lithify.protocol.transitions import AnyCompaction
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 
 HEARTBEAT_BYTES = 100
 START_TIMEOUT_MS = 600_000

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from lithify.base.ids import RandomIds
-from lithify.compaction.failure_detector import SilenceWatch
-from lithify.compaction.model import Compaction, Ledger, State, Worker
-from lithify.compaction.transitions import AnyLedger
+from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.model import Compaction, Ledger, State, Worker
+from lithify.protocol.transitions import AnyLedger
 
 ID = RandomIds(random.Random(1)).ulid(1_800_000_000_000)
 TIMEOUT_MS = 30_000

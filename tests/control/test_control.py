@@ -10,12 +10,12 @@ import pytest
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.model import Ledger, State
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Spec, TieredSpec
 from lithify.datasets.slatedb.request import spec_of
 from lithify.datasets.slatedb.tiered import TieredPolicy
+from lithify.protocol.model import Ledger, State
 from lithify.service import control
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker

@@ -11,10 +11,6 @@ from pyiceberg.table import Table
 
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.model import State
-from lithify.compaction.presence import Presence
-from lithify.compaction.proposal import NOTHING_HELD, Plan
-from lithify.compaction.status import Status
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.compaction.request import request
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -22,6 +18,10 @@ from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.options import Asked
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
+from lithify.protocol.model import State
+from lithify.protocol.presence import Presence
+from lithify.protocol.proposal import NOTHING_HELD, Plan
+from lithify.protocol.status import Status
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.coordinator import Coordinator

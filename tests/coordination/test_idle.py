@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lithify.base.ids import RandomIds
-from lithify.compaction.lease import VALID_MS
-from lithify.compaction.presence import Presence
 from lithify.coordination.leadership import Leadership
+from lithify.protocol.lease import VALID_MS
+from lithify.protocol.presence import Presence
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator
 from lithify.store.metered import VERBS, Verb

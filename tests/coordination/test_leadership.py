@@ -26,10 +26,10 @@ from lithify.base.errors import (
     StoreUnavailable,
 )
 from lithify.base.ids import RandomIds
-from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
 from lithify.coordination.leadership import Leadership
 from lithify.coordination.ledger_documents import NEWEST_VERSION
 from lithify.datasets.slatedb.model import ExternalDb
+from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import (

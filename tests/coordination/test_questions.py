@@ -12,9 +12,9 @@ from typing import TypeVar
 import pytest
 
 from lithify.base.errors import CoordinatorAlive, Fenced, PreconditionFailed, StoreError
-from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, Lease, Taking, encode_lease
-from lithify.compaction.presence import Presence
 from lithify.coordination.leadership import Leadership
+from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, Lease, Taking, encode_lease
+from lithify.protocol.presence import Presence
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedStore
 from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock

@@ -11,8 +11,6 @@ from pyiceberg.table import Table
 
 from lithify.base.clock import Clock
 from lithify.base.ids import RandomIds
-from lithify.compaction.lease import FoundLease, Lease
-from lithify.compaction.model import Ledger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.documents import LEDGERS
@@ -21,6 +19,8 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Manifest
+from lithify.protocol.lease import FoundLease, Lease
+from lithify.protocol.model import Ledger
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock
 from lithify.testing.memory import MemoryStore

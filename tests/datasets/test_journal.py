@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.base.ids import MAX_ULID_MS, RandomIds
-from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure, Movement
 from lithify.coordination.sidecar import MAX_NOTE_BYTES, REPORT_INTERVAL_S, MovementReporter, ObjectJournal
+from lithify.protocol.attempts import MAX_FAILURES, Attempt, Failure, Movement
 from lithify.store.keys import join
 from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, MemoryStore, Verb
 

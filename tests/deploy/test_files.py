@@ -15,9 +15,9 @@ import promql_parser
 import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
-from lithify.compaction.model import State
 from lithify.datasets.iceberg.maintenance.expire import Outcome
 from lithify.observe.metrics import FAILURES, Metrics
+from lithify.protocol.model import State
 from lithify.testing import ManualClock
 from tests.cli.invoking import COMMAND
 from tests.datasets.slatedb.trees import EMPTY

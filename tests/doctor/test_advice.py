@@ -13,14 +13,14 @@ from pyiceberg.table import Table
 
 from lithify.base.ids import RandomIds
 from lithify.base.usercache import CACHE_VARIABLE
-from lithify.compaction import checks
-from lithify.compaction.attempts import Failure
-from lithify.compaction.model import Ledger
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.datasets.iceberg.maintenance import history_checks
 from lithify.datasets.iceberg.maintenance.expire import Outcome
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.orphans import Orphans
+from lithify.protocol import checks
+from lithify.protocol.attempts import Failure
+from lithify.protocol.model import Ledger
 from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint

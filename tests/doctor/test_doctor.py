@@ -14,18 +14,18 @@ from lithify import __version__
 from lithify.base.clock import SystemClock
 from lithify.base.errors import StoreError
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction import checks, transitions
-from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.finding import Finding, Severity
-from lithify.compaction.lease import VALID_MS, Lease
-from lithify.compaction.model import Compaction, Ledger, State
-from lithify.compaction.status import Status
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb import checks as database
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import setup, storage
 from lithify.engine.spark import SparkEngine
+from lithify.protocol import checks, transitions
+from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.finding import Finding, Severity
+from lithify.protocol.lease import VALID_MS, Lease
+from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.status import Status
 from lithify.service.status import status
 from lithify.store import proof
 from lithify.store.local import LocalStore

@@ -9,13 +9,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lithify.base.ids import RandomIds
-from lithify.compaction import checks, transitions
-from lithify.compaction.attempts import Failure
-from lithify.compaction.finding import Finding, Severity
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.transitions import AnyCompaction
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.protocol import checks, transitions
+from lithify.protocol.attempts import Failure
+from lithify.protocol.finding import Finding, Severity
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.transitions import AnyCompaction
 from lithify.service.status import status
 from lithify.testing import ManualClock
 from tests.aging import age

@@ -14,11 +14,11 @@ import pytest
 
 from lithify.base.errors import EngineError, Refused
 from lithify.base.scratch import Scratch
-from lithify.compaction.finding import Severity
 from lithify.doctor import setup
 from lithify.engine import archive
 from lithify.engine.java import Java, find_java
 from lithify.kernel.fingerprint import is_compiled
+from lithify.protocol.finding import Severity
 
 STRANGER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

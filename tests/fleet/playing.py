@@ -18,7 +18,6 @@ from lithify.base.clock import Clock
 from lithify.base.errors import LithifyError, StoreError
 from lithify.base.events import Event
 from lithify.base.ids import Ulid
-from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Queue, Rule
@@ -26,6 +25,7 @@ from lithify.fleet.coordinator import Keeper, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.loops import LoopOptions
 from lithify.service.options import CoordinatorOptions

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from lithify.base.errors import LithifyError, StoreError
-from lithify.compaction.finding import Finding, Severity
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Queue, Rule
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.members import Amounts, Load, Member, Role
 from lithify.fleet.status import fleet_status
 from lithify.planning.fleet.task_offers import Hint
+from lithify.protocol.finding import Finding, Severity
 from tests.fleet.worlds import World
 
 KEEPER = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 2)

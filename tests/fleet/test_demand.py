@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.proposal import Plan, Proposal
 from lithify.fleet.demand import Demand
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.priorities import Band
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.proposal import Plan, Proposal
 from lithify.testing.clock import ManualClock
 from lithify.testing.memory import MemoryStore
 from tests.kinds.texts import TextDataset, TextSettings

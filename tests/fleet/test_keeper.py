@@ -10,15 +10,15 @@ import pytest
 
 from lithify.base import events
 from lithify.base.errors import CorruptObject, DatasetNotFound, Refused, StoreError
-from lithify.compaction.lease import Lease
-from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS
 from lithify.fleet.status import fleet_status
 from lithify.planning.fleet.task_offers import Hint
+from lithify.protocol.lease import Lease
+from lithify.protocol.model import State
+from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator
 from tests.fleet.playing import ALL, Play, play, url_of
 from tests.kinds.texts import TextDataset

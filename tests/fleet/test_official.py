@@ -18,7 +18,6 @@ import pytest
 import lithify
 from lithify.api import wiring
 from lithify.base import events
-from lithify.compaction.model import State
 from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
@@ -27,6 +26,7 @@ from lithify.datasets.slatedb.kind import SlateKind
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Coordinates, Rule
 from lithify.fleet.discovery import LOOK_EVERY_S
+from lithify.protocol.model import State
 from lithify.service import control
 from lithify.store.resilience.waiting import Waiting
 from tests.cli.invoking import invoke_json

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from lithify.compaction.finding import Severity
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import DEAD_AFTER_MS, IDLE_BEAT_EVERY_MS, MISSED_BEATS, Member, Role
 from lithify.fleet.status import FleetStatus, fleet_status
 from lithify.fleet.view import show_status, show_workers
+from lithify.protocol.finding import Severity
 from lithify.store.metered import Verb
 from lithify.store.objects import ObjectStore
 from lithify.store.readonly import ReadOnlyStore

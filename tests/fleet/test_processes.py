@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import lithify
-from lithify.compaction.model import State
 from lithify.planning.fleet.pending_tasks import SMALL_BYTES
+from lithify.protocol.model import State
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.fleet.slowly import FILTER

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Ledger, State
+from lithify.protocol.model import Ledger, State
 from tests.fuzz.family import Damaged
 
 JSON = ("--json",)

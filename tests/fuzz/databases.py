@@ -31,10 +31,6 @@ from typing import Any
 from lithify.base.clock import SystemClock
 from lithify.base.errors import LithifyError
 from lithify.base.ids import RandomIds, ulid_ms
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.lease import Lease
-from lithify.compaction.model import Compaction, State
 from lithify.datasets.slatedb import ledger as ledger_codec
 from lithify.datasets.slatedb import manifest as manifest_codec
 from lithify.datasets.slatedb.flatbuffer import TableType, read, write
@@ -42,6 +38,10 @@ from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Codec, DrainSpec, Manifest, Sst, SstInfo, TieredSpec
 from lithify.datasets.slatedb.sst import encode_tail, seal, unseal
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.lease import Lease
+from lithify.protocol.model import Compaction, State
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at

@@ -40,12 +40,12 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from lithify.base.clock import SystemClock
 from lithify.base.errors import LithifyError
 from lithify.base.ids import RandomIds
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.lease import Lease
-from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.lease import Lease
+from lithify.protocol.model import Compaction, State
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.avro import read_avro, write_avro

@@ -20,13 +20,6 @@ from lithify.base.errors import CorruptObject, LithifyError, Refused
 from lithify.base.events import GarbageCollected, Observer
 from lithify.base.ids import Ids, Ulid
 from lithify.base.jsonvalues import text
-from lithify.compaction.backlog import Backlog, Detail
-from lithify.compaction.checks import check_compactions
-from lithify.compaction.finding import Finding, ok, problem
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
-from lithify.compaction.status import Status
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.model import Config
 from lithify.config.sections import OwnSection, PositiveInt
 from lithify.coordination.ledger_documents import LedgerFormat, Values
@@ -37,6 +30,13 @@ from lithify.datasets.options import Asked, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.datasets.waiting import command_waiting
 from lithify.planning.admission import Capacity
+from lithify.protocol.backlog import Backlog, Detail
+from lithify.protocol.checks import check_compactions
+from lithify.protocol.finding import Finding, ok, problem
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
+from lithify.protocol.status import Status
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.urls import open_store

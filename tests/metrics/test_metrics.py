@@ -14,8 +14,6 @@ from prometheus_client import generate_latest
 from lithify.base import events
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger, State, Worker
-from lithify.compaction.proposal import Plan, Total
 from lithify.coordination.leadership import Term
 from lithify.datasets.registry import registered_for
 from lithify.datasets.slatedb.command_options import OPTIONS
@@ -24,6 +22,8 @@ from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
+from lithify.protocol.model import Compaction, Ledger, State, Worker
+from lithify.protocol.proposal import Plan, Total
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker as WorkerLoop
 from lithify.store.local import LocalStore

@@ -14,9 +14,9 @@ from typing import Any
 
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import TieredSpec
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.service import one_shot
 from lithify.testing.engine import InlineEngine
 from tests.compacting import check_state_files, dataset_at

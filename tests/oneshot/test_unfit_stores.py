@@ -20,8 +20,8 @@ from lithify.api.fleets import Fleet
 from lithify.api.groups import Group
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Refused, UnfitStore
-from lithify.compaction.presence import Presence
 from lithify.config.model import Config
+from lithify.protocol.presence import Presence
 from lithify.service import status as statuses
 from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine

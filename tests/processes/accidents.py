@@ -20,8 +20,8 @@ from types import MappingProxyType
 
 from lithify.base.errors import EngineDown
 from lithify.base.ids import Ulid
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.protocol.model import State
 from tests.cluster import Cluster
 from tests.compacting import dataset_at
 from tests.engine.waiting import descendants, wait_until

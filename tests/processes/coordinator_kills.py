@@ -12,8 +12,8 @@ from benchmarks.data import copy_for_a_run
 
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
+from lithify.protocol.model import State
 from lithify.service.coordinator import Coordinator
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
+from lithify.protocol.model import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
+from lithify.protocol.model import State
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
 from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.protocol.model import State
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.store.urls import open_store

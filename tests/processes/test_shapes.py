@@ -16,8 +16,8 @@ from typing import Any, Unpack
 import pytest
 
 from lithify.base.errors import CoordinatorAlive
-from lithify.compaction.model import State
 from lithify.engine.spark import SparkEngine
+from lithify.protocol.model import State
 from lithify.service.loops import LoopOptions
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lithify.compaction.model import State
+from lithify.protocol.model import State
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.flaky import FAIR

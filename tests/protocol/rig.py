@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.model import Ledger, State
 from lithify.coordination.leadership import Term
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX
+from lithify.protocol.model import Ledger, State
 from lithify.service.coordinator import Coordinator
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.slots import Room

@@ -11,10 +11,10 @@ import pytest
 from lithify.base import events
 from lithify.base.errors import StoreError
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction import transitions
-from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure
-from lithify.compaction.model import Ledger, State
 from lithify.coordination.leadership import Term
+from lithify.protocol import transitions
+from lithify.protocol.attempts import MAX_FAILURES, Attempt, Failure
+from lithify.protocol.model import Ledger, State
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import FAILURE_PAUSE
 from lithify.service.options import CoordinatorOptions

@@ -8,9 +8,9 @@ import pytest
 
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.attempts import Failure
-from lithify.compaction.lease import Lease
-from lithify.compaction.model import State
+from lithify.protocol.attempts import Failure
+from lithify.protocol.lease import Lease
+from lithify.protocol.model import State
 from lithify.service import control
 from lithify.service.failures import CANCEL_PAUSE, FAILURE_PAUSE, given_up
 from lithify.service.status import status

@@ -15,10 +15,10 @@ from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Fenced, LithifyError, StoreError
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction import transitions
-from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Term
+from lithify.protocol import transitions
+from lithify.protocol.model import State
+from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.slots import Room

@@ -9,8 +9,8 @@ import pytest
 
 from lithify.base import events
 from lithify.base.errors import Fenced, StoreError
-from lithify.compaction import transitions
-from lithify.compaction.model import State
+from lithify.protocol import transitions
+from lithify.protocol.model import State
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.worker import Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.base import events
-from lithify.compaction.model import State
+from lithify.protocol.model import State
 from lithify.testing import Call, CountingStore, Verb
 from tests.protocol.rig import TIMEOUT_S, Interposed, Rig, ledger_write
 

@@ -17,14 +17,14 @@ import pytest
 from lithify.base import events
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.compaction.model import Compaction, Ledger, State
-from lithify.compaction.model import Worker as Owner
 from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, SortedRun, Sst, TieredSpec
+from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.model import Worker as Owner
 from lithify.service import control, status
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.options import CoordinatorOptions

@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.compaction.attempts import MAX_FAILURES
-from lithify.compaction.model import Compaction, Ledger, State
-from lithify.compaction.model import Worker as Owner
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import DrainSpec, TieredSpec
+from lithify.protocol.attempts import MAX_FAILURES
+from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.model import Worker as Owner
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service import status
 from lithify.service.coordinator import Coordinator
 from lithify.store.metered import Verb

@@ -15,13 +15,13 @@ import pytest
 from lithify.base.clock import SystemClock
 from lithify.base.events import Claimed, Committed, Event
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
 from lithify.datasets.slatedb.ledger import decode_ledger
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
+from lithify.protocol.model import State
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.worker import Worker, WorkerOptions

@@ -18,12 +18,12 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import LithifyError
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds
-from lithify.compaction.attempts import Movement
 from lithify.coordination.leadership import Term
 from lithify.coordination.sidecar import REPORT_INTERVAL_S, ObjectJournal
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.execute import run_merge
 from lithify.engine.spark import SparkEngine
+from lithify.protocol.attempts import Movement
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions

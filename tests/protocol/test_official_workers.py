@@ -15,11 +15,11 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import Fenced
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
+from lithify.protocol.model import State
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.wrapped import Call

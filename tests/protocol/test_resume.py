@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from lithify.base import events
-from lithify.compaction import transitions
-from lithify.compaction.model import Progress, RangeProgress, State
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
+from lithify.protocol import transitions
+from lithify.protocol.model import Progress, RangeProgress, State
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.testing import CountingStore, Verb

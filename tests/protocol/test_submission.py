@@ -8,8 +8,8 @@ import pytest
 
 from lithify.base import events
 from lithify.base.ids import Ulid
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.tiered import TieredPolicy
+from lithify.protocol.model import State
 from tests.judge.official import Admin, Put, TreeShape, open_db
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 

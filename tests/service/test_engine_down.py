@@ -12,9 +12,9 @@ import pytest
 from lithify.base import events
 from lithify.base.errors import EngineDown, Refused
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership
 from lithify.engine.spark import SparkEngine
+from lithify.protocol.model import State
 from lithify.service import one_shot
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.testing.engine import Fault, InlineEngine, Submitted

@@ -13,10 +13,10 @@ from pyiceberg.catalog import Catalog
 from lithify.base import events
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker

@@ -16,9 +16,9 @@ import lithify
 from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.errors import CoordinatorAlive
-from lithify.compaction.lease import Lease, Taking
 from lithify.coordination.leases import ObjectLease
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.protocol.lease import Lease, Taking
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import S3Server
 from tests.cli.invoking import invoke

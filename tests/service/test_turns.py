@@ -10,12 +10,12 @@ from pyiceberg.catalog import Catalog
 from lithify.base import events
 from lithify.base.errors import StoreError
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.planning.turns import AGEING_TURNS
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.transitions import AnyLedger
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.iceberg.conftest import catalog
 from tests.datasets.iceberg.running import dataset_of

@@ -17,8 +17,8 @@ from lithify.base.errors import (
     StoreError,
     StoreUnavailable,
 )
-from lithify.compaction.model import State
 from lithify.planning.turns import AGEING_TURNS
+from lithify.protocol.model import State
 from lithify.service.worker import MAX_STORE_LOSSES
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 from lithify.testing.engine import InlineEngine

@@ -15,13 +15,13 @@ from lithify.base.clock import Clock
 from lithify.base.errors import EngineError, StoreUnavailable
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.attempts import Journal
-from lithify.compaction.model import Compaction, Ledger, State
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
+from lithify.protocol.attempts import Journal
+from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 from lithify.service.slots import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool

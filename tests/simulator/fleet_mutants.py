@@ -11,10 +11,6 @@ from simulator.fleet import rules
 
 from lithify.base.backoff import GrowingPause
 from lithify.base.ids import Ulid
-from lithify.compaction import transitions
-from lithify.compaction.failure_detector import SilenceWatch
-from lithify.compaction.model import State
-from lithify.compaction.transitions import AnyLedger
 from lithify.fleet import managed_dataset
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.history import CatalogHistory
@@ -26,6 +22,10 @@ from lithify.planning.fleet import admission, quarantine
 from lithify.planning.fleet import task_offers as hints
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.planning.fleet.polling import Asking
+from lithify.protocol import transitions
+from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.model import State
+from lithify.protocol.transitions import AnyLedger
 from lithify.store.versions import Version, VersionedFiles
 from tests.simulator.mutants import Mutant
 

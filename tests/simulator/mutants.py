@@ -16,12 +16,6 @@ from simulator.scenario import RENEW_AFTER_MS
 
 from lithify.base.errors import LostOwnership
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.compaction import transitions
-from lithify.compaction.failure_detector import SilenceWatch
-from lithify.compaction.heartbeat_gate import Pulse
-from lithify.compaction.lease import Lease, encode_lease
-from lithify.compaction.model import State
-from lithify.compaction.transitions import AnyCompaction, AnyLedger, IllegalTransition
 from lithify.coordination import leadership
 from lithify.coordination.leadership import Leadership
 from lithify.coordination.leases import ObjectLease
@@ -32,6 +26,12 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
+from lithify.protocol import transitions
+from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.heartbeat_gate import Pulse
+from lithify.protocol.lease import Lease, encode_lease
+from lithify.protocol.model import State
+from lithify.protocol.transitions import AnyCompaction, AnyLedger, IllegalTransition
 from lithify.service.worker import Worker
 from lithify.store import versions
 from lithify.store.versions import VersionedFiles

@@ -12,13 +12,13 @@ from lithify.base.backoff import GrowingPause
 from lithify.base.clock import monotonic_ms
 from lithify.base.errors import StoreError
 from lithify.base.ids import Ulid
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
-from lithify.compaction.running import Claim
-from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import plan_table
 from lithify.planning.rest import Rest
 from lithify.planning.turns import Turns
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.protocol.running import Claim
+from lithify.protocol.transitions import AnyLedger
 from lithify.service import failures, worker, worker_pool
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import Failures

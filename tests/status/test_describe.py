@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.base.ids import RandomIds
-from lithify.compaction.attempts import Attempt, Movement
-from lithify.compaction.model import Compaction, State, Worker
-from lithify.compaction.status import CompactionStatus, Known, RangeState, Stay, describe
+from lithify.protocol.attempts import Attempt, Movement
+from lithify.protocol.model import Compaction, State, Worker
+from lithify.protocol.status import CompactionStatus, Known, RangeState, Stay, describe
 
 NOW_MS = 1_700_000_100_000
 TIMEOUT_MS = 30_000

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.compaction import transitions
-from lithify.compaction.lease import LEASE_MS, VALID_MS, Lease, Taking
-from lithify.compaction.model import Progress, RangeProgress, State, Worker
-from lithify.compaction.presence import Presence
 from lithify.datasets.slatedb.backlog import backlog
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
+from lithify.protocol import transitions
+from lithify.protocol.lease import LEASE_MS, VALID_MS, Lease, Taking
+from lithify.protocol.model import Progress, RangeProgress, State, Worker
+from lithify.protocol.presence import Presence
 from lithify.service.status import status
 from lithify.store.metered import Verb
 from lithify.store.readonly import ReadOnlyStore

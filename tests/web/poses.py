@@ -14,12 +14,12 @@ from lithify.api import wiring
 from lithify.api.client import Dataset, settled
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction import transitions
-from lithify.compaction.model import Progress, RangeProgress
 from lithify.config.model import Config
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets import kind as kinds
 from lithify.datasets.slatedb.model import KeyRange
+from lithify.protocol import transitions
+from lithify.protocol.model import Progress, RangeProgress
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at

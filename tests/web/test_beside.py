@@ -25,11 +25,11 @@ from lithify.api.client import Dataset, settled
 from lithify.base.clock import SystemClock
 from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Movement
-from lithify.compaction.model import Progress, RangeProgress, State
 from lithify.datasets.slatedb.model import KeyRange
 from lithify.mirror.dataset_mirror import BESIDE_S, SharedReads, sharing, watching
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Movement
+from lithify.protocol.model import Progress, RangeProgress, State
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving

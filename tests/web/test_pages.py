@@ -13,10 +13,10 @@ from starlette.testclient import TestClient
 
 import lithify
 from lithify.base.errors import StoreUnavailable
-from lithify.compaction.model import State
-from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.compaction.proposal import Plan
-from lithify.compaction.status import CompactionStatus, Status
+from lithify.protocol.model import State
+from lithify.protocol.presence import CoordinatorStatus, Presence
+from lithify.protocol.proposal import Plan
+from lithify.protocol.status import CompactionStatus, Status
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.web.bars import draw_bars

@@ -33,8 +33,6 @@ from lithify.base.defects import contained
 from lithify.base.errors import LithifyError, Refused, StoreUnavailable
 from lithify.base.events import Observer, each, ignore
 from lithify.base.ids import Ids, RandomIds, Ulid
-from lithify.compaction.model import State
-from lithify.compaction.status import CompactionStatus, Status
 from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.coordination.commit_records import CommitRecord
@@ -55,6 +53,8 @@ from lithify.datasets.waiting import command_waiting
 from lithify.engine.ports import Engine
 from lithify.mirror.commit_view import show_commits
 from lithify.observe.progress import Totals
+from lithify.protocol.model import State
+from lithify.protocol.status import CompactionStatus, Status
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.status import status, under_way

@@ -30,7 +30,6 @@ from lithify.api import wiring
 from lithify.base.defects import contained
 from lithify.base.errors import EngineDown, LithifyError, Refused
 from lithify.base.events import Event, Observer, each, ignore
-from lithify.compaction.proposal import Plan
 from lithify.config.model import Config
 from lithify.datasets.kind import Dataset
 from lithify.datasets.registry import registered_for
@@ -44,6 +43,7 @@ from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.status import fleet_status
 from lithify.fleet.worker import Crew, CrewPorts, NoSource
 from lithify.mirror.dataset_mirror import SharingRecords, shared_of
+from lithify.protocol.proposal import Plan
 from lithify.service.once_logger import Trouble
 
 if TYPE_CHECKING:

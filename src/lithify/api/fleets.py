@@ -32,7 +32,6 @@ from lithify.base.defects import contained
 from lithify.base.errors import DatasetNotFound, LithifyError, Refused
 from lithify.base.events import Observer, ignore
 from lithify.base.ids import Ids, RandomIds
-from lithify.compaction.finding import Finding
 from lithify.config.model import Config
 from lithify.config.sections import to_text
 from lithify.datasets.registry import all_registered, config_type, registered_for
@@ -55,6 +54,7 @@ from lithify.fleet.status import (
     running_in,
 )
 from lithify.mirror.dataset_mirror import sharing
+from lithify.protocol.finding import Finding
 from lithify.store.urls import split_scheme
 
 _log = logging.getLogger("lithify")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lithify.base.errors import LithifyError, Refused
-from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.datasets.maintenance import PARTS
 from lithify.observe.progress import Totals
+from lithify.protocol.run_summary import Ended, RunSummary
 from lithify.views.blocks import Line, Shown, Timeline
 
 

@@ -49,12 +49,12 @@ from lithify.base.errors import (
     Unsupported,
 )
 from lithify.base.events import Observer, each, ignore
-from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
 from lithify.mirror.dataset_mirror import SharedReads, SharingRecords, sharing, watching
 from lithify.observe.logs import FIELDS
+from lithify.protocol.finding import Finding
 from lithify.service.loops import once_back, run_coordinator, run_workers
 from lithify.service.once_logger import Trouble
 from lithify.service.worker_pool import QUARANTINE_PAUSE

@@ -19,7 +19,7 @@ from lithify.views.consoles import standard_error, write_line
 
 if TYPE_CHECKING:
     from lithify.api.client import Job
-    from lithify.compaction.status import CompactionStatus
+    from lithify.protocol.status import CompactionStatus
 
 
 @takes_kind_options("submit")
@@ -157,7 +157,7 @@ def wait(
                 write_line(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
             if not ended:
                 write_line("No compaction is under way.")
-        from lithify.compaction.model import State
+        from lithify.protocol.model import State
 
         if any(o.state is State.FAILED for o in ended):
             raise typer.Exit(1)

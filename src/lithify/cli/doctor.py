@@ -19,8 +19,8 @@ from lithify.views.consoles import standard_output
 from lithify.views.tables import cell
 
 if TYPE_CHECKING:
-    from lithify.compaction.finding import Finding
     from lithify.config.model import Config
+    from lithify.protocol.finding import Finding
 
 UNHEALTHY = 10
 """Exit code when there is a problem."""
@@ -90,8 +90,8 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
     from lithify.api import wiring
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
-    from lithify.compaction.finding import Severity
     from lithify.doctor.storage import check_storage
+    from lithify.protocol.finding import Severity
     from lithify.service.status import status
 
     clock, kind = SystemClock(), registered_for(url).load()

@@ -26,7 +26,7 @@ from lithify.views.consoles import standard_output, write_document
 from lithify.views.drawing import draw
 
 if TYPE_CHECKING:
-    from lithify.compaction.status import CompactionStatus, Status
+    from lithify.protocol.status import CompactionStatus, Status
 
 SHOWN_FAILURES = 5
 WATCH_INTERVAL_S = 2.0

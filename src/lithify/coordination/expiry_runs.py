@@ -14,8 +14,8 @@ from typing import Any
 
 from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.compaction.retained import Runs
 from lithify.coordination.thresholds import MAX_POSITION
+from lithify.protocol.retained import Runs
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

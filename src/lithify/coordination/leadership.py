@@ -85,7 +85,7 @@ from lithify.base.errors import (
     StoreError,
 )
 from lithify.base.ids import Ids
-from lithify.compaction.lease import (
+from lithify.protocol.lease import (
     LEASE_MS,
     LOOK_AFTER_MS,
     RENEW_AFTER_MS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lithify.base.clock import Clock
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
-from lithify.compaction.lease import FoundLease, Lease, decode_lease, encode_lease
+from lithify.protocol.lease import FoundLease, Lease, decode_lease, encode_lease
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreClock

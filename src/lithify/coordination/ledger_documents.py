@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.compaction.lease import MAX_EPOCH
-from lithify.compaction.model import (
+from lithify.protocol.lease import MAX_EPOCH
+from lithify.protocol.model import (
     Compaction,
     Ledger,
     OutputT,

@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 from lithify.base.clock import Clock
 from lithify.base.errors import Fenced, Refused
 from lithify.base.ids import Ids
-from lithify.compaction.lease import Permit, Taking, Tries, next_epoch
-from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
 from lithify.coordination.ledger_documents import LedgerFormat, Texts
 from lithify.coordination.ledger_history import LedgerHistory
+from lithify.protocol.lease import Permit, Taking, Tries, next_epoch
+from lithify.protocol.model import Ledger, OutputT, RangeT, SpecT
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from lithify.base.errors import CorruptObject, ObjectNotFound, Unsupported
 from lithify.base.ids import Ulid
-from lithify.compaction.history import Arrival
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.protocol.history import Arrival
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.versions import format_id, parse_key
 

@@ -32,7 +32,7 @@ from lithify.base.concurrency import all_of
 from lithify.base.errors import ObjectNotFound, StoreError
 from lithify.base.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE, whole_number
-from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure, Movement, in_vain
+from lithify.protocol.attempts import MAX_FAILURES, Attempt, Failure, Movement, in_vain
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -49,7 +49,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ObjectJournal:
-    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.compaction.attempts`)."""
+    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.protocol.attempts`)."""
 
     def __init__(self, store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> None:
         self._store = store

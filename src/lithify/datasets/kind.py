@@ -15,18 +15,6 @@ from typing_extensions import TypeVar
 from lithify.base.clock import Clock
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
-from lithify.compaction.attempts import Journal
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.finding import Finding
-from lithify.compaction.history import History
-from lithify.compaction.model import Compaction, Ledger, OutputT, RangeT, SpecT
-from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
-from lithify.compaction.retained import Past, Retained
-from lithify.compaction.run_summary import RunSummary
-from lithify.compaction.status import Status
-from lithify.compaction.transitions import AnyLedger
-from lithify.compaction.work import Job, RangeOutcome
 from lithify.config.model import Config
 from lithify.coordination.leadership import Led
 from lithify.datasets.collecting import PeriodicCollector
@@ -34,6 +22,18 @@ from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
+from lithify.protocol.attempts import Journal
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.finding import Finding
+from lithify.protocol.history import History
+from lithify.protocol.model import Compaction, Ledger, OutputT, RangeT, SpecT
+from lithify.protocol.presence import CoordinatorStatus
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.protocol.retained import Past, Retained
+from lithify.protocol.run_summary import RunSummary
+from lithify.protocol.status import Status
+from lithify.protocol.transitions import AnyLedger
+from lithify.protocol.work import Job, RangeOutcome
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import Waiting
 from lithify.store.versions import Counts
@@ -149,7 +149,7 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
 
     def max_commits(self, snapshot: SnapshotT) -> int | None:
         """In how many publications at most all that is planned at a time is to be committed
-        (`lithify.compaction.commit_batches`); `None`: each compaction as soon as it is finished (pure)."""
+        (`lithify.protocol.commit_batches`); `None`: each compaction as soon as it is finished (pure)."""
         return None
 
     def newest_ms(self, snapshot: SnapshotT) -> int:

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.ids import Ids
-from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, without_lease
-from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
-from lithify.compaction.presence import CoordinatorStatus
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_documents import LedgerFormat
 from lithify.coordination.ledger_files import LedgerFiles
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset, SnapshotT
+from lithify.protocol.lease import Lease, Permit, Taking, judge_lease, without_lease
+from lithify.protocol.model import Ledger, OutputT, RangeT, SpecT
+from lithify.protocol.presence import CoordinatorStatus
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime

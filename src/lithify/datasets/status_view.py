@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from lithify.compaction.status import Status
 from lithify.datasets.registry import registered_for
+from lithify.protocol.status import Status
 from lithify.views.blocks import Shown
 from lithify.views.documents import plain
 

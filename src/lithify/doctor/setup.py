@@ -17,11 +17,11 @@ from lithify import __version__
 from lithify.base.errors import EngineError, LithifyError, Refused
 from lithify.base.permissions import make_private
 from lithify.base.usercache import CACHE_VARIABLE, cache_folder
-from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.datasets.registry import all_registered
 from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
 from lithify.engine.versions import installed_version, newest_java
+from lithify.protocol.finding import Finding, ok, problem, warning
 
 SPARK_TIMEOUT_S = 300.0
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from lithify.base.clock import Clock
 from lithify.base.errors import StoreError
 from lithify.base.ids import Ids
-from lithify.compaction.finding import Finding, advice, ok, problem, warning
+from lithify.protocol.finding import Finding, advice, ok, problem, warning
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import examine, probe_key, sweep, unproved
 from lithify.store.times import store_now_ms

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from lithify.base.errors import LithifyError
-from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.fleet.catalog.model import Catalog, QueueState, Rule
 from lithify.fleet.catalog.patterns import is_pattern
 from lithify.fleet.members import BEAT_EVERY_MS, Role
 from lithify.fleet.status import FleetStatus
+from lithify.protocol.finding import Finding, ok, problem, warning
 
 MAX_CLOCK_OFF_MS = 60_000
 

@@ -18,16 +18,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
 from lithify.planning.fleet.pending_tasks import MOST_BYTES, Want
 from lithify.planning.fleet.priorities import Band, band_of
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.model import State
+from lithify.protocol.proposal import Plan
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
 _CLAIMED = (State.RUNNING, State.COMPACTED, State.COMPLETED)
 

@@ -44,10 +44,6 @@ from lithify.base.errors import (
     StoreUnavailable,
 )
 from lithify.base.events import Observer
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import Plan
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
 from lithify.fleet.catalog.model import Coordinates, Rule
@@ -57,6 +53,10 @@ from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
 from lithify.planning.fleet.quarantine import Quarantine
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.model import Ledger
+from lithify.protocol.proposal import Plan
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator import Coordinator, CountAttempts, report_refusal
 from lithify.service.failures import Failures
 from lithify.service.loops import LoopOptions

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lithify.compaction.model import State
-from lithify.compaction.transitions import AnyLedger
 from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import Queue, QueueState, Rule
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Amounts, Load, Member, Role, Seen, combined
 from lithify.planning.fleet.task_offers import Hint
+from lithify.protocol.model import State
+from lithify.protocol.transitions import AnyLedger
 
 
 @dataclass(frozen=True, slots=True)

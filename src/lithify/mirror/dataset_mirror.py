@@ -23,15 +23,15 @@ from typing import Any, TypeVar, cast
 from lithify.base.clock import Clock
 from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
-from lithify.compaction.attempts import Attempt, Failure, Journal, Movement
-from lithify.compaction.history import Arrival, History
-from lithify.compaction.lease import FoundLease, Lease, LeaseFile, judge_lease
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.compaction.retained import Retained
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.commit_records import CommitRecord, CommitRecords, merged
 from lithify.datasets.kind import Dataset
+from lithify.protocol.attempts import Attempt, Failure, Journal, Movement
+from lithify.protocol.history import Arrival, History
+from lithify.protocol.lease import FoundLease, Lease, LeaseFile, judge_lease
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.presence import CoordinatorStatus, Presence
+from lithify.protocol.retained import Retained
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.store.versions import Counts
 
 BESIDE_S = 60.0

@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ulid
-from lithify.compaction.model import State
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
-from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.observe.metrics import Metrics
+from lithify.protocol.model import State
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
+from lithify.protocol.transitions import AnyLedger
 from lithify.store.versions import Counts
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)

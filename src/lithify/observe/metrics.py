@@ -28,11 +28,11 @@ from lithify import __version__
 from lithify.base import events
 from lithify.base.clock import Clock
 from lithify.base.events import Event
-from lithify.compaction.backlog import Backlog, Detail
-from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan
-from lithify.compaction.retained import Past
-from lithify.compaction.transitions import AnyLedger
+from lithify.protocol.backlog import Backlog, Detail
+from lithify.protocol.model import State
+from lithify.protocol.proposal import Plan
+from lithify.protocol.retained import Past
+from lithify.protocol.transitions import AnyLedger
 from lithify.store.metered import Answer, Verb
 
 ACTIVE = tuple(state for state in State if not state.is_terminal)

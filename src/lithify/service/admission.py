@@ -24,11 +24,11 @@ from types import MappingProxyType
 from typing import Any
 
 from lithify.base.clock import Clock, monotonic_ms
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.proposal import Plan, Planner, Proposal
-from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.planning.admission import Budget, Capacity, Drop, Work, WorkKey
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.proposal import Plan, Planner, Proposal
+from lithify.protocol.transitions import AnyLedger
 
 
 @dataclass(frozen=True, slots=True)

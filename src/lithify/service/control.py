@@ -27,12 +27,12 @@ from typing import Any
 from lithify.base.clock import Clock
 from lithify.base.errors import DeadlineExceeded, Refused, StoreError
 from lithify.base.ids import Ids, Ulid, parse_ulid
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Failure
-from lithify.compaction.model import Compaction, State
-from lithify.compaction.presence import Presence
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Failure
+from lithify.protocol.model import Compaction, State
+from lithify.protocol.presence import Presence
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
 _log = logging.getLogger("lithify")
 

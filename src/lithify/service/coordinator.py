@@ -7,7 +7,7 @@ The epoch it is given fences older coordinators (`lithify.coordination.leadershi
    instead (below);
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
 4. commits all Compacted ones, what the worker beside it has finished (below), and those that need no worker,
-   in one atomic publication each batch, once they are enough for one (`lithify.compaction.commit_batches`);
+   in one atomic publication each batch, once they are enough for one (`lithify.protocol.commit_batches`);
 5. marks Failed what has been tried `max_attempts` times; others go on;
 6. adds what is planned and may start now, validates what waits, and claims for the worker beside it
    (`lithify.service.scheduler`).
@@ -64,15 +64,15 @@ from lithify.base.clock import Clock, monotonic_ms
 from lithify.base.errors import Replaced
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
-from lithify.compaction import transitions
-from lithify.compaction.attempts import MAX_FAILURES, Attempt, recorded_ranges
-from lithify.compaction.commit_batches import CommitBatches
-from lithify.compaction.failure_detector import SilenceWatch
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.proposal import Plan
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Term
 from lithify.datasets.kind import Dataset
+from lithify.protocol import transitions
+from lithify.protocol.attempts import MAX_FAILURES, Attempt, recorded_ranges
+from lithify.protocol.commit_batches import CommitBatches
+from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.proposal import Plan
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator_view import Companion, Seen
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lithify.base.ids import Ulid
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
 
 @dataclass(frozen=True, slots=True)

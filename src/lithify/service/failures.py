@@ -21,11 +21,11 @@ from lithify.base.backoff import GrowingPause
 from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid
-from lithify.compaction.attempts import Failure
-from lithify.compaction.model import State
-from lithify.compaction.proposal import Held, Plan, Planner
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
+from lithify.protocol.attempts import Failure
+from lithify.protocol.model import State
+from lithify.protocol.proposal import Held, Plan, Planner
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
 FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=3_600_000)
 CANCEL_PAUSE = GrowingPause(first_ms=60_000, max_ms=60_000)

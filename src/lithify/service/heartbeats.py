@@ -5,7 +5,7 @@
    younger than a heartbeat interval may soon be committed as a whole, and waits for that.
 3. Otherwise one is due after `heartbeat_interval_ms`. Then what the tasks say has moved is read, at most once
    in `heartbeat_min_interval_ms`, and whether that is enough is the pulse's to say
-   (`lithify.compaction.heartbeat_gate`). Only movements of this very claim count.
+   (`lithify.protocol.heartbeat_gate`). Only movements of this very claim count.
 4. With a `watch_interval_ms` it is read that often as well, only to be reported.
 
 Nothing is written here: the worker publishes the heartbeats of all its claims at once. Times are milliseconds
@@ -19,8 +19,8 @@ from contextlib import suppress
 from lithify.base import events
 from lithify.base.errors import LithifyError
 from lithify.base.events import Observer
-from lithify.compaction.running import Claim
 from lithify.datasets.kind import Dataset
+from lithify.protocol.running import Claim
 from lithify.service.options import WorkerOptions
 
 

@@ -37,13 +37,13 @@ from lithify.base.defects import contained
 from lithify.base.errors import CorruptObject, LithifyError, Refused
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
-from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import NOTHING_HELD, Planner
-from lithify.compaction.run_summary import Ended, RunSummary
-from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
+from lithify.protocol.model import Ledger
+from lithify.protocol.proposal import NOTHING_HELD, Planner
+from lithify.protocol.run_summary import Ended, RunSummary
+from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import without
 from lithify.service.options import CoordinatorOptions, WorkerOptions

@@ -14,10 +14,10 @@ from concurrent.futures import Future
 
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
-from lithify.compaction.running import Prepared
-from lithify.compaction.transitions import AnyCompaction
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
+from lithify.protocol.running import Prepared
+from lithify.protocol.transitions import AnyCompaction
 from lithify.service.slots import Room
 
 

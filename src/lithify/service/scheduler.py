@@ -21,11 +21,11 @@ from typing import Any
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ids, Ulid
-from lithify.compaction import transitions
-from lithify.compaction.model import Compaction, State
-from lithify.compaction.proposal import Plan, Proposal
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
+from lithify.protocol import transitions
+from lithify.protocol.model import Compaction, State
+from lithify.protocol.proposal import Plan, Proposal
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.admission import Admission, Choice
 from lithify.service.coordinator_view import Companion
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ulid
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.history import Arrival, History
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.status import CompactionStatus, Known, RangeState, Status, Stay, describe
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.history import Arrival, History
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.presence import CoordinatorStatus
+from lithify.protocol.status import CompactionStatus, Known, RangeState, Status, Stay, describe
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.failures import given_up
 
 

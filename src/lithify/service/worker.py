@@ -45,14 +45,14 @@ from lithify.base.defects import contained
 from lithify.base.errors import EngineDown, LithifyError, LostOwnership, StoreError, StoreUnavailable
 from lithify.base.events import Observer
 from lithify.base.ids import Ulid
-from lithify.compaction import transitions
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.heartbeat_gate import Pulse
-from lithify.compaction.running import Claim
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
 from lithify.planning.turns import Turns
+from lithify.protocol import transitions
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.heartbeat_gate import Pulse
+from lithify.protocol.running import Claim
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator_view import Seen
 from lithify.service.heartbeats import Heartbeats
 from lithify.service.options import WorkerOptions

@@ -46,8 +46,8 @@ from lithify.base.defects import contained
 from lithify.base.errors import DatasetNotFound, LithifyError, Refused, Replaced, StoreUnavailable
 from lithify.base.events import Observer
 from lithify.base.ids import Ulid
-from lithify.compaction.finding import Finding, problem
 from lithify.planning.turns import Turns
+from lithify.protocol.finding import Finding, problem
 from lithify.service.slots import Room
 from lithify.service.worker import Worker
 

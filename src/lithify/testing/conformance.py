@@ -17,13 +17,13 @@ from typing import Any
 
 from lithify.base.errors import CorruptObject, Fenced, Unsupported
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.presence import Presence
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.kind import Dataset, Kind
 from lithify.datasets.options import Asked
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.presence import Presence
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
+from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service import one_shot
 from lithify.service.admission import starting
 from lithify.service.coordinator import Coordinator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lithify.compaction.status import CompactionStatus
+from lithify.protocol.status import CompactionStatus
 from lithify.views.picture import Box, Label, Picture, Shape, with_legend
 
 WIDTH = 1100

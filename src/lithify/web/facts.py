@@ -24,10 +24,10 @@ from markupsafe import Markup
 
 from lithify.api.client import CommitRecord, Dataset, Status
 from lithify.api.fleets import Fleet
-from lithify.compaction.model import State
 from lithify.fleet.catalog.model import Rule
 from lithify.fleet.status import FleetStatus
 from lithify.fleet.view import show_datasets, show_queue, show_status
+from lithify.protocol.model import State
 from lithify.views.blocks import Levels, Shown, Timeline
 from lithify.web.readers import Part
 from lithify.web.rendering import clean, render_blocks

@@ -22,9 +22,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 
-from lithify.compaction.model import State
 from lithify.datasets.iceberg.compaction.conflict_groups import components
 from lithify.datasets.iceberg.model import IcebergCompaction, files_written
+from lithify.protocol.model import State
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

@@ -12,12 +12,12 @@ from lithify.base import events
 from lithify.base.clock import Clock
 from lithify.base.events import Observer
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import State
-from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.engine.ports import Engine
+from lithify.protocol.model import State
+from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.worker import Worker

@@ -15,11 +15,11 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import HourTransform, IdentityTransform
 
-from lithify.compaction.model import State
 from lithify.datasets.iceberg.compaction import state
 from lithify.datasets.iceberg.format import listing
 from lithify.datasets.iceberg.format.manifests import live_entries
 from lithify.datasets.iceberg.model import LeftAlone
+from lithify.protocol.model import State
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import Steps, compact, dataset_of

@@ -22,13 +22,13 @@ from pyiceberg.typedef import Record
 
 from lithify.base.errors import Fenced, StoreUnavailable
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.format.publish import MAX_COMMIT_MS, MIN_MANIFEST_AGE_MS, Prepared, publish
 from lithify.datasets.iceberg.format.replace import Added, Replacement, write
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
+from lithify.protocol.model import Compaction, State
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

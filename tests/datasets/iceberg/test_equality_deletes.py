@@ -41,7 +41,6 @@ from pyiceberg.types import (
 )
 
 from lithify.base.errors import CorruptObject, LithifyError, Unsupported
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.deletes import equality_deletes, equality_keys
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
@@ -49,6 +48,7 @@ from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.engine.spark import SparkEngine
+from lithify.protocol.model import Ledger
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     ARROW,

@@ -37,8 +37,8 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.plan import plan_table
+from lithify.protocol.model import Ledger
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import delete_positions, files_of, fresh, new_table
 

@@ -15,9 +15,6 @@ from rich.console import Console
 from lithify.base.errors import CorruptObject
 from lithify.base.events import HistoryRun
 from lithify.base.ids import RandomIds
-from lithify.compaction.finding import Finding, Severity
-from lithify.compaction.model import Ledger
-from lithify.compaction.retained import Past, Retained, Runs
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.kind import KIND
@@ -28,6 +25,9 @@ from lithify.datasets.iceberg.view import show_status
 from lithify.datasets.options import Asked
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
+from lithify.protocol.finding import Finding, Severity
+from lithify.protocol.model import Ledger
+from lithify.protocol.retained import Past, Retained, Runs
 from lithify.service.status import status
 from lithify.testing import ManualClock, MemoryStore
 from lithify.views.drawing import draw

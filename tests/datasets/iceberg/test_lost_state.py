@@ -17,7 +17,6 @@ from pyiceberg.table import Table
 
 from lithify.base.errors import HoldLapsed, Refused, Replaced, StoreUnavailable
 from lithify.base.ids import RandomIds
-from lithify.compaction.finding import Finding, Severity
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -31,6 +30,7 @@ from lithify.datasets.iceberg.maintenance.own_state import PREFIX, State, missin
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.view import show_status
 from lithify.datasets.maintenance import ExpiryAsked, Wanted
+from lithify.protocol.finding import Finding, Severity
 from lithify.service.status import status
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock

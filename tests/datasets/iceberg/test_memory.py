@@ -8,12 +8,12 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.planning.timeline.model import Status, TimelinePlan
 from lithify.planning.timeline.state import ChunkStates, State
+from lithify.protocol.model import Ledger
+from lithify.protocol.proposal import Plan
 from lithify.service.admission import Admission
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of

@@ -13,11 +13,11 @@ from lithify.base.clock import Clock
 from lithify.base.errors import Refused, StoreUnavailable
 from lithify.base.events import Event, GarbageCollected
 from lithify.base.ids import RandomIds
-from lithify.compaction.finding import Finding
-from lithify.compaction.retained import Past, Retained
 from lithify.datasets.iceberg.maintenance.duties import Duty, duties
 from lithify.datasets.iceberg.maintenance.history_checks import check_history
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
+from lithify.protocol.finding import Finding
+from lithify.protocol.retained import Past, Retained
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import age_files, append, fresh, make_rows, new_table

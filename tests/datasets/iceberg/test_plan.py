@@ -10,14 +10,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.base.errors import Refused
-from lithify.compaction import transitions
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg import plan as module
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import cuts_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import Bucket, Color, Interval, TimelineFile, TimelinePlan
+from lithify.protocol import transitions
+from lithify.protocol.model import Ledger
 from lithify.service.admission import starting
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (

@@ -10,10 +10,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.base.errors import Unsupported
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.model import IcebergLedger
 from lithify.planning.timeline.model import Action, TimelinePlan
+from lithify.protocol.model import Ledger
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import Steps, compact, dataset_of

@@ -22,9 +22,9 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, StructType, TimestamptzType
 
 from lithify.base.errors import Refused
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.io.catalogs import open_catalog, parse_url
 from lithify.planning.timeline.model import Status
+from lithify.protocol.model import Ledger
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
     SCHEMA,

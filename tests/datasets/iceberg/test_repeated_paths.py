@@ -12,9 +12,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
 from lithify.planning.timeline.model import Status
+from lithify.protocol.model import Compaction, Ledger, State
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

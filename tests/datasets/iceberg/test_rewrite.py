@@ -31,12 +31,12 @@ from pyiceberg.types import (
 )
 
 from lithify.base.events import Event, RangeFinished
-from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.compaction import task as task_module
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.plan import plan_table
 from lithify.engine.spark import SparkEngine
+from lithify.protocol.model import Ledger
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

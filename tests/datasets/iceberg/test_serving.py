@@ -17,9 +17,9 @@ from pyiceberg.types import TimestamptzType
 from lithify.base import events
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
-from lithify.compaction.finding import Severity
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.checks import check_table
+from lithify.protocol.finding import Severity
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator
 from lithify.service.status import status

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.iceberg.compaction.spill import Pieces
 from lithify.datasets.iceberg.compaction.split import piece_bytes, split
 from lithify.datasets.iceberg.documents import LEDGERS
@@ -30,6 +29,7 @@ from lithify.datasets.iceberg.model import (
     files_written,
 )
 from lithify.planning.timeline.model import Bucket, ChunkKey, Interval, TimelineFile
+from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 
 ids = RandomIds()
 counts = st.dictionaries(st.integers(0, 300), st.integers(0, 1 << 60), max_size=4)

@@ -12,13 +12,13 @@ import pytest
 
 from lithify.base.errors import ObjectNotFound
 from lithify.base.ids import RandomIds
-from lithify.compaction.proposal import Planner
-from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.format.kernel.layout import CONTROL
 from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.protocol.proposal import Planner
+from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore
 from lithify.store.urls import open_store

@@ -12,11 +12,11 @@ import pytest
 
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
-from lithify.compaction.run_summary import RunSummary
 from lithify.datasets.kafka import view
 from lithify.datasets.kafka.buckets import copying
 from lithify.datasets.kafka.buckets.topic_copy import TopicCopy
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.protocol.run_summary import RunSummary
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import Crash, Fault, FaultyStore

@@ -8,13 +8,13 @@ import itertools
 import pytest
 
 from lithify.base.errors import LithifyError
-from lithify.compaction.finding import Finding, Severity
 from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.format.kernel.layout import LAST_OFFSET_DELTA_AT
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.objects import as_segment, count_covered
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.protocol.finding import Finding, Severity
 from lithify.service.status import status
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

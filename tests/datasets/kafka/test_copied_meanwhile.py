@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify.compaction.run_summary import RunSummary
 from lithify.datasets.kafka.buckets import copying
+from lithify.protocol.run_summary import RunSummary
 from lithify.testing.faulty import FaultyStore
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, Once, a_bucket

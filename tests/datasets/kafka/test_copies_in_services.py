@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify.compaction.run_summary import RunSummary
 from lithify.datasets.kafka.buckets import copying
 from lithify.datasets.kafka.buckets.topic_copy import PAUSE_MS, CopySnapshot, TopicCopy
+from lithify.protocol.run_summary import RunSummary
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock
 from lithify.testing.faulty import Fault

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from lithify.base.errors import CorruptObject
-from lithify.compaction.finding import Severity
-from lithify.compaction.model import Ledger
 from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.format.record_batches import decode
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.protocol.finding import Severity
+from lithify.protocol.model import Ledger
 from lithify.service.status import status
 from lithify.testing import ManualClock
 from tests.datasets.kafka import logs

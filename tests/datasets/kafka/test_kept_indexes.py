@@ -12,7 +12,6 @@ import pytest
 
 from lithify.base.errors import CorruptObject, Refused
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of
 from lithify.datasets.kafka.cleaning.segment_stats import FACTS_SUFFIX, HEADERS_SUFFIX, RUN_SUFFIX
 from lithify.datasets.kafka.dataset import LogDataset
@@ -21,6 +20,7 @@ from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
+from lithify.protocol.model import Compaction, Ledger
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import ManualClock

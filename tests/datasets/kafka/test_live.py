@@ -11,8 +11,6 @@ import pytest
 
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Ledger
-from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.buckets import publishing
 from lithify.datasets.kafka.buckets.live_topic import LiveTopic, build_order, check_live
@@ -20,6 +18,8 @@ from lithify.datasets.kafka.kind import LogKind
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.options import Asked
+from lithify.protocol.model import Ledger
+from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
 from lithify.store.wrapped import Call
 from lithify.testing.engine import InlineEngine

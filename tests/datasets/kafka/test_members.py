@@ -11,8 +11,6 @@ import pytest
 
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds
-from lithify.compaction.finding import Finding, Severity
-from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.groups import GroupFiles
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.checks import FROZEN_MS, check_log
@@ -23,6 +21,8 @@ from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LogCompaction
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.protocol.finding import Finding, Severity
+from lithify.protocol.model import Compaction, Ledger
 from lithify.service import one_shot
 from lithify.service.status import status
 from lithify.store.wrapped import Call

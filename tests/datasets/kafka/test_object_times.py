@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify.compaction.model import Ledger
-from lithify.compaction.run_summary import RunSummary
 from lithify.datasets.kafka.buckets.object_times import put_times_right
 from lithify.datasets.kafka.layouts import objects
+from lithify.protocol.model import Ledger
+from lithify.protocol.run_summary import RunSummary
 from lithify.testing import ManualClock
 from tests.datasets.kafka import logs, test_live
 from tests.datasets.kafka.buckets import NOW_MS, Bucket, a_timed_bucket, a_timed_store

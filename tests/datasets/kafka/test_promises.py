@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress
 from lithify.datasets.kafka.buckets import copying, publishing
 from lithify.datasets.kafka.cleaning.index import Matched, Run, match
 from lithify.datasets.kafka.cleaning.tasks import recorded
@@ -24,6 +23,7 @@ from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
+from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import FaultyStore
 from tests.datasets.kafka import logs

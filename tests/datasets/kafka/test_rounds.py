@@ -14,8 +14,6 @@ import pytest
 
 from lithify.base.errors import CorruptObject, Refused
 from lithify.base.ids import RandomIds, ulid_ms
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.cleaning.index import index, match
 from lithify.datasets.kafka.cleaning.retention import Rules, empty_to_retain, last_records, retention
@@ -27,6 +25,8 @@ from lithify.datasets.kafka.format.transactions import fates, follow
 from lithify.datasets.kafka.garbage import collect
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

@@ -9,11 +9,11 @@ import pytest
 
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
-from lithify.compaction.finding import Severity
-from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
 from lithify.datasets.slatedb.plan import FullRequest, propose_full
+from lithify.protocol.finding import Severity
+from lithify.protocol.model import Compaction, Ledger
 from lithify.service.status import status
 from lithify.testing import ManualClock
 from tests.compacting import compact, dataset_at

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.slatedb.index import decode_blocks, decode_index, encode_index
 from lithify.datasets.slatedb.ledger import (
     SlateCompaction,
@@ -22,6 +21,7 @@ from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Codec, DrainSpec, KeyRange, SstInfo, TieredSpec
 from lithify.datasets.slatedb.sst import encode_tail, read_info, seal, unseal
 from lithify.datasets.slatedb.stats import decode_stats, encode_stats
+from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.testing.memory import MemoryStore
 from tests.datasets.slatedb.fuzz import ACCEPTED, Target, fuzz
 from tests.datasets.slatedb.test_index import GOOD_METAS, index_of

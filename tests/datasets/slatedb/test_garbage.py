@@ -18,11 +18,11 @@ from lithify.base.errors import CorruptObject, Refused, StoreError, VersionConfl
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.cli.main import app
-from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.slatedb.garbage import Count, GarbageOptions, Kind, Report, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
+from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.model import Compaction, Ledger
 from lithify.store.keys import is_staging_name
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

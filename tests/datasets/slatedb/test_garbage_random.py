@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
@@ -31,6 +30,7 @@ from lithify.datasets.slatedb.model import (
     View,
 )
 from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.protocol.model import Compaction, Ledger, State
 from lithify.store.local import LocalStore
 from lithify.testing import ManualClock, MemoryStore
 from tests.judge.official import Admin

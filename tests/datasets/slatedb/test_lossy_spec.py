@@ -7,9 +7,9 @@ from pathlib import Path
 
 from lithify.base.clock import SystemClock
 from lithify.base.ids import Ulid
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.protocol.model import State
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.index import decode_index
 from lithify.datasets.slatedb.ledger import decode_ledger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.sst import read_info, unseal
 from lithify.datasets.slatedb.stats import decode_stats
+from lithify.protocol.model import State
 from lithify.store.local import LocalStore
 from tests.datasets.slatedb.judging import official_compactions, official_manifest, same
 from tests.datasets.slatedb.test_manifest import assert_reported

@@ -9,12 +9,12 @@ import pytest
 
 from lithify.base.errors import Refused
 from lithify.base.ids import ulid_ms
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full, visible_size_bytes
 from lithify.datasets.slatedb.transform import apply_compaction
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.proposal import Plan
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered
 
 M = Mint()

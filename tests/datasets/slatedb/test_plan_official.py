@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Manifest, SortedRun, Spec, Tree, View
 from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
+from lithify.protocol.model import Ledger, State
 from tests.datasets.slatedb.coordinated import OfficialCoordinator, coordinate
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, manifests
 from tests.judge.official import Admin, Put, compactor_settings, open_db

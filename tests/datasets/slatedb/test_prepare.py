@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, EngineError, ObjectNotFound, Refused
-from lithify.compaction.model import Compaction, Progress, RangeProgress, State
-from lithify.compaction.work import Job
 from lithify.datasets.slatedb import prepare, split
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
 from lithify.datasets.slatedb.kernel.block_ranges import bounds_of
@@ -33,6 +31,8 @@ from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
 from lithify.datasets.slatedb.split import ranges_between
 from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
+from lithify.protocol.model import Compaction, Progress, RangeProgress, State
+from lithify.protocol.work import Job
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedWriter
 from lithify.testing import CountingStore, Verb, WrappedStore

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import (
     Checkpoint,
@@ -33,6 +32,7 @@ from lithify.datasets.slatedb.retention import (
     sst_cutoff,
     without_expired_checkpoints,
 )
+from lithify.protocol.model import Compaction, Ledger, State
 from lithify.store.objects import ObjectMeta
 
 IDS = RandomIds()

@@ -9,8 +9,6 @@ import pytest
 
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
-from lithify.compaction.model import Ledger, State
-from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec, Tree
@@ -20,6 +18,8 @@ from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
 from lithify.planning.timeline.calendar import MAX_US, Calendar, Granularity
 from lithify.planning.timeline.model import Status
+from lithify.protocol.model import Ledger, State
+from lithify.protocol.proposal import Plan
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered
 

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import Refused
-from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import (
     Checkpoint,
@@ -30,6 +29,7 @@ from lithify.datasets.slatedb.transform import (
     trivial_move_views,
     with_checkpoint,
 )
+from lithify.protocol.model import Ledger, State
 from tests.datasets.slatedb.coordinated import OfficialCoordinator
 from tests.datasets.slatedb.trees import MB, Mint, drain, manifest_of, manifests, tiered
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.protocol.model import State
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.wrapped import Call

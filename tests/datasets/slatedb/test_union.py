@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.model import KeyRange, Manifest, TieredSpec, Tree, View
 from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
+from lithify.protocol.model import Ledger, State
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import Model
 from tests.datasets.slatedb.trees import Mint, manifest_of

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lithify.base.ids import Ulid
-from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, Spec, Sst, TieredSpec, Tree
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
+from lithify.protocol.model import Ledger, State
 from tests.datasets.slatedb.coordinated import OfficialCoordinator
 from tests.datasets.slatedb.trees import MB, Mint, drain, manifest_of, manifests, tiered
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from lithify.base.ids import RandomIds, Ulid
-from lithify.compaction.model import Compaction, State, Worker
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
     DrainSpec,
@@ -24,6 +23,7 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
+from lithify.protocol.model import Compaction, State, Worker
 
 FIRST_MS = time.time_ns() // 1_000_000 - 3_600_000
 """All SSTs are made in the hour before the tests; no client accepts ids from the future."""

@@ -9,7 +9,6 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from lithify.base.ids import Ulid, ulid_from_int
-from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import (
     Checkpoint,
@@ -28,6 +27,7 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
+from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 
 U32_MAX = (1 << 32) - 1
 U64_MAX = (1 << 64) - 1

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lithify.base.errors import CorruptObject, LithifyError, StoreError
-from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
-from lithify.compaction.finding import Finding, advice, ok, problem, warning
-from lithify.compaction.status import Status
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.history_checks import check_history
 from lithify.datasets.iceberg.model import TableState
 from lithify.datasets.maintenance import PARTS
+from lithify.protocol.checks import check_clocks, check_compactions, check_versions, heartbeats
+from lithify.protocol.finding import Finding, advice, ok, problem, warning
+from lithify.protocol.status import Status
 from lithify.views.text import size
 
 

@@ -38,11 +38,6 @@ from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
 from lithify.base.ids import Ids, Ulid
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.lease import Permit
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
-from lithify.compaction.retained import Past, Retained
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.compaction import validate
 from lithify.datasets.iceberg.compaction.commit import Committer, committed_ids
@@ -101,6 +96,11 @@ from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import ChunkKey, TimelinePlan
 from lithify.planning.timeline.plan import Replanning, remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.lease import Permit
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
+from lithify.protocol.retained import Past, Retained
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles

@@ -12,9 +12,6 @@ from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.base.events import Observer
 from lithify.base.ids import Ids
-from lithify.compaction.finding import Finding
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
-from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector, asked_for
 from lithify.datasets.iceberg import view
@@ -36,6 +33,9 @@ from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
+from lithify.protocol.finding import Finding
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.protocol.status import Status
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved

@@ -17,10 +17,10 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
-from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.timeline.model import ChunkKey, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
+from lithify.protocol.model import Compaction, Ledger
 
 
 @dataclass(frozen=True, slots=True, order=True)

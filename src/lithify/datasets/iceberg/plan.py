@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal, Total
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, SpecPart, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.admission import Capacity
@@ -32,6 +31,7 @@ from lithify.planning.timeline.model import (
 )
 from lithify.planning.timeline.plan import Replanning
 from lithify.planning.timeline.rules import urgency
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal, Total
 
 US_PER_S = 1_000_000
 MAX_BUNDLE_FILES = 20_000

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lithify.compaction.proposal import Plan, Total
-from lithify.compaction.retained import Retained
-from lithify.compaction.status import Status
 from lithify.datasets.iceberg.maintenance.expire import Outlook
 from lithify.datasets.iceberg.maintenance.garbage import Report
 from lithify.datasets.iceberg.maintenance.history_view import (
@@ -22,6 +19,9 @@ from lithify.datasets.iceberg.maintenance.own_state import lost_text
 from lithify.datasets.iceberg.maintenance.plan_details import Beside
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
 from lithify.datasets.kind import Run
+from lithify.protocol.proposal import Plan, Total
+from lithify.protocol.retained import Retained
+from lithify.protocol.status import Status
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, Timeline, columns, notes
 from lithify.views.timeline import timeline_json

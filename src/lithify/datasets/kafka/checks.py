@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lithify.base.errors import DatasetNotFound, LithifyError, Refused
-from lithify.compaction.checks import check_compactions
-from lithify.compaction.finding import Finding, ok, problem, warning
-from lithify.compaction.status import Status
 from lithify.datasets.kafka.buckets.live_topic import LEAST_BUILD, build_order
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.layouts.objects import count_covered
 from lithify.datasets.kafka.model import LogSnapshot
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
+from lithify.protocol.checks import check_compactions
+from lithify.protocol.finding import Finding, ok, problem, warning
+from lithify.protocol.status import Status
 from lithify.views import text
 from lithify.views.groups import WORDS
 from lithify.watermarks.groups import Role, waiting

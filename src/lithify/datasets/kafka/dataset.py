@@ -29,10 +29,6 @@ from typing import ClassVar
 
 from lithify.base.errors import Refused
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.lease import Permit
-from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.datasets.kafka.buckets.publishing import Report
 from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
@@ -47,6 +43,10 @@ from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, 
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
 from lithify.datasets.kafka.state import Round, State, Step
 from lithify.planning.admission import Capacity
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.lease import Permit
+from lithify.protocol.model import Ledger
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.store.versions import Version, VersionedFiles
 from lithify.watermarks.groups import Marks, Standing
 

@@ -9,9 +9,6 @@ from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import Refused
 from lithify.base.events import GarbageCollected, Observer
 from lithify.base.ids import Ids, RandomIds
-from lithify.compaction.finding import Finding
-from lithify.compaction.proposal import Plan, Planner
-from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.coordination.groups import GroupFiles
 from lithify.coordination.holds import checked_name
@@ -32,6 +29,9 @@ from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
+from lithify.protocol.finding import Finding
+from lithify.protocol.proposal import Plan, Planner
+from lithify.protocol.status import Status
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved

@@ -8,7 +8,6 @@ from typing import Self
 
 from lithify.base.ids import Ulid, parse_ulid
 from lithify.base.jsonvalues import text, whole_number
-from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
@@ -16,6 +15,7 @@ from lithify.datasets.kafka.cleaning.tasks import Output
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
+from lithify.protocol.model import Compaction, Ledger
 from lithify.watermarks.groups import Group
 
 _MAX_RANGES = 1 << 31

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lithify.compaction.proposal import Plan
 from lithify.datasets.kafka.buckets.topic_copy import CopySnapshot
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.garbage import KINDS, Report
 from lithify.datasets.kafka.model import LogSnapshot, LogSpec
 from lithify.datasets.kafka.state import STEPS
 from lithify.datasets.kind import Run
+from lithify.protocol.proposal import Plan
 from lithify.store.keys import url_of
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns, notes

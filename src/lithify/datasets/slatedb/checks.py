@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 
 from lithify.base.errors import CorruptObject, Refused, StoreError, Unsupported
 from lithify.base.ids import ulid_ms
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
-from lithify.compaction.finding import Finding, advice, ok, problem, warning
-from lithify.compaction.status import Status
 from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import parse_sst_key
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.checks import check_clocks, check_compactions, check_versions, heartbeats
+from lithify.protocol.finding import Finding, advice, ok, problem, warning
+from lithify.protocol.status import Status
 
 SOON_MS = 120_000
 _SHOWN = 3

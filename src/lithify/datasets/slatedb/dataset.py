@@ -21,12 +21,6 @@ from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.base.ids import Ids, Ulid, ulid_from_int, ulid_ms
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.lease import Lease, Permit, Taking, Tries, judge_lease, next_epoch
-from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
-from lithify.compaction.work import Job, RangeOutcome
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting
@@ -55,6 +49,12 @@ from lithify.datasets.slatedb.transform import (
 )
 from lithify.datasets.slatedb.validate import validate
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.lease import Lease, Permit, Taking, Tries, judge_lease, next_epoch
+from lithify.protocol.model import Compaction, Ledger
+from lithify.protocol.presence import CoordinatorStatus, Presence
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.protocol.work import Job, RangeOutcome
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime, store_now_ms

@@ -16,11 +16,11 @@ from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.errors import Refused, Replaced
 from lithify.base.ids import Ids
-from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest, may_follow
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths, check_whole
+from lithify.protocol.model import Ledger
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles
 

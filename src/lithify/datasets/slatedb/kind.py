@@ -10,9 +10,6 @@ from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import Refused
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, RandomIds, Ulid, parse_ulid
-from lithify.compaction.finding import Finding
-from lithify.compaction.proposal import MAX_PRIORITY, NOTHING_HELD, Held, Plan, Planner, Proposal
-from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector, asked_for
 from lithify.datasets.kind import Kind, Run, ShownPlan
@@ -32,6 +29,9 @@ from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.tiered import parse_scheduler_options
 from lithify.datasets.waiting import command_waiting
 from lithify.planning.timeline.calendar import Calendar, Granularity
+from lithify.protocol.finding import Finding
+from lithify.protocol.proposal import MAX_PRIORITY, NOTHING_HELD, Held, Plan, Planner, Proposal
+from lithify.protocol.status import Status
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
 from lithify.store.resilience.waiting import Waiting

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid
-from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.slatedb import wire
 from lithify.datasets.slatedb.flatbuffer import (
     BYTES,
@@ -39,6 +38,7 @@ from lithify.datasets.slatedb.flatbuffer import (
     write,
 )
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Spec, Sst, TieredSpec
+from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 
 SlateLedger = Ledger[Spec, KeyRange, Sst]
 SlateCompaction = Compaction[Spec, KeyRange, Sst]

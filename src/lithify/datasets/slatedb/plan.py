@@ -34,8 +34,6 @@ from dataclasses import dataclass
 
 from lithify.base.errors import Refused
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.compaction.model import State
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import (
     KeyRange,
@@ -61,6 +59,8 @@ from lithify.datasets.slatedb.tiered import (
     plan,
     runs_priority,
 )
+from lithify.protocol.model import State
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
 
 __all__ = ["FullRequest", "TieredPolicy", "priority", "propose", "propose_full", "visible_size_bytes"]
 

@@ -21,7 +21,6 @@ from itertools import pairwise
 
 from lithify.base.errors import Refused
 from lithify.base.ids import ulid_ms
-from lithify.compaction.work import Job, RangeWork
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import split
 from lithify.datasets.slatedb.block_size import read_block_size
@@ -35,6 +34,7 @@ from lithify.datasets.slatedb.policies import check_policies, newest_filtered, r
 from lithify.datasets.slatedb.sources import Locator, source_views
 from lithify.datasets.slatedb.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
 from lithify.datasets.slatedb.validate import older_l0_left
+from lithify.protocol.work import Job, RangeWork
 from lithify.store.objects import ObjectStore
 
 LARGE_BYTES = 1 << 30

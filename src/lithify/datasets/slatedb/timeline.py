@@ -26,7 +26,6 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from lithify.base.errors import Refused
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
 from lithify.datasets.slatedb.plan import TieredPolicy, active_work, as_plan, held_sources, tree_shape
@@ -54,6 +53,7 @@ from lithify.planning.timeline.model import (
     Verdict,
 )
 from lithify.planning.timeline.plan import plan as plan_timeline
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 
 LATE_PARTS = 16
 """A segment in which less than one part of so many came late is left alone."""

@@ -29,7 +29,6 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from lithify.base.ids import ulid_ms
-from lithify.compaction.model import State
 from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import (
@@ -42,6 +41,7 @@ from lithify.datasets.slatedb.model import (
     layout_problem,
     tree_label,
 )
+from lithify.protocol.model import State
 
 _UNDER_WAY = (State.SCHEDULED, State.RUNNING)
 

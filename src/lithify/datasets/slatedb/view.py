@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.model import Compaction
-from lithify.compaction.proposal import Plan
 from lithify.datasets.kind import Run
 from lithify.datasets.slatedb.garbage import Count, Kind, Report
 from lithify.datasets.slatedb.ledger import SlateLedger
@@ -16,6 +13,9 @@ from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree
 from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.model import Compaction
+from lithify.protocol.proposal import Plan
 from lithify.views import text
 from lithify.views.blocks import (
     Alarm,

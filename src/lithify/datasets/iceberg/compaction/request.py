@@ -13,12 +13,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from lithify.base.errors import Refused
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import active_tasks, held_notes, left_notes, proposed, timeline_policy
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import Action, Bucket, Chunk, ChunkKey, TimelinePlan, Verdict
 from lithify.planning.timeline.plan import plan
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 
 _SHOWN = 5
 

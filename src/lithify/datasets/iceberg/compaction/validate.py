@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lithify.compaction.model import State
 from lithify.datasets.iceberg.model import IcebergCompaction, IcebergLedger, TableState
+from lithify.protocol.model import State
 
 
 def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLedger) -> str | None:

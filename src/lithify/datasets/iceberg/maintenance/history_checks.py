@@ -15,8 +15,6 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.base.errors import CorruptObject, Refused
-from lithify.compaction.finding import Finding, ok, problem, warning
-from lithify.compaction.retained import Retained
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.format.table_properties import properties_of
 from lithify.datasets.iceberg.maintenance.expire import DONE
@@ -24,6 +22,8 @@ from lithify.datasets.iceberg.maintenance.expiry_policy import expirable, may_ex
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.own_state import LOST_ADVICE, lost_text
 from lithify.datasets.iceberg.maintenance.readers import Standing
+from lithify.protocol.finding import Finding, ok, problem, warning
+from lithify.protocol.retained import Retained
 from lithify.views.text import duration, size
 from lithify.watermarks.model import Reason
 

@@ -13,7 +13,6 @@ from pyiceberg.table.metadata import TableMetadata
 from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject
 from lithify.base.ids import Ids
-from lithify.compaction.retained import Retained
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
@@ -23,6 +22,7 @@ from lithify.datasets.iceberg.maintenance.pending import Pending
 from lithify.datasets.iceberg.maintenance.readers import Readers
 from lithify.datasets.iceberg.maintenance.snapshot_pins import collect_needs, is_of_reader
 from lithify.datasets.iceberg.model import IcebergLedger
+from lithify.protocol.retained import Retained
 from lithify.store.objects import ObjectStore
 from lithify.watermarks.model import Needed
 

@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.compaction.retained import Past
+from lithify.protocol.retained import Past
 from lithify.watermarks.model import Needed
 
 _REMOVED = "removed-files-size"

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from lithify.base.ids import Ulid
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
-from lithify.compaction.work import RangeWork
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.protocol.work import RangeWork
 
 IsPast = Callable[[Ulid], bool]
 """Whether a step may be followed by another round."""

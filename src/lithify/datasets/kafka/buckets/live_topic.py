@@ -25,9 +25,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lithify.base.errors import Refused
-from lithify.compaction.lease import Permit
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
-from lithify.compaction.work import RangeWork
 from lithify.datasets.kafka.buckets.cut_topic import CutSnapshot, CutTopic, IsPast
 from lithify.datasets.kafka.buckets.merging import MergeTask
 from lithify.datasets.kafka.buckets.publishing import PublishTask
@@ -38,6 +35,9 @@ from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, Cut, live_cut, liv
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Round, State, Step
+from lithify.protocol.lease import Permit
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
+from lithify.protocol.work import RangeWork
 from lithify.watermarks.groups import Marks
 
 LEAST_BUILD = "0.7.0-pre.1"

@@ -25,8 +25,6 @@ from itertools import islice
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.base.ids import Ids, ulid_ms
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
-from lithify.compaction.work import RangeWork
 from lithify.config.durations import to_milliseconds
 from lithify.datasets.kafka.buckets.carried_offsets import CarriedOver, carry_offsets, listed_offsets
 from lithify.datasets.kafka.buckets.copies import CommittedOffset, marks_of, rest_of, why_moved, why_not
@@ -48,6 +46,8 @@ from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, 
 from lithify.datasets.kafka.planner import LogPolicy
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Copied, Round, State, Step
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.protocol.work import RangeWork
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 

@@ -17,8 +17,6 @@ from functools import cached_property
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.base.ids import Ids, Ulid, ulid_ms
-from lithify.compaction.model import Ledger
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.kafka.buckets.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
 from lithify.datasets.kafka.buckets.publishing import PublishTask, Standstill, publish_merged
 from lithify.datasets.kafka.cleaning.cleaning_plan import Group as SegmentGroup
@@ -48,6 +46,8 @@ from lithify.datasets.kafka.model import LEDGERS, LogCompaction, LogSnapshot, Lo
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Round, Step
 from lithify.datasets.own_ledger import OwnLedgerDataset
+from lithify.protocol.model import Ledger
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles

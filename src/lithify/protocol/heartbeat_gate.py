@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lithify.compaction.attempts import Movement
+from lithify.protocol.attempts import Movement
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from typing import Any
 
 from lithify.base.errors import Fenced, LithifyError, LostOwnership
 from lithify.base.ids import MAX_ULID_MS, Ulid, ulid_ms
-from lithify.compaction.model import Compaction, Ledger, Progress, State, Worker
+from lithify.protocol.model import Compaction, Ledger, Progress, State, Worker
 
 AnyCompaction = Compaction[Any, Any, Any]
 AnyLedger = Ledger[Any, Any, Any]

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lithify.base.ids import Ulid
-from lithify.compaction.transitions import AnyCompaction
+from lithify.protocol.transitions import AnyCompaction
 
 MAX_FAILURES = 100
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from lithify.compaction.model import OutputT, RangeT
+from lithify.protocol.model import OutputT, RangeT
 
 
 @dataclass(frozen=True, slots=True)

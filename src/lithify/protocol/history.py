@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lithify.base.ids import Ulid
-from lithify.compaction.transitions import AnyCompaction
+from lithify.protocol.transitions import AnyCompaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Compactions and the ledger that records them, independent of the kind of dataset.
 
 A *ledger* is a dataset's versioned record of its compactions. It is an immutable value: every
-change makes a new one (`lithify.compaction.transitions`), which is then published as the next version.
+change makes a new one (`lithify.protocol.transitions`), which is then published as the next version.
 
     Submitted -> Scheduled -> Running -> Compacted -> Completed
     Failed from any of the first four; Running -> Scheduled on release or reclaim.

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from lithify.compaction.finding import Finding, ok, problem, warning
-from lithify.compaction.model import State
-from lithify.compaction.presence import Presence
-from lithify.compaction.status import CompactionStatus, Status
-from lithify.compaction.transitions import AnyLedger
+from lithify.protocol.finding import Finding, ok, problem, warning
+from lithify.protocol.model import State
+from lithify.protocol.presence import Presence
+from lithify.protocol.status import CompactionStatus, Status
+from lithify.protocol.transitions import AnyLedger
 
 MAX_AHEAD_MS = 5_000
 MAX_STAY_MS = {State.SUBMITTED: 60_000, State.COMPACTED: 60_000, State.SCHEDULED: 300_000}

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from lithify.base.errors import CorruptObject
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.protocol.presence import CoordinatorStatus, Presence
 
 LOOK_AFTER_MS = 11_000
 """So often a holder looks whether somebody asks."""

@@ -12,11 +12,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from lithify.compaction.attempts import Attempt
-from lithify.compaction.heartbeat_gate import Pulse
-from lithify.compaction.model import Progress, RangeProgress
-from lithify.compaction.transitions import AnyCompaction, AnyProgress
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.attempts import Attempt
+from lithify.protocol.heartbeat_gate import Pulse
+from lithify.protocol.model import Progress, RangeProgress
+from lithify.protocol.transitions import AnyCompaction, AnyProgress
+from lithify.protocol.work import Job, RangeOutcome, RangeWork
 
 
 @dataclass(frozen=True, slots=True)

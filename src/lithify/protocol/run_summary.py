@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lithify.base.ids import Ulid
-from lithify.compaction.proposal import Plan
+from lithify.protocol.proposal import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.compaction.attempts import Attempt, Failure, Movement
-from lithify.compaction.backlog import Backlog
-from lithify.compaction.model import State
-from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.proposal import Plan
-from lithify.compaction.retained import Retained
-from lithify.compaction.transitions import AnyCompaction
+from lithify.protocol.attempts import Attempt, Failure, Movement
+from lithify.protocol.backlog import Backlog
+from lithify.protocol.model import State
+from lithify.protocol.presence import CoordinatorStatus
+from lithify.protocol.proposal import Plan
+from lithify.protocol.retained import Retained
+from lithify.protocol.transitions import AnyCompaction
 
 MIN_PACE_MS = 10_000
 """Over less, the pace would be that of what happened to be finished at the same time."""

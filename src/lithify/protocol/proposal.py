@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Protocol
 
-from lithify.compaction.model import SpecT
+from lithify.protocol.model import SpecT
 
 MAX_PRIORITY = 1.0
 Held = Mapping[str, str]

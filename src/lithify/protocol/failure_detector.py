@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lithify.base.ids import Ulid
-from lithify.compaction.model import State, Worker
-from lithify.compaction.transitions import AnyLedger
+from lithify.protocol.model import State, Worker
+from lithify.protocol.transitions import AnyLedger
 
 
 @dataclass(frozen=True, slots=True)
