@@ -22,10 +22,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from slatedb import uniffi
 from tests.judge.official import Delete, OpenOptions, Put, Write, open_db
 
 from benchmarks.cases import FLUSHES, Case
+from slatedb import uniffi
 
 VERSION = 1
 """Part of the kept names: to be raised when other data is made of the same case."""

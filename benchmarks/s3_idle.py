@@ -7,10 +7,10 @@ import json
 import signal
 import sys
 
-from slatedb import uniffi
 from tests.judge.official import open_db
 
 from benchmarks.s3_run import OFFICIAL, options_of
+from slatedb import uniffi
 
 if __name__ == "__main__":
     settings = json.loads(uniffi.Settings.default().to_json_string())

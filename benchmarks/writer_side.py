@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from slatedb import uniffi
 from tests.judge.client import open_store, run, split_target
 
 from benchmarks.data import _copy_values_at_once, _random_text
 from benchmarks.s3_run import OFFICIAL, options_of
+from slatedb import uniffi
 
 WRITERS = 8
 BATCH_ROWS = 64

@@ -1,4 +1,5 @@
-"""Keepers and crews: one process after the other in each seat, with the loops of `lithify.api.fleet_serving`."""
+"""Keepers and crews: one process after the other in each seat, with the loops of
+`lithify.api.fleet_serving`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from slatedb import uniffi
-
 from tests.judge.client import DEFAULT_TIMEOUT_S, Target, open_store, run, split_target
 
 

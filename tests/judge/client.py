@@ -27,8 +27,9 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
-from slatedb import uniffi
 from slatedb.uniffi import Error, InternalError
+
+from slatedb import uniffi
 
 ResultT = TypeVar("ResultT")
 Target = str | Path

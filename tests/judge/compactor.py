@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from slatedb import uniffi
-
 from tests.judge.admin import Admin, TreeShape
 from tests.judge.client import MAX_RETRIES, JudgeTimeout, OpenOptions, Target, open_db
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from slatedb import uniffi
-
 from tests.judge.admin import Admin, TreeShape, ViewShape
 from tests.judge.client import Target, local_path
 from tests.judge.sst import Info, Row, SstFile, read_sst

@@ -8,8 +8,8 @@
 4. Garbage is collected in one more thread, one dataset after the other: no commit waits for that.
 5. Each commit leaves a record, and so does the work for it, which nobody waits for
    (`lithify.mirror.commit_recording`).
-6. For a dashboard beside it (`lithify.fleet.fleet_mirror`) what its keeper reads and writes is noted, and what that
-   does not read is read in one more thread.
+6. For a dashboard beside it (`lithify.fleet.fleet_mirror`) what its keeper reads and writes is noted, and
+   what that does not read is read in one more thread.
 7. That both live is also said in one more thread, as long as a round of theirs is under way
    (`lithify.fleet.heartbeat`): what is slow in it must not look like death.
 8. At the end the crew gives back what is unfinished, and the keeper its leaderships.

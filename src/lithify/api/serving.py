@@ -14,8 +14,8 @@
 4. Metrics and the dashboard are served where the settings say so.
 5. Each commit leaves a record, which nobody waits for (`lithify.mirror.commit_recording`).
 6. The log says when it has started and when it has stopped; between them, what was given back.
-7. For the dashboard what is read here is kept (`lithify.mirror.dataset_mirror`), and a thread reads seldom what
-   nobody reads here anyway, whoever looks.
+7. For the dashboard what is read here is kept (`lithify.mirror.dataset_mirror`), and a thread reads seldom
+   what nobody reads here anyway, whoever looks.
 """
 
 from __future__ import annotations

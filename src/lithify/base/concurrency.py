@@ -9,17 +9,50 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
-from lithify.store.resilience.hedging import start_thread
-
 FirstT = TypeVar("FirstT")
 SecondT = TypeVar("SecondT")
 ResultT = TypeVar("ResultT")
+
+
+class _Threads:
+    """Threads that wait for the next request. They do not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+
+    def start(self, work: Callable[[], None]) -> None:
+        try:
+            mailbox = self._idle.pop()
+        except IndexError:
+            mailbox = SimpleQueue()
+            threading.Thread(target=self._serve, args=(mailbox,), name="lithify-request", daemon=True).start()
+        mailbox.put(work)
+
+    def _serve(self, mailbox: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            mailbox.get()()
+            self._idle.append(mailbox)
+
+    def forget(self) -> None:
+        """In a process that was forked: none of them is there."""
+        self._idle = []
+
+
+_threads = _Threads()
+os.register_at_fork(after_in_child=_threads.forget)
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Do it beside, in a thread that does not keep the process alive."""
+    _threads.start(work)
 
 
 class Beside:

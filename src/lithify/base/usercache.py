@@ -5,8 +5,8 @@ gone. Whoever uses such a file or folder marks it by its time of modification; w
 for `KEEP_UNUSED_S` is removed. It is renamed first and looked at again, so that a process that begins to
 use it at that moment gets it back; at worst it makes it anew.
 
-What lies there is executed, so a folder that other users could write is not used (`lithify.base.permissions`):
-each use makes or checks its own, and an `OSError` says why it cannot be.
+What lies there is executed, so a folder that other users could write is not used
+(`lithify.base.permissions`): each use makes or checks its own, and an `OSError` says why it cannot be.
 """
 
 from __future__ import annotations

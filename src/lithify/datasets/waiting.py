@@ -4,8 +4,8 @@ A command waits in the request itself, as long as the setting `service.store_wai
 
 A service does not: its loop sees to many datasets in turn, with heartbeats that must not stop, and comes back
 to each. A request of its loop is waited for `SERVICE_CALL_S` at most, and then the store counts as away:
-what is asked of it fails at once (`lithify.store.resilience.waiting`), so that looking at the dataset costs the others
-nothing, until something else has seen the store back. "For ever" is the loop's, not the request's.
+what is asked of it fails at once (`lithify.store.resilience.waiting`), so that looking at the dataset costs
+the others nothing, until something else has seen the store back. "For ever" is the loop's, not the request's.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it says that it lives (`lithify.fleet.heartbeat`: also while a round takes longer, from
-   beside it), and looks at the members and the catalog. From these follows which datasets are its own
+1. Every `BEAT_EVERY_MS` it says that it lives (`lithify.fleet.heartbeat`: also while a round takes longer,
+   from beside it), and looks at the members and the catalog. From these follows which datasets are its own
    (`lithify.planning.fleet.placement`); those that are not any more it gives back at once. What others knew
    of those that are new to it it reads from their memories, the newest first.
 2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
-3. It looks at what is due (`lithify.fleet.managed_dataset`), several at a time. What is idle is only read, ever more
-   rarely.
-4. What each look wants, and what failed for good, goes to its queue (`lithify.fleet.coordinator_queues`). What that
-   admits is looked at again at once, which starts it.
-5. What may be claimed stands on its boards (`lithify.fleet.task_publisher`). So that it need not wait for what
-   takes longer, steps 3 to 5 are done first for all but what may have something to commit, and then for
+3. It looks at what is due (`lithify.fleet.managed_dataset`), several at a time. What is idle is only read,
+   ever more rarely.
+4. What each look wants, and what failed for good, goes to its queue (`lithify.fleet.coordinator_queues`).
+   What that admits is looked at again at once, which starts it.
+5. What may be claimed stands on its boards (`lithify.fleet.task_publisher`). So that it need not wait for
+   what takes longer, steps 3 to 5 are done first for all but what may have something to commit, and then for
    that; and of what was admitted it looks first at what it leads already.
 6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog.history`), and
    what members left whose object was lost.
@@ -172,7 +172,8 @@ class Keeper:
             return self._round()
 
     def beat(self) -> None:
-        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
+        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call
+        it."""
         self._pulse.beat()
 
     def _round(self) -> float:

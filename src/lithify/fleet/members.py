@@ -3,8 +3,8 @@
 *Liveness* is by one clock, the store's: a member says how soon it will write again, and is dead once its
 object is `MISSED_BEATS` times as old, compared with the newest of the same listing. No member compares its
 own clock with anything, and one that writes nothing for so long, because it is suspended or cut off, counts
-as dead until it writes again; one whose rounds are slow goes on writing (`lithify.fleet.heartbeat`). That does no
-harm: what a member may do is decided by ledgers and epochs, never by who is alive.
+as dead until it writes again; one whose rounds are slow goes on writing (`lithify.fleet.heartbeat`). That
+does no harm: what a member may do is decided by ledgers and epochs, never by who is alive.
 
 Who looks again and again reads those anew that have changed, as the listing shows.
 

@@ -1,7 +1,8 @@
 """Boards: what may be claimed, told by those who know. `boards/<queue id>/<member>.json`.
 
-1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.task_offers`). It binds nobody: the claim
-   is a change of the dataset's ledger, and a hint that is stale, doubled or lost costs a look, or a delay.
+1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.task_offers`). It binds nobody: the
+   claim is a change of the dataset's ledger, and a hint that is stale, doubled or lost costs a look, or a
+   delay.
 2. A board has one writer, its member, so it needs no bins and no sequence numbers. It is written when it has
    changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted. One from
    which hints were only taken off waits for a new one, up to `TAKE_OFF_AFTER_MS`. One that does not change

@@ -3,17 +3,18 @@
 Each `tick`:
 
 1. Every `BEAT_EVERY_MS` it looks at the catalog, and says that it lives and how much of its room is free
-   (`lithify.fleet.heartbeat`: also while a round takes longer, from beside it); who is idle says so more rarely.
-   A queue that is paused is not claimed from; one that was deleted is not served any more. When all the
-   queues are gone that it was started for, it is over.
+   (`lithify.fleet.heartbeat`: also while a round takes longer, from beside it); who is idle says so more
+   rarely. A queue that is paused is not claimed from; one that was deleted is not served any more. When all
+   the queues are gone that it was started for, it is over.
 2. The compactions that run here go on (`lithify.service.worker_pool`).
 3. While there is room it asks the bells of its queues (`lithify.planning.fleet.polling`). It reads the board
-   that was rung for, if the ring is for it (`lithify.planning.fleet.notifications`), and all boards after something
-   ended here, or when nothing was heard for long. Who asks more rarely lists more rarely which boards there
-   are.
-4. Of what the boards hint at it claims one after the other, in the order of `lithify.planning.fleet.task_offers`,
-   each in the ledger of its dataset: that alone decides. What others were faster with is left alone. A slot
-   is shared by several compactions of a queue that says so (`Queue.per_slot`).
+   that was rung for, if the ring is for it (`lithify.planning.fleet.notifications`), and all boards after
+   something ended here, or when nothing was heard for long. Who asks more rarely lists more rarely which
+   boards there are.
+4. Of what the boards hint at it claims one after the other, in the order of
+   `lithify.planning.fleet.task_offers`, each in the ledger of its dataset: that alone decides. What others
+   were faster with is left alone. A slot is shared by several compactions of a queue that says so
+   (`Queue.per_slot`).
 5. A compaction is worked on with the settings of the catalog that it was admitted under, whatever the newest
    one says. A dataset is open once: what was admitted with other settings than what runs of it here waits,
    or is somebody else's. So does what was admitted under a catalog that cannot be read here.
@@ -197,7 +198,8 @@ class Crew:
             return self._round()
 
     def beat(self) -> None:
-        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
+        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call
+        it."""
         self._pulse.beat()
 
     def _round(self) -> bool:

@@ -1,8 +1,8 @@
 """What happens and how things stand, as Prometheus metrics.
 
 1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from every ledger, snapshot
-   and plan that coordinator or worker read or make anyway (`lithify.mirror.metered_reads`); nothing is read for
-   metrics alone.
+   and plan that coordinator or worker read or make anyway (`lithify.mirror.metered_reads`); nothing is read
+   for metrics alone.
 2. All begin with `lithify_` and carry the dataset, because a process may serve several. Where the system that
    a dataset belongs to has a name of its own for one, it is there under that name too.
 3. Counters of a dataset that is served begin at zero (`serves`), so that the first event is an increase.

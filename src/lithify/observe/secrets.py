@@ -1,7 +1,7 @@
 """The secrets this command was given: masked in whatever it writes besides its results.
 
-Errors mask by themselves what looks like a secret (`lithify.base.redaction`). Here, at the edge, the values of
-secret settings are known as well, and are masked wherever a foreign message shows them.
+Errors mask by themselves what looks like a secret (`lithify.base.redaction`). Here, at the edge, the values
+of secret settings are known as well, and are masked wherever a foreign message shows them.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ When `stop` is set, a worker cancels its tasks and gives its compactions back at
 need not wait for its heartbeats to time out. A coordinator just ends: all its state is in the ledger.
 A round that fails, for whatever reason, is reported once and the loop goes on after a pause; a pool of
 workers goes on with the other datasets (`lithify.service.worker_pool`). What was in progress is covered by
-the protocol. What nobody foresaw is an error like any other here (`lithify.base.defects`). Only `Fenced` ends a
-coordinator for good.
+the protocol. What nobody foresaw is an error like any other here (`lithify.base.defects`). Only `Fenced` ends
+a coordinator for good.
 A store that is away ends nothing: requests of a loop are waited for a few seconds only
 (`lithify.datasets.waiting`), and the loop comes back for as long as it takes, also when it starts.
 A table that cannot be compacted as it is now may be tomorrow: that is reported once (`CannotCompact`), read

@@ -10,8 +10,8 @@ Each `tick`:
    what goes on, when one is due and enough bytes have moved (`lithify.service.heartbeats`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
    when it was the engine that went down, or the store stayed away, that is no attempt;
-5. claims Scheduled compactions while there is room (`lithify.service.slots`), cuts them into ranges and starts
-   those that are not finished. The most urgent as things are now has the first turn, with ageing
+5. claims Scheduled compactions while there is room (`lithify.service.slots`), cuts them into ranges and
+   starts those that are not finished. The most urgent as things are now has the first turn, with ageing
    (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait behind older merges.
    After a failed attempt a compaction is left alone by all workers for a pause that grows with each, and
    then stands behind those that failed less often.

@@ -7,9 +7,10 @@
 3. Who writes faster than the network takes waits while `WAITING_BYTES` wait to be handed over.
 4. `commit` returns when all parts are there and the object has been put together.
 5. obstore repeats by itself what fails of the parts. Who waits in 3 or 4 looks now and then whether the store
-   is there, so that an outage is told of as fast as by others (`lithify.store.resilience.requests.Watch`). obstore does
-   not repeat a request whose answer breaks off: an upload that could not be begun so is begun again, and one
-   that may have been put together is looked for. A part that hangs is cut off (`lithify.store.resilience.pace`).
+   is there, so that an outage is told of as fast as by others (`lithify.store.resilience.requests.Watch`).
+   obstore does not repeat a request whose answer breaks off: an upload that could not be begun so is begun
+   again, and one that may have been put together is looked for. A part that hangs is cut off
+   (`lithify.store.resilience.pace`).
 
 Invariants: a streamed object has a name that nobody else writes, and appears only by `commit`; what failed
 in the thread is raised by every later call, so that nothing with a gap is ever committed; an upload holds no

@@ -4,8 +4,8 @@ obstore is the Rust `object_store` library that SlateDB uses too; this file only
 protocol and its errors to ours.
 
 - Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
-  again by `lithify.store.resilience.requests`. A create that was repeated can answer `ObjectExists` although the
-  first try landed; `put_id` travels as user metadata so that this can be told.
+  again by `lithify.store.resilience.requests`. A create that was repeated can answer `ObjectExists` although
+  the first try landed; `put_id` travels as user metadata so that this can be told.
 - Large objects are streamed by `lithify.store.multipart`. The parts of an upload are repeated by obstore
   itself, for as long as others are; so is an object that is too large to be sent before a connection counts
   as silent.

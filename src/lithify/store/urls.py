@@ -13,9 +13,10 @@ A store is rooted at the bucket, not at the dataset, because a dataset may point
 Options are obstore's configuration names (`aws_endpoint`, `aws_region`, `google_service_account`,
 `azure_storage_account_key`, …), its client options (`allow_http`, `timeout`, …, with or without the
 provider's prefix), and `max_retries` and `retry_timeout_s`, which say how a failed request is made again
-(`lithify.store.resilience.retries`) and win over what the caller says of waiting. What is not given is taken from
-the usual environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …), and on S3 from a
-profile (`aws_profiles`). An endpoint that is written as `http://…` needs no `allow_http` (`endpoints`).
+(`lithify.store.resilience.retries`) and win over what the caller says of waiting. What is not given is taken
+from the usual environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …), and on S3
+from a profile (`aws_profiles`). An endpoint that is written as `http://…` needs no `allow_http`
+(`endpoints`).
 """
 
 from __future__ import annotations

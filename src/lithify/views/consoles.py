@@ -4,9 +4,10 @@ What goes to no terminal is neither wrapped nor cut, unless `COLUMNS` says how w
 as `grep` and `less` read it by lines.
 
 Texts come from keys, paths and errors of anybody's. What can be seen is shown as it is (`:100:` in one is no
-picture), everything else escaped (`lithify.base.printable`), whoever prints it: a string is one line, so several
-lines are printed one by one (`print_text`), and from whatever else is drawn no control character reaches the
-terminal but rich's own. So nothing writes to standard output or standard error except through here.
+picture), everything else escaped (`lithify.base.printable`), whoever prints it: a string is one line, so
+several lines are printed one by one (`print_text`), and from whatever else is drawn no control character
+reaches the terminal but rich's own. So nothing writes to standard output or standard error except through
+here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is read of a dataset or a fleet for the dashboard, and rendered at once: calls of `lithify.api.client` and
-`lithify.api.fleets`, each the same as a command's.
+"""What is read of a dataset or a fleet for the dashboard, and rendered at once: calls of `lithify.api.client`
+and `lithify.api.fleets`, each the same as a command's.
 
 | part       | command                | shown on                              |
 |------------|------------------------|---------------------------------------|

@@ -1,8 +1,8 @@
 """Pages from templates, and neutral blocks as HTML.
 
 Whatever a template is given is first cleared of secrets and of what does more than be seen
-(`lithify.base.printable`), and then escaped, in one place: the environment's `finalize`, and autoescape. Only what
-was rendered here is `Markup`, and passes as it is.
+(`lithify.base.printable`), and then escaped, in one place: the environment's `finalize`, and autoescape. Only
+what was rendered here is `Markup`, and passes as it is.
 """
 
 from __future__ import annotations

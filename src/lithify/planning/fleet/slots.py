@@ -1,8 +1,8 @@
 """How many may run, and how many of these are kept for what is small or urgent.
 
 Of `total` slots only `open` may be used by ordinary work. The rest is the *reserve*: for small work and for
-writers near a stall (`lithify.planning.fleet.pending_tasks`), which may use the open ones as well. So ordinary work
-never makes these wait for its end.
+writers near a stall (`lithify.planning.fleet.pending_tasks`), which may use the open ones as well. So
+ordinary work never makes these wait for its end.
 
 A queue's reserve is a number of its slots over all workers. Each worker works out its part by itself: the
 workers that have served longest hold it, by the order of their names (ULIDs), and one slot of the queue is

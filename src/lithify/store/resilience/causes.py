@@ -13,7 +13,8 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | 401, 403 and other 4xx, redirections, what no request can be made of | no |
 
 What is asked again for a few seconds may be a mistake in the settings. A name or a certificate (`UNREACHED`)
-is none once the store has answered anything: then it is an outage like others (`lithify.store.resilience.requests`).
+is none once the store has answered anything: then it is an outage like others
+(`lithify.store.resilience.requests`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PyIceberg's file access, with Lithify's way of waiting for a store.
 
 `WaitingFileIO` stands before the FileIO that PyIceberg would have used, so metadata, manifests, footers, data
-files and uploads are reached as before, and are waited for like everything else (`lithify.store.resilience.requests`).
-PyArrow's own retries pause 25 ms, then twice as long without a bound or chance, and are silent; so they are
-switched off for all that can be repeated here:
+files and uploads are reached as before, and are waited for like everything else
+(`lithify.store.resilience.requests`). PyArrow's own retries pause 25 ms, then twice as long without a bound
+or chance, and are silent; so they are switched off for all that can be repeated here:
 
 1. Opening a file, its length, deleting it, and each read of it: repeated, and hedged where it reads.
 2. A file of up to `MAX_HELD_BYTES` is held in memory while it is written, and uploaded when it is closed;

@@ -10,8 +10,8 @@
    one is `blocked`: its files stay for good, for a person to recover. All else that its snapshots name has
    to stay with them, so that is added to its paths before (`add_paths`). An entry whose snapshots are still
    there after a day never was committed, and is dropped.
-3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.maintenance.expire`), and then dropped. Carrying
-   it out twice does no harm.
+3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.maintenance.expire`), and then
+   dropped. Carrying it out twice does no harm.
 4. Parts without an entry are left by a crash between the writes of step 1, and swept after a day.
 
 Times are those of the object store.
