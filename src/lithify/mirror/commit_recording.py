@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 from lithify.base import events
 from lithify.base.clock import Clock
+from lithify.base.concurrency import start_thread
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
 from lithify.base.events import Event
 from lithify.base.ids import Ulid
 from lithify.coordination.commit_records import CommitRecord, CommitRecords
 from lithify.store.metered import Answer, Verb
-from lithify.store.resilience.hedging import start_thread
 
 CLOSE_LIMIT_S = 5.0
 SWEEP_INTERVAL_S = 24 * 3600.0

@@ -19,8 +19,8 @@ from functools import partial
 from itertools import islice
 from queue import Empty, Full, Queue, SimpleQueue
 
+from lithify.base.concurrency import start_thread
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.resilience.hedging import start_thread
 
 MAX_THREADS = 8
 MAX_LEVELS = 3

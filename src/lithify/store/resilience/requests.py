@@ -24,10 +24,11 @@ from typing import TypeVar
 
 from lithify.base.backoff import RandomPause
 from lithify.base.clock import Clock, SystemClock
+from lithify.base.concurrency import start_thread
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError, StoreError, StoreUnavailable
 from lithify.store.resilience.causes import UNREACHED
-from lithify.store.resilience.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s, start_thread
+from lithify.store.resilience.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s
 from lithify.store.resilience.retries import Failure, RetryPolicy
 from lithify.store.resilience.waiting import FIRST_AFTER_S, Known, Outages, Waiting
 
