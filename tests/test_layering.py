@@ -19,18 +19,18 @@ def test_imports_point_down_only() -> None:
 
 
 KEEP_THREADS = {
-    "wiring.py",
+    "api/wiring.py",
     "engine/spark.py",
     "store/direct.py",
     "datasets/slatedb/kernel/outputs.py",
-    "datasets/slatedb/kernel/windows.py",
+    "datasets/slatedb/kernel/read_ahead.py",
 }
 """Each has threads as long as what owns them lives, which ends them itself."""
 
 
 def test_only_what_lives_long_has_a_pool_of_threads() -> None:
     """A pool holds up an interrupt, and the end of the process, until all that was begun in it has ended.
-    What only wants requests to go out together uses `store.together`, which does not."""
+    What only wants requests to go out together uses `base.concurrency`, which does not."""
     root = ROOT / "src" / "lithify"
     found = {
         path.relative_to(root).as_posix()
@@ -46,7 +46,6 @@ KINDS = (
     "datasets/iceberg/",
     "datasets/kafka/",
     "datasets/registry.py",
-    "testing/simulation/",
 )
 
 

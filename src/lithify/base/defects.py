@@ -15,7 +15,7 @@ The traceback is logged at DEBUG, and stays with the error as its cause. Nothing
 `Exception` to go on, apart from
 
 - the engine, whose tasks end in other processes, and which asks a Spark that may be gone;
-- who is about to raise another error already, and ends what was begun beside it (`store.together`, the
+- who is about to raise another error already, and ends what was begun beside it (`base.concurrency`, the
   writers of Iceberg's files).
 
 Who catches it to raise it is no exception: in the thread that waits for it, once compiled code has returned
