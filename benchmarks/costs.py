@@ -32,7 +32,7 @@ from lithify.datasets.iceberg.io.catalogs import open_catalog
 from lithify.datasets.kind import Dataset
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.testing.clock import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import LoggedRequest, Operation, S3Server
@@ -122,7 +122,7 @@ def _parts(
 def _catalog(folder: Path, options: Mapping[str, str]) -> Catalog:
     """As a process has it that has read nothing yet."""
     place = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"s3://{BUCKET}/lake"}
-    return open_catalog("costs", {**options, **place}, Waiting(10.0))
+    return open_catalog("costs", {**options, **place}, WaitPolicy(10.0))
 
 
 def _table(catalog: Catalog) -> Table:

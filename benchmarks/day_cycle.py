@@ -18,13 +18,13 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lithify.planning.admission import Budget, Capacity, Drop, Work, WorkKey
+from lithify.planning.admission import Budget, Capacity, DropReason, PlannedWork, WorkKey
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import (
     ActiveTask,
     ChunkKey,
+    DeletesStatus,
     Interval,
-    Status,
     Task,
     TimelineFile,
     TimelinePlan,
@@ -247,7 +247,7 @@ class Fleet:
 
     def _offer(self, table: _Table, tasks: tuple[Task, ...]) -> None:
         works = [
-            Work(
+            PlannedWork(
                 WorkKey(table.name, task.key),
                 task.priority,
                 task.cost_bytes,
@@ -258,7 +258,7 @@ class Fleet:
         for drop in self.budget.offer(works, self._minute * 60_000):
             owner = self._tables[drop.work.key.dataset]
             task = owner.tasks.pop(drop.work.key.unit)
-            if drop.why is not Drop.SHED:
+            if drop.why is not DropReason.SHED:
                 self.day.planned_again += 1
                 continue
             least_kept = min(work.priority for work in self.budget.queued)
@@ -284,8 +284,8 @@ class Fleet:
                 read_bytes=self._read_bytes,
                 queued=len(self.budget.queued),
                 running=len(self.budget.running),
-                awaiting_chunks=sum(t[Status.AWAITING].chunks for t in totals),
-                deferred_chunks=sum(t[Status.DEFERRED].chunks for t in totals),
+                awaiting_chunks=sum(t[DeletesStatus.AWAITING].chunks for t in totals),
+                deferred_chunks=sum(t[DeletesStatus.DEFERRED].chunks for t in totals),
                 chunks=sum(a.chunks for t in totals for a in t.values()),
                 files=sum(len(table.model.files) for table in self._tables.values()),
                 analysed=self._analysed,

@@ -41,15 +41,15 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import View
 from lithify.fleet.catalog.changes import add_rules, first_catalog
-from lithify.fleet.catalog.model import Rule
-from lithify.fleet.coordinator import Keeper, KeeperPorts
+from lithify.fleet.catalog.model import DatasetRule
+from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
-from lithify.fleet.members import Role, new_member_name
-from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.fleet.members import FleetRole, new_member_name
+from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
 from lithify.store import urls
@@ -185,7 +185,7 @@ class _World:
             self._places[f"s3://bucket/tenants/{number:05}"] = store, root
         self._hot_roots = itertools.cycle([f"db-{number}" for number in range(hot)])
         self._written_before = 0
-        catalog = add_rules(first_catalog(self.ids.ulid(self.clock.now_ms())), [Rule(_PATTERN)])
+        catalog = add_rules(first_catalog(self.ids.ulid(self.clock.now_ms())), [DatasetRule(_PATTERN)])
         self._files().catalog.create(catalog)
 
     def _files(self) -> FleetFiles:
@@ -214,11 +214,11 @@ class _World:
         found["LIST"] += self.listings
         return found
 
-    def _open(self, url: str, rule: Rule) -> SlateDataset:
+    def _open(self, url: str, rule: DatasetRule) -> SlateDataset:
         store, root = self._places[url]
         return SlateDataset(store, root, self.clock, RandomIds(self.rng), rng=self.rng)
 
-    def _find(self, rule: Rule) -> list[str]:
+    def _find(self, rule: DatasetRule) -> list[str]:
         self.listings += 1
         return list(self._places)
 
@@ -250,7 +250,7 @@ class _World:
         store.create(f"{paths.manifest_folder}/{number + 1:020}.manifest", encode_manifest(changed))
 
     def keeper(self) -> Callable[[], float]:
-        name = new_member_name(Role.KEEPER, self.ids.ulid(self.clock.now_ms()))
+        name = new_member_name(FleetRole.KEEPER, self.ids.ulid(self.clock.now_ms()))
         watch = WatchPorts(
             self._open,
             lambda dataset, rule, admit, counts: Coordinator(
@@ -263,18 +263,18 @@ class _World:
         ports = KeeperPorts(
             self._files(), watch, self._find, lambda url, rule: None, self.clock, "host", "0", looks_at_once=1
         )
-        return Keeper(name, ports).tick
+        return FleetCoordinator(name, ports).tick
 
     def crew(self) -> Callable[[], float]:
-        name = new_member_name(Role.WORKER, self.ids.ulid(self.clock.now_ms()))
+        name = new_member_name(FleetRole.WORKER, self.ids.ulid(self.clock.now_ms()))
         engine = InlineEngine()
-        room = Room(engine, WorkerOptions())
+        room = WorkerSlots(engine, WorkerOptions())
 
-        def open_worker(url: str, room: Room) -> Worker:
-            return Worker(self._open(url, Rule(url)), engine, self.clock, name, room=room)
+        def open_worker(url: str, room: WorkerSlots) -> Worker:
+            return Worker(self._open(url, DatasetRule(url)), engine, self.clock, name, room=room)
 
         pool = WorkerPool(NoSource(), open_worker, room, self.clock)
-        crew = Crew(name, CrewPorts(self._files(), pool, self.clock, "host", "0"))
+        crew = FleetWorker(name, CrewPorts(self._files(), pool, self.clock, "host", "0"))
         crew.start()
 
         def tick() -> float:

@@ -37,15 +37,15 @@ from lithify.base.events import Claimed, Event
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog.changes import add_rules, first_catalog
-from lithify.fleet.catalog.model import Rule
-from lithify.fleet.coordinator import Keeper, KeeperPorts
+from lithify.fleet.catalog.model import DatasetRule
+from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
-from lithify.fleet.members import Role, new_member_name
-from lithify.fleet.worker import Crew, CrewPorts
+from lithify.fleet.members import FleetRole, new_member_name
+from lithify.fleet.worker import CrewPorts, FleetWorker
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store import urls
 from lithify.store.objects import ObjectStore
@@ -193,7 +193,7 @@ class _World:
         self._slow = DelayingStore(self._memory, self._clock, latency_s)
         self._names = [f"d{number:05}" for number in range(datasets)]
         self.files = self._files_in(self._memory)
-        rule = Rule("texts:///data/*")
+        rule = DatasetRule("texts:///data/*")
         self.files.catalog.create(add_rules(first_catalog(QUEUE), [rule]))
         for name in self._names:
             self._dataset(url_of(name), self._memory).add(b"x")
@@ -242,10 +242,10 @@ class _World:
     def is_at_rest(self) -> bool:
         return all(len(self._dataset(url_of(name), self._memory).snapshot()) == 1 for name in self._names)
 
-    def keeper(self) -> Keeper:
-        name = self._name(Role.KEEPER)
+    def keeper(self) -> FleetCoordinator:
+        name = self._name(FleetRole.KEEPER)
 
-        def coordinator(dataset: Any, rule: Rule, admit: Any, counts: Any) -> Any:
+        def coordinator(dataset: Any, rule: DatasetRule, admit: Any, counts: Any) -> Any:
             return Coordinator(dataset, self._clock, self._ids, admit=admit, counts=counts)
 
         watch = WatchPorts(
@@ -255,7 +255,7 @@ class _World:
             self._clock,
             LoopOptions(),
         )
-        return Keeper(
+        return FleetCoordinator(
             name,
             KeeperPorts(
                 self._files_in(self._slow),
@@ -269,19 +269,19 @@ class _World:
         )
 
     def crew(self) -> Callable[[], float]:
-        name, engine = self._name(Role.WORKER), InlineEngine(slots=1)
-        room = Room(engine, WorkerOptions(max_concurrent_compactions=1))
+        name, engine = self._name(FleetRole.WORKER), InlineEngine(slots=1)
+        room = WorkerSlots(engine, WorkerOptions(max_concurrent_compactions=1))
 
         def observe(event: Event) -> None:
             if isinstance(event, Claimed):
                 self.claimed_ms[event.compaction] = self._clock.now_ms()
 
-        def open_worker(url: str, room: Room) -> Worker:
+        def open_worker(url: str, room: WorkerSlots) -> Worker:
             dataset = self._dataset(url, self._slow)
             return Worker(dataset, engine, self._clock, name, room=room, observer=observe)
 
         pool = Claiming(self.claims, open_worker, room, self._clock, observe)
-        crew = Crew(name, CrewPorts(self._files_in(self._slow), pool, self._clock, "host", "0"))
+        crew = FleetWorker(name, CrewPorts(self._files_in(self._slow), pool, self._clock, "host", "0"))
         crew.start()
 
         def tick() -> float:
@@ -289,7 +289,7 @@ class _World:
 
         return tick
 
-    def _name(self, role: Role) -> str:
+    def _name(self, role: FleetRole) -> str:
         return new_member_name(role, self._ids.ulid(self._clock.now_ms()))
 
     def _files_in(self, store: ObjectStore) -> FleetFiles:

@@ -31,7 +31,7 @@ from lithify.datasets.iceberg.maintenance.reachable import FileKind, Names
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.options import Asked
 from lithify.protocol.model import Ledger
-from lithify.store.objects import Folder, ObjectMeta, ObjectStore, folder_of
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, folder_of
 
 OBJECT_BYTES = 1_000_000
 
@@ -60,14 +60,14 @@ class MadeUpListing:
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         return self.stream(prefix)
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         real = self._store.folder(prefix)
         if prefix == self._folder:
             days = (f"{prefix}/{name_of(0, day).partition('/')[0]}" for day in range(DAYS))
-            return Folder((*real.folders, *days), real.objects)
+            return FolderListing((*real.folders, *days), real.objects)
         if self._folder.startswith(f"{prefix}/"):
             below = self._folder.removeprefix(f"{prefix}/").partition("/")[0]
-            return Folder(tuple(dict.fromkeys((*real.folders, f"{prefix}/{below}"))), real.objects)
+            return FolderListing(tuple(dict.fromkeys((*real.folders, f"{prefix}/{below}"))), real.objects)
         return folder_of(prefix, self.stream(prefix))
 
     def _of(self, day: int) -> Iterator[int]:

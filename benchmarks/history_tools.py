@@ -62,7 +62,7 @@ def _lithify(folder: Path) -> dict[str, Job]:
     from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
     from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
     from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-    from lithify.datasets.maintenance import Wanted
+    from lithify.datasets.maintenance import HoldRequest
 
     clock, ids = SystemClock(), RandomIds()
 
@@ -71,7 +71,7 @@ def _lithify(folder: Path) -> dict[str, Job]:
 
     stands = reader_at(len(dataset().load().metadata.snapshots))
     if stands is not None:
-        TableMaintenance(dataset(), clock, ids).hold(Wanted(version=stands), LEASE_MS, None, "a reader")
+        TableMaintenance(dataset(), clock, ids).hold(HoldRequest(version=stands), LEASE_MS, None, "a reader")
 
     def expire() -> None:
         options = ExpireOptions(older_than_ms=clock.now_ms(), retain_last=KEPT, grace_ms=0)

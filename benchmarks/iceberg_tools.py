@@ -127,7 +127,7 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
     from lithify.datasets.iceberg.io.fileio import let_wait
     from lithify.engine.spark import SparkEngine
     from lithify.service import one_shot
-    from lithify.store.resilience.waiting import Waiting
+    from lithify.store.resilience.waiting import WaitPolicy
 
     clock, ids = SystemClock(), RandomIds()
     engine = SparkEngine(MASTER, preload="lithify.datasets.iceberg.warm_up:warm_up")
@@ -136,7 +136,7 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
         call.result()
     details = {"session_start_s": time.perf_counter() - started_s}
     catalog = _catalog(folder, rest_uri)
-    let_wait(catalog, Waiting())
+    let_wait(catalog, WaitPolicy())
     finished: list[events.RangeFinished] = []
 
     def observe(event: events.Event) -> None:

@@ -42,7 +42,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.child import run_child
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
 from benchmarks.official import POLL_MS, measure_official
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.worker import WorkerOptions
 
 CASE = next(case for case in CASES if case.name == "1 KB")
@@ -157,11 +157,11 @@ def _time_to_compact(
             process.freeze()
         for path in databases:
             nodes.node(_scaling(NodeOptions("coordinator", str(path)), poll_ms))
-        wait_until(lambda: all(_states(path) == [State.SCHEDULED] for path in databases), LIMIT_S)
+        wait_until(lambda: all(_states(path) == [CompactionState.SCHEDULED] for path in databases), LIMIT_S)
         start_s = time.time()
         for process in ready:
             process.thaw()
-        wait_until(lambda: all(_states(path) == [State.COMPLETED] for path in databases), LIMIT_S)
+        wait_until(lambda: all(_states(path) == [CompactionState.COMPLETED] for path in databases), LIMIT_S)
         end_s = max(history(path)[-1].written_s for path in databases)
     for path in databases:
         shutil.rmtree(path)
@@ -201,12 +201,12 @@ def _polling(options: NodeOptions) -> NodeOptions:
 def _wait_for_commit(path: Path) -> tuple[float, float]:
     """When the compaction appeared, and when it was Completed; seconds since the epoch."""
 
-    wait_until(lambda: _states(path) == [State.COMPLETED], LIMIT_S)
+    wait_until(lambda: _states(path) == [CompactionState.COMPLETED], LIMIT_S)
     versions = [version for version in history(path) if version.ledger.compactions]
     return versions[0].written_s, versions[-1].written_s
 
 
-def _states(path: Path) -> list[State]:
+def _states(path: Path) -> list[CompactionState]:
     ledger = latest(path)
     return [compaction.state for compaction in ledger.compactions] if ledger is not None else []
 

@@ -21,7 +21,7 @@ from lithify.datasets.slatedb.paths import (
     DatabasePaths,
     parse_sst_key,
 )
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.store.versions import parse_boundary, parse_key
 from simulator import rules
 from simulator.lease_rules import LeaseRules
@@ -113,9 +113,9 @@ class Judge:
         self._ledgers.check(process, old, new, self.manifest[1].compactor_epoch)
         before = {c.id: c.state for c in old.compactions} if old is not None else {}
         for compaction in new.compactions:
-            is_new = before.get(compaction.id) is not State.COMPLETED
+            is_new = before.get(compaction.id) is not CompactionState.COMPLETED
             is_committed = self._manifests.commits[compaction.id] or changes_nothing(compaction)
-            if compaction.state is State.COMPLETED and is_new and not is_committed:
+            if compaction.state is CompactionState.COMPLETED and is_new and not is_committed:
                 self._fail(rules.ONCE, process, f"{compaction.id} is Completed and was never committed")
         self.ledger = number, new
         self._world.count("event: ledger published")
@@ -201,7 +201,7 @@ class Judge:
         entry = self.ledger[1].get(compaction_id) if self.ledger is not None else None
         return (
             entry is not None
-            and entry.state is State.RUNNING
+            and entry.state is CompactionState.RUNNING
             and entry.worker is not None
             and entry.worker.id == worker_id
         )

@@ -21,34 +21,34 @@ from typing import NoReturn
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import Sst, TieredSpec
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from simulator import rules
 from simulator.scenario import HEARTBEAT_TIMEOUT_MS, MAX_SKEW_MS
 from simulator.world import COORDINATORS, Process, World
 
-_UNDER_WAY = (State.SCHEDULED, State.RUNNING, State.COMPACTED)
+_UNDER_WAY = (CompactionState.SCHEDULED, CompactionState.RUNNING, CompactionState.COMPACTED)
 _COORDINATOR, _OWNER, _FREE = "coordinator", "its worker", "any worker"
 _PERSON, _ANYONE = "a person", "anyone"
 _BESIDE = "a coordinator for the worker beside it"
-_STEPS: dict[tuple[State | None, State], tuple[str, ...]] = {
-    (None, State.SUBMITTED): (_ANYONE,),
-    (None, State.SCHEDULED): (_COORDINATOR,),
-    (None, State.RUNNING): (_BESIDE,),
-    (State.SUBMITTED, State.RUNNING): (_BESIDE,),
-    (None, State.FAILED): (_COORDINATOR,),
-    (State.SUBMITTED, State.SCHEDULED): (_COORDINATOR,),
-    (State.SUBMITTED, State.COMPLETED): (_COORDINATOR,),
-    (State.SUBMITTED, State.FAILED): (_COORDINATOR, _PERSON),
-    (State.SCHEDULED, State.RUNNING): (_FREE,),
-    (State.SCHEDULED, State.SUBMITTED): (_COORDINATOR,),
-    (State.SCHEDULED, State.FAILED): (_COORDINATOR, _PERSON),
-    (State.RUNNING, State.RUNNING): (_OWNER,),
-    (State.RUNNING, State.COMPACTED): (_OWNER,),
-    (State.RUNNING, State.SCHEDULED): (_OWNER, _COORDINATOR),
-    (State.RUNNING, State.COMPLETED): (_BESIDE,),
-    (State.RUNNING, State.FAILED): (_COORDINATOR, _PERSON, _BESIDE),
-    (State.COMPACTED, State.COMPLETED): (_COORDINATOR,),
-    (State.COMPACTED, State.FAILED): (_COORDINATOR,),
+_STEPS: dict[tuple[CompactionState | None, CompactionState], tuple[str, ...]] = {
+    (None, CompactionState.SUBMITTED): (_ANYONE,),
+    (None, CompactionState.SCHEDULED): (_COORDINATOR,),
+    (None, CompactionState.RUNNING): (_BESIDE,),
+    (CompactionState.SUBMITTED, CompactionState.RUNNING): (_BESIDE,),
+    (None, CompactionState.FAILED): (_COORDINATOR,),
+    (CompactionState.SUBMITTED, CompactionState.SCHEDULED): (_COORDINATOR,),
+    (CompactionState.SUBMITTED, CompactionState.COMPLETED): (_COORDINATOR,),
+    (CompactionState.SUBMITTED, CompactionState.FAILED): (_COORDINATOR, _PERSON),
+    (CompactionState.SCHEDULED, CompactionState.RUNNING): (_FREE,),
+    (CompactionState.SCHEDULED, CompactionState.SUBMITTED): (_COORDINATOR,),
+    (CompactionState.SCHEDULED, CompactionState.FAILED): (_COORDINATOR, _PERSON),
+    (CompactionState.RUNNING, CompactionState.RUNNING): (_OWNER,),
+    (CompactionState.RUNNING, CompactionState.COMPACTED): (_OWNER,),
+    (CompactionState.RUNNING, CompactionState.SCHEDULED): (_OWNER, _COORDINATOR),
+    (CompactionState.RUNNING, CompactionState.COMPLETED): (_BESIDE,),
+    (CompactionState.RUNNING, CompactionState.FAILED): (_COORDINATOR, _PERSON, _BESIDE),
+    (CompactionState.COMPACTED, CompactionState.COMPLETED): (_COORDINATOR,),
+    (CompactionState.COMPACTED, CompactionState.FAILED): (_COORDINATOR,),
 }
 
 
@@ -57,7 +57,7 @@ class LedgerRules:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._finished: dict[Ulid, State] = {}
+        self._finished: dict[Ulid, CompactionState] = {}
         self._newest_id_ms = 0
 
     def check(self, process: Process, old: SlateLedger | None, new: SlateLedger, manifest_epoch: int) -> None:
@@ -107,7 +107,7 @@ class LedgerRules:
             if process.kind not in COORDINATORS:
                 self._fail(rules.OWNERS, process, f"{name}: only a coordinator may finish it")
             self._check_coordinator(process, compaction, None, new, name)
-            self._finished[compaction.id] = State.FAILED
+            self._finished[compaction.id] = CompactionState.FAILED
 
     def _step(
         self, process: Process, old: SlateCompaction | None, new: SlateCompaction, ledger: SlateLedger
@@ -165,8 +165,8 @@ class LedgerRules:
         assert coordinator is not None
         if coordinator.epoch != ledger.epoch:
             self._fail(rules.EPOCHS, process, f"{name}: its epoch is {coordinator.epoch}, not {ledger.epoch}")
-        reclaimed = new is not None and new.state is State.SCHEDULED
-        if old is not None and old.state is State.RUNNING and reclaimed:
+        reclaimed = new is not None and new.state is CompactionState.SCHEDULED
+        if old is not None and old.state is CompactionState.RUNNING and reclaimed:
             self._check_reclaim(process, old, name)
 
     def _check_reclaim(self, process: Process, old: SlateCompaction, name: str) -> None:
@@ -184,11 +184,15 @@ class LedgerRules:
         outputs = [*new.outputs, *(_outputs(new.progress) if new.progress is not None else ())]
         if any(ulid_ms(sst.id) < ulid_ms(new.id) for sst in outputs):
             self._fail(rules.EPOCHS, process, f"{name}: an output is older than the compaction")
-        if recorded is None or new.state in (State.SUBMITTED, State.FAILED, State.COMPLETED):
+        if recorded is None or new.state in (
+            CompactionState.SUBMITTED,
+            CompactionState.FAILED,
+            CompactionState.COMPLETED,
+        ):
             return
-        if old is not None and old.state is State.SUBMITTED:
+        if old is not None and old.state is CompactionState.SUBMITTED:
             return  # validated anew: earlier progress is forgotten
-        if new.state is State.COMPACTED:
+        if new.state is CompactionState.COMPACTED:
             lost = [str(sst.id) for sst in _outputs(recorded) if sst not in new.outputs]
         elif new.progress is None:
             lost = [str(sst.id) for sst in _outputs(recorded)]
@@ -224,7 +228,7 @@ def _is_worker(process: Process, compaction: SlateCompaction) -> bool:
 
 def _is_release(process: Process, old: SlateCompaction | None) -> bool:
     """An embedded worker gives back its own."""
-    return old is not None and old.state is State.RUNNING and _is_worker(process, old)
+    return old is not None and old.state is CompactionState.RUNNING and _is_worker(process, old)
 
 
 def _outputs(progress: SlateProgress) -> list[Sst]:

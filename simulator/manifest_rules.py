@@ -29,7 +29,7 @@ from lithify.base.ids import Ulid, ulid_ms
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, SortedRun, TieredSpec, Tree, View
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from simulator import rules
 from simulator.rows import (
     Versions,
@@ -211,13 +211,15 @@ class ManifestRules:
 
 def _ready(process: Process, compaction: SlateCompaction) -> SlateCompaction | None:
     """The compaction with its outputs, if `process` may commit it."""
-    if compaction.state is State.COMPACTED:
+    if compaction.state is CompactionState.COMPACTED:
         return compaction
     seen, finished = process.handed_over.get(compaction.id, (None, None))
     is_own = compaction.worker is not None and compaction.worker.id in process.worker_ids
-    was_running = seen is not None and seen.state is State.RUNNING and seen.worker == compaction.worker
-    is_cancelled = compaction.state is State.FAILED
-    is_ready = is_own and was_running and (compaction.state is State.RUNNING or is_cancelled)
+    was_running = (
+        seen is not None and seen.state is CompactionState.RUNNING and seen.worker == compaction.worker
+    )
+    is_cancelled = compaction.state is CompactionState.FAILED
+    is_ready = is_own and was_running and (compaction.state is CompactionState.RUNNING or is_cancelled)
     return finished if is_ready else None
 
 

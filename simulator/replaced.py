@@ -36,7 +36,7 @@ from lithify.datasets.slatedb import split as split_module
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy
-from lithify.datasets.slatedb.split import Cut, Foreseen
+from lithify.datasets.slatedb.split import CompactionSplit, Foreseen
 from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
 from lithify.store.objects import ObjectStore
 from simulator.core.waiting import AnyTime, wait_for_futures
@@ -75,10 +75,10 @@ def replacements(world: World) -> Iterator[None]:
         options: SstOptions,
         slots: int,
         foreseen: Foreseen,
-    ) -> Cut:
+    ) -> CompactionSplit:
         parts = [part for source in sources for part in source]
         keys = [row.key for part in parts for row in decode_rows(store.get(part.key))]
-        return Cut(options, cut(keys, world.scenario.keys_per_range))
+        return CompactionSplit(options, cut(keys, world.scenario.keys_per_range))
 
     with ExitStack() as stack:
 

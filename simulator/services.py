@@ -21,10 +21,10 @@ from lithify.datasets.slatedb.garbage import GarbageOptions, collect
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
-from lithify.service.coordinator_view import Seen
+from lithify.service.coordinator_view import CoordinatorView
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from simulator import rules
@@ -91,7 +91,7 @@ class _SoundWorker(Worker):
 
     process: Process
 
-    def look(self, seen: Seen | None = None) -> bool:
+    def look(self, seen: CoordinatorView | None = None) -> bool:
         with _sound(self.process, StoreError, EngineError):
             return super().look(seen)
 
@@ -132,7 +132,7 @@ class _SoundCoordinator(Coordinator):
 
 
 def _worker(
-    process: Process, engine: SimulatedEngine, dataset: SlateDataset, room: Room | None = None
+    process: Process, engine: SimulatedEngine, dataset: SlateDataset, room: WorkerSlots | None = None
 ) -> Worker:
     process.worker_ids.add(engine.worker_id)
     worker = _SoundWorker(
@@ -155,7 +155,7 @@ def run_worker_process(process: Process) -> None:
     pool = WorkerPool(
         UrlList(["the database"]),
         lambda _, room: _worker(process, engine, simulated_dataset(process), room),
-        Room(engine, _WORKER),
+        WorkerSlots(engine, _WORKER),
         process.clock,
         heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
         observer=_observer(process),

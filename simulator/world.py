@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from lithify.base.ids import RandomIds, Ulid
 from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.store.objects import Folder, ObjectMeta, ObjectStore, ObjectWriter
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, ObjectWriter
 from lithify.store.wrapped import Call
-from lithify.testing.faulty import Fault, FaultyStore
+from lithify.testing.faulty import FaultyStore, StoreFault
 from lithify.testing.memory import MemoryStore
 from simulator.codecs import REAL_SHARE, Codecs
 from simulator.core.fibers import FiberClock, Scheduler
@@ -176,7 +176,7 @@ class Process:
     def log(self, text: str) -> None:
         self.world.log(self.name, text)
 
-    def _decide(self, call: Call) -> Fault | None:
+    def _decide(self, call: Call) -> StoreFault | None:
         """Let time pass, then say what goes wrong with this call."""
         faults, rng, world = self.world.faults, self.rng, self.world
         is_slow = faults.slow_kind == self.kind
@@ -187,14 +187,14 @@ class Process:
         if faults.disturbances and not self.is_dead:
             self._dawdle(call)
         if self.is_dead:
-            return Fault.CRASH_BEFORE
+            return StoreFault.CRASH_BEFORE
         fault = self._fault() if faults.disturbances else None
         if world.is_traced:
             self.log(f"{call.method} {call.key}{f': {fault.value}' if fault else ''}")
         if fault is not None:
             world.count(f"fault: {self.kind} {fault.name.lower()}")
             self._disturb(world.now_ms)
-            self.is_dead = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+            self.is_dead = fault in (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER)
         return fault
 
     def _disturb(self, until_ms: int) -> None:
@@ -216,14 +216,14 @@ class Process:
             self._disturb(world.now_ms + delay_ms)
             self.sleep_ms(delay_ms)
 
-    def _fault(self) -> Fault | None:
+    def _fault(self) -> StoreFault | None:
         faults, rng = self.world.faults, self.rng
         if rng.random() < faults.crash_per_call:
-            return Fault.CRASH_AFTER if rng.random() < 0.5 else Fault.CRASH_BEFORE
+            return StoreFault.CRASH_AFTER if rng.random() < 0.5 else StoreFault.CRASH_BEFORE
         if rng.random() < faults.failure_per_call:
-            return Fault.FAIL_BEFORE
+            return StoreFault.FAIL_BEFORE
         if rng.random() < faults.lost_answer_per_call:
-            return Fault.FAIL_AFTER
+            return StoreFault.FAIL_AFTER
         return None
 
 
@@ -263,7 +263,7 @@ class WatchedStore:
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:
         return self._inner.stream(prefix)
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         return self._inner.folder(prefix)
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:

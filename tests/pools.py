@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lithify.base.clock import Clock, SystemClock
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.engine import InlineEngine
@@ -15,6 +15,6 @@ def pool_of(*workers: Worker, clock: Clock | None = None) -> WorkerPool:
     return WorkerPool(
         UrlList(list(by_name)),
         lambda name, _: by_name[name],
-        Room(InlineEngine(), WorkerOptions()),
+        WorkerSlots(InlineEngine(), WorkerOptions()),
         clock if clock is not None else SystemClock(),
     )

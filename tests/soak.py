@@ -40,7 +40,7 @@ from rich.console import Console
 from lithify.base.errors import ObjectNotFound
 from lithify.base.ids import Ulid, parse_ulid, ulid_ms
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, open_db
@@ -139,7 +139,7 @@ class Watch:
         self.seen = Seen()
         self._dataset = dataset
         self._has_ready_worker = has_ready_worker
-        self._states: dict[str, State] = {}
+        self._states: dict[str, CompactionState] = {}
         self._looked_s = time.monotonic()
 
     def look(self) -> None:
@@ -163,13 +163,13 @@ class Watch:
         silent = any(
             c.worker is not None and now_ms - c.worker.last_heartbeat_ms > TIMEOUT_S * 1000
             for c in active
-            if c.state is State.RUNNING
+            if c.state is CompactionState.RUNNING
         )
-        is_free = any(c.state is State.SCHEDULED for c in active)
+        is_free = any(c.state is CompactionState.SCHEDULED for c in active)
         due = {
-            "schedule": has_proposals or any(c.state is State.SUBMITTED for c in active),
+            "schedule": has_proposals or any(c.state is CompactionState.SUBMITTED for c in active),
             "take back": silent,
-            "commit": any(c.state is State.COMPACTED for c in active),
+            "commit": any(c.state is CompactionState.COMPACTED for c in active),
             "claim (by an idle worker)": is_free and self._has_ready_worker(ledger),
         }
         for name, is_due in due.items():
@@ -240,7 +240,11 @@ class Workers:
 
     def has_ready(self, ledger: Ledger) -> bool:
         """Whether a worker has been up for long enough, and runs nothing."""
-        busy = {c.worker.id for c in ledger.active() if c.state is State.RUNNING and c.worker is not None}
+        busy = {
+            c.worker.id
+            for c in ledger.active()
+            if c.state is CompactionState.RUNNING and c.worker is not None
+        }
         ready = sum(time.monotonic() - since_s > READY_AFTER_S for _, since_s in self._running)
         return ready > len(busy)
 

@@ -17,7 +17,7 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.protocol.lease import LOOK_AFTER_MS
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.worker import Worker
@@ -25,7 +25,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call
 from lithify.testing.clock import ManualClock
 from lithify.testing.engine import InlineEngine
-from lithify.testing.faulty import Fault, FaultyStore
+from lithify.testing.faulty import FaultyStore, StoreFault
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, Put, compactor_settings, open_db
@@ -152,7 +152,7 @@ def test_a_stopped_worker_gives_back_what_it_holds(path: Path) -> None:
         while not any(c.worker for c in ledger_of(path)):
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
-    assert [(c.state, c.worker) for c in ledger_of(path)] == [(State.SCHEDULED, None)]
+    assert [(c.state, c.worker) for c in ledger_of(path)] == [(CompactionState.SCHEDULED, None)]
 
 
 class CountingCoordinator(Coordinator):
@@ -173,9 +173,9 @@ class Unreachable:
         self.is_on = False
         self.failures = 0
 
-    def decide(self, _number: int, _call: Call) -> Fault | None:
+    def decide(self, _number: int, _call: Call) -> StoreFault | None:
         self.failures += self.is_on
-        return Fault.FAIL_BEFORE if self.is_on else None
+        return StoreFault.FAIL_BEFORE if self.is_on else None
 
     def around(self, store: ObjectStore) -> ObjectStore:
         return FaultyStore(store, self.decide)
@@ -220,8 +220,8 @@ def test_a_store_that_fails_at_the_end_lets_go_of_all_that_can_be_let_go(tmp_pat
     with running(lambda stop: run_workers(pool_of(*workers), stop, random.Random(1), QUICK)):
         wait_until(lambda: all(any(c.worker for c in ledger_of(path)) for path in paths))
         lost.is_on = True
-    assert [c.state for c in ledger_of(paths[0])] == [State.RUNNING]
-    assert [c.state for c in ledger_of(paths[1])] == [State.SCHEDULED]
+    assert [c.state for c in ledger_of(paths[0])] == [CompactionState.RUNNING]
+    assert [c.state for c in ledger_of(paths[1])] == [CompactionState.SCHEDULED]
 
 
 def test_a_coordinator_that_is_overtaken_ends(path: Path) -> None:

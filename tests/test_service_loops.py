@@ -22,10 +22,10 @@ from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import TickResult
-from lithify.service.coordinator_view import Seen
+from lithify.service.coordinator_view import CoordinatorView
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import WorkerOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.testing.engine import InlineEngine
 from tests.pools import pool_of
 
@@ -82,7 +82,7 @@ class SomeWorker:
     """In how many ticks something changes."""
     error: BaseException | None = None
     """What every tick, and giving back, ends with."""
-    room: Room = field(default_factory=lambda: Room(InlineEngine(), WorkerOptions()))
+    room: WorkerSlots = field(default_factory=lambda: WorkerSlots(InlineEngine(), WorkerOptions()))
 
     @property
     def url(self) -> str:
@@ -96,7 +96,7 @@ class SomeWorker:
     def has_work(self) -> bool:
         return False
 
-    def look(self, seen: Seen | None = None) -> bool:
+    def look(self, seen: CoordinatorView | None = None) -> bool:
         self.notes.calls.append(f"{self.id} ticks")
         if self.error is not None:
             raise self.error
@@ -135,7 +135,7 @@ class SomeCoordinator:
         if self.error is not None and self.notes.calls.count("tick") % 2:
             raise self.error
         compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec")
-        return TickResult(Seen(Ledger(3, (compaction,) * self.active.pop(0)), None), Plan())
+        return TickResult(CoordinatorView(Ledger(3, (compaction,) * self.active.pop(0)), None), Plan())
 
 
 @dataclass

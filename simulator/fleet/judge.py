@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from lithify.base.clock import SystemClock
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.thresholds import decode as decode_threshold
-from lithify.fleet.coordinator import Keeper
-from lithify.fleet.worker import Crew
+from lithify.fleet.coordinator import FleetCoordinator
+from lithify.fleet.worker import FleetWorker
 from lithify.planning.fleet.faults import SUSPECT_DATASETS
 from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.lease import Lease
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from simulator.core.fibers import EPOCH_MS
 from simulator.core.outcome import Violation
 from simulator.fleet import rules
@@ -73,8 +73,8 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.keepers: dict[str, Keeper] = {}
-        self.crews: dict[str, Crew] = {}
+        self.keepers: dict[str, FleetCoordinator] = {}
+        self.crews: dict[str, FleetWorker] = {}
         self.plans: dict[str, CrewPlan] = {}
         self.processes: dict[str, Process] = {}
         self.ticks: defaultdict[str, int] = defaultdict(int)
@@ -198,7 +198,7 @@ class Judge:
                 self._moved(process, place, facts, old, compaction)
         left = {c.id for c in ledger.compactions}
         for old in before.active():
-            is_done = old.state is State.COMPACTED and not place.is_of_former(old.spec)
+            is_done = old.state is CompactionState.COMPACTED and not place.is_of_former(old.spec)
             if is_done and old.id not in left and old.id not in facts.committed:
                 raise self._fail(rules.COMMITTING, f"{process.name} forgets {old.id} of {place.plan.name}")
 
@@ -216,15 +216,19 @@ class Judge:
             self._world.count(f"step: {new.state.value} by {process.kind}")
         if (
             not place.is_of_former(new.spec)
-            and before is State.COMPACTED
-            and new.state is not State.COMPLETED
+            and before is CompactionState.COMPACTED
+            and new.state is not CompactionState.COMPLETED
         ):
             raise self._fail(rules.COMMITTING, f"{process.name} makes {what} {new.state.name}, which is done")
         if before is None:
             facts.submitted_ms[new.id] = now_ms
             self._begun(place, facts, new, ADMITTED_AFTER_PAUSE_MS, f"{process.name} admits {what}")
-        is_beat = new.state in (State.RUNNING, State.COMPACTED) and process.kind == "crew"
-        if before is State.RUNNING and new.state is State.SCHEDULED and process.kind == "keeper":
+        is_beat = new.state in (CompactionState.RUNNING, CompactionState.COMPACTED) and process.kind == "crew"
+        if (
+            before is CompactionState.RUNNING
+            and new.state is CompactionState.SCHEDULED
+            and process.kind == "keeper"
+        ):
             silent_ms = now_ms - facts.beats_ms[new.id]
             if silent_ms < COORDINATOR.worker_heartbeat_timeout_ms:
                 text = (
@@ -234,7 +238,7 @@ class Judge:
             self._world.count("event: taken back")
         elif is_beat:
             facts.beats_ms[new.id] = now_ms
-        if before is not State.RUNNING and new.state is State.RUNNING:
+        if before is not CompactionState.RUNNING and new.state is CompactionState.RUNNING:
             self._claimed(process, place, facts, new)
 
     def _claimed(self, process: Process, place: Place, facts: _Facts, claimed: ShelfCompaction) -> None:

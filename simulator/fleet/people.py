@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lithify.base.errors import LithifyError
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
+from lithify.fleet.catalog.model import Catalog, DatasetRule, Queue, QueueState
 from lithify.testing.faulty import Crash
 from simulator.fleet.judge import Judge
 from simulator.fleet.scenario import (
@@ -174,8 +174,8 @@ def _change(world: World, process: Process) -> None:
         if what == "tenant":
             return changes.set_tenant(catalog, "red", weight=rng.randint(1, 9))
         if what == "rule":
-            if catalog.rule_for(place.url) == Rule(PATTERN):
-                return changes.add_rules(catalog, [Rule(place.url, tenant="red")])
+            if catalog.rule_for(place.url) == DatasetRule(PATTERN):
+                return changes.add_rules(catalog, [DatasetRule(place.url, tenant="red")])
             return changes.remove_rules(catalog, [place.url])
         return changes.set_queue(catalog, catalog.queue("default").id, weight=rng.randint(1, 9))
 

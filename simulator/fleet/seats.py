@@ -11,16 +11,16 @@ from lithify.api.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.base.errors import LithifyError
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
-from lithify.fleet.catalog.model import Rule
-from lithify.fleet.coordinator import Keeper, KeeperPorts
+from lithify.fleet.catalog.model import DatasetRule
+from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
-from lithify.fleet.members import Role, new_member_name
-from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.fleet.members import FleetRole, new_member_name
+from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import Coordinator, CountAttempts
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool
 from lithify.testing.faulty import Crash
@@ -77,7 +77,7 @@ class Seat:
     def _live(self, process: Process) -> None:
         raise NotImplementedError
 
-    def _named(self, process: Process, role: Role) -> str:
+    def _named(self, process: Process, role: FleetRole) -> str:
         process.member = new_member_name(role, process.ids.ulid(process.clock.now_ms()))
         process.log(f"is {process.member}")
         return process.member
@@ -112,7 +112,7 @@ class KeeperSeat(Seat):
     kind = "keeper"
 
     def _live(self, process: Process) -> None:
-        keeper: Keeper = self._made(process, lambda: self._keeper(process))
+        keeper: FleetCoordinator = self._made(process, lambda: self._keeper(process))
         self._judge.keepers[process.member] = keeper
         self._judge.processes[process.member] = process
         self._beat_beside(process, keeper.beat)
@@ -129,18 +129,18 @@ class KeeperSeat(Seat):
         except LithifyError as error:
             process.log(f"cannot leave in order: {error}")
 
-    def _keeper(self, process: Process) -> Keeper:
-        name = self._named(process, Role.KEEPER)
-        return Keeper(name, self._ports(process, name))
+    def _keeper(self, process: Process) -> FleetCoordinator:
+        name = self._named(process, FleetRole.KEEPER)
+        return FleetCoordinator(name, self._ports(process, name))
 
     def _ports(self, process: Process, name: str) -> KeeperPorts:
         world, judge = self._world, self._judge
 
-        def opened(url: str, rule: Rule) -> Shelf:
+        def opened(url: str, rule: DatasetRule) -> Shelf:
             return world.by_url[url].open(process)
 
         def coordinator(
-            dataset: Dataset, rule: Rule, admit: Callable[[Plan], Plan], counts: CountAttempts
+            dataset: Dataset, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
         ) -> Coordinator:
             def judged(compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
                 counted = counts(compaction, attempts)
@@ -195,7 +195,9 @@ class CrewSeat(Seat):
 
     def _work(self, process: Process, engine: ToyEngine) -> None:
         ports = self._ports(process, engine)
-        crew: Crew = self._made(process, lambda: self._begun(Crew(process.member, ports, self.plan.queues)))
+        crew: FleetWorker = self._made(
+            process, lambda: self._begun(FleetWorker(process.member, ports, self.plan.queues))
+        )
         self._judge.crews[process.member] = crew
         self._judge.processes[process.member] = process
         self._judge.plans[process.member] = self.plan
@@ -217,22 +219,22 @@ class CrewSeat(Seat):
         except LithifyError as error:
             process.log(f"cannot leave in order: {error}")
 
-    def _begun(self, crew: Crew) -> Crew:
+    def _begun(self, crew: FleetWorker) -> FleetWorker:
         crew.start()
         return crew
 
     def _ports(self, process: Process, engine: ToyEngine) -> CrewPorts:
         world = self._world
-        name = self._named(process, Role.WORKER)
+        name = self._named(process, FleetRole.WORKER)
 
-        def open_worker(url: str, room: Room) -> Worker:
+        def open_worker(url: str, room: WorkerSlots) -> Worker:
             dataset = world.by_url[url].open(process)
             return Worker(dataset, engine, process.clock, name, room=room, observer=world.observer(process))
 
         pool = WorkerPool(
             NoSource(),
             open_worker,
-            Room(engine, WORKER),
+            WorkerSlots(engine, WORKER),
             process.clock,
             heartbeat_interval_ms=WORKER.heartbeat_interval_ms,
             observer=world.observer(process),

@@ -20,7 +20,7 @@ from lithify.planning.admission import Capacity
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.versions import Version, VersionedFiles
 from simulator.fleet.scenario import MAX_SOURCES, MIN_SOURCES, ShelfPlan, Trouble
 
@@ -180,10 +180,10 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
     def needs_worker(self, compaction: ShelfCompaction, snapshot: Names) -> bool:
         return True
 
-    def prepare(self, compaction: ShelfCompaction, snapshot: Names, slots: int = 0) -> Job[None]:
+    def prepare(self, compaction: ShelfCompaction, snapshot: Names, slots: int = 0) -> RangeJob[None]:
         size = max((size for name, size in snapshot if name in compaction.spec), default=0)
         task = Task(self._place.plan.name, compaction.id, compaction.spec, size)
-        return Job((RangeWork(None, put_together, task, self.cost_bytes(compaction.spec, snapshot)),))
+        return RangeJob((RangeWork(None, put_together, task, self.cost_bytes(compaction.spec, snapshot)),))
 
     def outcome(self, result: Named) -> RangeOutcome[Named]:
         return RangeOutcome((result,), result[1], result[1], {}, 0.0, 0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from simulator.core.outcome import Outcome
 from simulator.core.recording import played
 from simulator.fleet import rules
@@ -110,7 +110,7 @@ def _make_fleet(world: World) -> None:
     share = world.scenario.largest_share
     catalog = changes.set_queue(catalog, catalog.queues[0].id, largest_share=share)
     catalog = changes.create_queue(catalog, small_queue(world))
-    world.files.catalog.create(changes.add_rules(catalog, [Rule(PATTERN)]))
+    world.files.catalog.create(changes.add_rules(catalog, [DatasetRule(PATTERN)]))
 
 
 def _settle(world: World, judge: Judge, seats: Sequence[Seat]) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from lithify.coordination.membership import Entry, Keeper, Kept, Membership
-from lithify.watermarks.groups import Marks, Role, bound, is_source
-from lithify.watermarks.model import Member
+from lithify.coordination.membership import EntryStep, Kept, Membership, MemberStateStore
+from lithify.watermarks.groups import GroupRole, Marks, bound, is_source
+from lithify.watermarks.model import GroupMember
 from simulator.groups.log import Log, Round, cleaned, extended, fetched, stable_end
 from simulator.groups.parts import now_and_then
 from simulator.groups.world import HOME, PARTITION, Process
@@ -27,7 +27,7 @@ _MAX_SLOW_MS = 15_000
 
 def run_copier(process: Process, name: str) -> None:
     """Copy what is new, again and again."""
-    opened: list[Member] = []
+    opened: list[GroupMember] = []
     now_and_then(process, process.world.scenario.copy_pause_ms, lambda: _copy(process, name, opened))
 
 
@@ -66,26 +66,26 @@ class LogKeeper:
         return self._process.change_log(self._name, what, changed) is not None
 
 
-def entered(process: Process, name: str, role: Role, keeper: Keeper) -> Member | None:
+def entered(process: Process, name: str, role: GroupRole, keeper: MemberStateStore) -> GroupMember | None:
     """The member, if it may go on; otherwise the next step towards that is done."""
     if name not in process.world.wanted:
         return None
     entry, member = Membership(process.files, name, role, keeper).enter()
-    if entry is Entry.MEMBER:
+    if entry is EntryStep.MEMBER:
         return member
     process.count(f"event: {role} {entry}")
     return None
 
 
-def _copy(process: Process, name: str, opened: list[Member]) -> None:
+def _copy(process: Process, name: str, opened: list[GroupMember]) -> None:
     log = process.read_log(name)
-    member = Member(name, log.incarnation)
+    member = GroupMember(name, log.incarnation)
     if opened != [member]:
         found = _entered(process, name)
         opened[:] = [] if found is None else [found]
         return
     group = process.files.read()
-    sources = [one for one in group.members.values() if one.role is Role.COPY and one.member != member]
+    sources = [one for one in group.members.values() if one.role is GroupRole.COPY and one.member != member]
     if not sources:
         return
     chosen = process.rng.choice(sources).member
@@ -113,12 +113,12 @@ def _copy(process: Process, name: str, opened: list[Member]) -> None:
         process.files.say(member, {PARTITION: copied.standing})
 
 
-def is_still_member(process: Process, name: str, member: Member) -> bool:
-    return Membership(process.files, name, Role.COPY, LogKeeper(process, name)).is_still(member)
+def is_still_member(process: Process, name: str, member: GroupMember) -> bool:
+    return Membership(process.files, name, GroupRole.COPY, LogKeeper(process, name)).is_still(member)
 
 
-def _entered(process: Process, name: str) -> Member | None:
-    return entered(process, name, Role.COPY, LogKeeper(process, name))
+def _entered(process: Process, name: str) -> GroupMember | None:
+    return entered(process, name, GroupRole.COPY, LogKeeper(process, name))
 
 
 def _compact(process: Process, name: str) -> None:

@@ -7,8 +7,8 @@ import json
 
 from lithify.coordination.groups import decode
 from lithify.store.versions import parse_key
-from lithify.watermarks.groups import REQUIRED, Group, Marks, Track
-from lithify.watermarks.model import Member
+from lithify.watermarks.groups import REQUIRED, GroupState, Marks, Track
+from lithify.watermarks.model import GroupMember
 from simulator.core.outcome import Violation
 from simulator.groups import rules
 from simulator.groups.log import Log, latest, shown, without_tombstones
@@ -22,11 +22,11 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._group = Group()
+        self._group = GroupState()
         self._number = 0
         self._said: dict[str, list[int]] = {}
         """What each incarnation has said: both marks and the end."""
-        self._adopted: dict[Member, Marks] = {}
+        self._adopted: dict[GroupMember, Marks] = {}
 
     # Copies and readers
 
@@ -71,7 +71,7 @@ class Judge:
             raise self._fail(rules.MARKS, f"{process.name}: {name} says {now} after {then}")
         self._said[name] = now
 
-    def _check_leader(self, process: Process, before: Group, after: Group) -> None:
+    def _check_leader(self, process: Process, before: GroupState, after: GroupState) -> None:
         for name, one in after.members.items():
             if before.members.get(name) is None or before.members[name].member != one.member:
                 self._adopted[one.member] = one.marks.get(PARTITION, Marks())
@@ -88,7 +88,7 @@ class Judge:
         if now != then:
             raise self._fail(rules.LEADERS, f"{process.name} changes {sorted(map(str, then ^ now))}")
 
-    def _check_thresholds(self, process: Process, before: Group, after: Group) -> None:
+    def _check_thresholds(self, process: Process, before: GroupState, after: GroupState) -> None:
         old, new = before.thresholds_of(PARTITION), after.thresholds_of(PARTITION)
         for track in Track:
             if new.of(track) < old.of(track):
@@ -97,7 +97,7 @@ class Judge:
             if new.of(track) > old.of(track) and process.kind != _OVERREACH:
                 self._check_raised(process, after, track, new.of(track))
 
-    def _check_raised(self, process: Process, group: Group, track: Track, position: int) -> None:
+    def _check_raised(self, process: Process, group: GroupState, track: Track, position: int) -> None:
         for one in group.members.values():
             if one.role in REQUIRED[track]:
                 said = self._said.get(_marks_name(one.member), [0, 0, 0])
@@ -133,5 +133,5 @@ class Judge:
         return self._world.fail(rule, text)
 
 
-def _marks_name(member: Member) -> str:
+def _marks_name(member: GroupMember) -> str:
     return f"{member.name}~{member.incarnation}.json"

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from lithify.watermarks.groups import NO_MARKS, Marks, Standing
+from lithify.watermarks.groups import NO_MARKS, Marks, PartitionStanding
 
 
 class Kind(Enum):
@@ -64,8 +64,8 @@ class Log:
     """How many were committed."""
 
     @property
-    def standing(self) -> Standing:
-        return Standing(self.marks, self.end)
+    def standing(self) -> PartitionStanding:
+        return PartitionStanding(self.marks, self.end)
 
 
 def decided(records: Iterable[Record]) -> dict[int, bool]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lithify.coordination.membership import Kept
-from lithify.watermarks.groups import Group, Marks, Role, is_source, lost
+from lithify.watermarks.groups import GroupRole, GroupState, Marks, is_source, lost
 from simulator.groups import rules
 from simulator.groups.copies import entered, is_still_member
 from simulator.groups.log import Log, Record, latest, shown
@@ -30,7 +30,7 @@ def run_reader(process: Process, name: str) -> None:
 
 
 def _read(process: Process, name: str) -> None:
-    member = entered(process, name, Role.READER, StateKeeper(process, name))
+    member = entered(process, name, GroupRole.READER, StateKeeper(process, name))
     if member is None:
         return
     before = process.files.said(member)
@@ -108,9 +108,9 @@ def _scan(process: Process) -> None:
         log = process.read_log(name)
 
 
-def _some_copy(process: Process, group: Group) -> tuple[str, Log] | None:
+def _some_copy(process: Process, group: GroupState) -> tuple[str, Log] | None:
     """A copy, if it is what the group knows."""
-    copies = [one for one in group.members.values() if one.role is Role.COPY]
+    copies = [one for one in group.members.values() if one.role is GroupRole.COPY]
     chosen = process.rng.choice(copies).member
     log = process.read_log(chosen.name)
     return (chosen.name, log) if log.incarnation == chosen.incarnation else None

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from lithify.watermarks.groups import Role
-from lithify.watermarks.model import Member
+from lithify.watermarks.groups import GroupRole
+from lithify.watermarks.model import GroupMember
 from simulator.core.outcome import Outcome
 from simulator.core.recording import played
 from simulator.groups import rules
@@ -61,8 +61,8 @@ def _begin(world: World) -> None:
     world.logs[HOME] = home
 
     def begin_group() -> None:
-        member = Member(HOME, home.incarnation)
-        world.process("founder").files.join(member, Role.COPY, {PARTITION: home.end})
+        member = GroupMember(HOME, home.incarnation)
+        world.process("founder").files.join(member, GroupRole.COPY, {PARTITION: home.end})
 
     world.scheduler.spawn(begin_group)
     world.scheduler.run_until(world.now_ms + 1_000)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from lithify.base.ids import RandomIds
 from lithify.coordination.groups import GroupFiles
 from lithify.testing.memory import MemoryStore
-from lithify.watermarks.groups import Marks, Standing
+from lithify.watermarks.groups import Marks, PartitionStanding
 from simulator.core.fibers import FiberClock, Scheduler
 from simulator.core.processes import CallFaults, FaultyProcess, SharedWorld
 from simulator.groups.log import Log, Record
@@ -40,8 +40,8 @@ class State:
     rows: Mapping[str, Record] = field(default_factory=dict)
 
     @property
-    def standing(self) -> Standing:
-        return Standing(Marks(clean=max(self.clean, self.position)), self.position)
+    def standing(self) -> PartitionStanding:
+        return PartitionStanding(Marks(clean=max(self.clean, self.position)), self.position)
 
 
 class Watcher(Protocol):

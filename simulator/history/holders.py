@@ -9,7 +9,7 @@ from lithify.datasets.holding import Held
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, IcebergLedger, Lane, SpecPart
-from lithify.datasets.maintenance import Wanted
+from lithify.datasets.maintenance import HoldRequest
 from lithify.protocol import transitions
 from lithify.protocol.model import Compaction
 from simulator.history import rules
@@ -46,7 +46,7 @@ def _hold(process: Process, judge: Judge, maintenance: TableMaintenance) -> None
     if rng.random() < 0.3:
         process.sleep_ms(rng.randint(1, _READ_PAUSE_MS))
     began_s = process.clock.monotonic_s()
-    placed = maintenance.hold(Wanted(version=chosen.snapshot_id), lease_ms, None, process.name)
+    placed = maintenance.hold(HoldRequest(version=chosen.snapshot_id), lease_ms, None, process.name)
     judge.held(placed)
     process.count("event: held")
     process.log(f"holds {chosen.snapshot_id} as {placed.name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lithify.base.errors import LithifyError
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, ExpiryOutcome
 from simulator.history.judge import Judge
 from simulator.history.people import now_and_then
 from simulator.history.world import Process
@@ -46,7 +46,7 @@ class Runs:
         self._process = process
         self._expirer: Expirer | None = None
 
-    def run(self, options: ExpireOptions) -> Outcome | None:
+    def run(self, options: ExpireOptions) -> ExpiryOutcome | None:
         """One run; what came of it."""
         process = self._process
         process.run_began_ms = process.world.now_ms

@@ -17,7 +17,7 @@ from functools import partial
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from lithify.datasets.iceberg.maintenance.expire import DONE, MIN_UNCHECKED_GRACE_MS, ExpireOptions
-from lithify.datasets.iceberg.maintenance.expire import Outcome as RunOutcome
+from lithify.datasets.iceberg.maintenance.expire import ExpiryOutcome as RunOutcome
 from lithify.datasets.iceberg.maintenance.expiry_policy import MAX_AGE, MIN_KEPT
 from lithify.datasets.iceberg.maintenance.pending import ABANDONED_MS, Pending
 from simulator.core.outcome import Outcome

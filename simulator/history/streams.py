@@ -17,7 +17,7 @@ from lithify.base.errors import ObjectNotFound, Refused
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.expiry_policy import ancestors
 from lithify.datasets.iceberg.maintenance.own_state import recorded_in
-from lithify.watermarks.model import Reason
+from lithify.watermarks.model import BlockReason
 from simulator.history import rules
 from simulator.history.judge import Judge
 from simulator.history.people import attempt, insist, now_and_then
@@ -108,7 +108,9 @@ class Stream:
             self._give_up(process, dataset)
             return
         self.is_registered = True
-        self._judge.registered(name, self._is_continuous, is_begun=standing.reason is not Reason.UNPUBLISHED)
+        self._judge.registered(
+            name, self._is_continuous, is_begun=standing.reason is not BlockReason.UNPUBLISHED
+        )
         process.count("event: reader registered")
 
     def _give_up(self, process: Process, dataset: IcebergDataset) -> None:

@@ -22,9 +22,9 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.plan import TieredPolicy, source_names
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.versions import VersionedFiles
 from simulator.several.places import Place, ToyTask, toy
 from simulator.several.scenario import L0_MAX_SSTS
@@ -137,7 +137,7 @@ class DatabasePlace(Place):
         return len(tree.runs) < MAX_SOURCES
 
     def has_planner_slot(self, ledger: AnyLedger) -> bool:
-        under_way = [c for c in ledger.active() if c.state is not State.COMPACTED]
+        under_way = [c for c in ledger.active() if c.state is not CompactionState.COMPACTED]
         return len(under_way) < self.plan.planner_slots
 
     def priority(self, compaction: AnyCompaction) -> float:
@@ -171,7 +171,7 @@ class ToyDatabase(SlateDataset):
         self._place.check_snapshot(self._who)
         return super().snapshot()
 
-    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
+    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> RangeJob:
         spec, world = compaction.spec, self._place.world
         assert isinstance(spec, TieredSpec)
         first, middle, last = spec.segment + b"0", spec.segment + _MIDDLE, spec.segment + b"9"
@@ -186,7 +186,7 @@ class ToyDatabase(SlateDataset):
             end = last if part.end_inclusive else part.start + b"~"
             task = ToyTask(compaction.id, is_poisoned and index == 0, (made_up_sst(sst_id, part.start, end),))
             works.append(RangeWork(part, toy, task, _SST_BYTES))
-        return Job(tuple(works), snapshot.recent_snapshot_min_seq)
+        return RangeJob(tuple(works), snapshot.recent_snapshot_min_seq)
 
     def outcome(self, result: Any) -> RangeOutcome:
         assert isinstance(result, RangeOutcome)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lithify.base import events
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyLedger
 from simulator.several import rules
 from simulator.several.claim_rules import ClaimRules
@@ -64,13 +64,13 @@ class Judge:
     def _wrote_ledger(self, who: str, place: str, new: AnyLedger) -> None:
         facts, now_ms = self._facts[place], self._world.now_ms
         old, facts.ledger = facts.ledger, new
-        free = {c.id for c in new.compactions if c.state is State.SCHEDULED and c.worker is None}
+        free = {c.id for c in new.compactions if c.state is CompactionState.SCHEDULED and c.worker is None}
         for compaction in new.compactions:
             was = old.get(compaction.id) if old is not None else None
             if was is None or was.state is not compaction.state:
                 self._world.count(f"step: {compaction.state.value} by {_part(who)}")
-            is_new_owner = was is None or was.worker is None or was.state is not State.RUNNING
-            if compaction.state is State.RUNNING and compaction.worker is not None and is_new_owner:
+            is_new_owner = was is None or was.worker is None or was.state is not CompactionState.RUNNING
+            if compaction.state is CompactionState.RUNNING and compaction.worker is not None and is_new_owner:
                 self._claimed(compaction.worker.id, place, compaction.id)
         facts.free_since_ms = {i: facts.free_since_ms.get(i, now_ms) for i in sorted(free)}
         for pool in self.pools.values():  # what is free again later may not be what a pool has seen

@@ -5,10 +5,10 @@ from __future__ import annotations
 from lithify.base.errors import EngineDown
 from lithify.coordination.leadership import Leadership
 from lithify.service.coordinator import Coordinator
-from lithify.service.coordinator_view import Seen
+from lithify.service.coordinator_view import CoordinatorView
 from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from simulator.core.fibers import Killed
@@ -50,7 +50,7 @@ class _JudgedWorker(Worker):
     pool: Pool
     place: str
 
-    def look(self, seen: Seen | None = None) -> bool:
+    def look(self, seen: CoordinatorView | None = None) -> bool:
         self.judge.looks(self.pool, self.place)
         try:
             changed = super().look(seen)
@@ -110,7 +110,7 @@ class PoolSeat:
         )
         pool.engine = engine
 
-        def open_worker(url: str, room: Room) -> Worker:
+        def open_worker(url: str, room: WorkerSlots) -> Worker:
             place = self._places[url]
             observer = world.observer(name, lambda event: judge.told(pool, place.name, event))
             worker = _JudgedWorker(place.open(name), engine, world.clock, name, room=room, observer=observer)
@@ -120,7 +120,7 @@ class PoolSeat:
         workers = WorkerPool(
             UrlList(list(self._places)),
             open_worker,
-            Room(engine, world.scenario.worker),
+            WorkerSlots(engine, world.scenario.worker),
             world.clock,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             observer=world.observer(name),

@@ -16,7 +16,7 @@ from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile, TableState, TimeRange
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.versions import VersionedFiles
 from simulator.several.lake import TIME_FIELD, add_files, bound, data_file
 from simulator.several.places import Place, ToyTask, toy
@@ -158,7 +158,7 @@ class ToyTable(IcebergDataset):
         self._place.check_snapshot(self._who)
         return super().snapshot()
 
-    def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> Job:
+    def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> RangeJob:
         spec, world = compaction.spec, self._place.world
         inputs = set(spec.inputs)
         files = [file for file in snapshot.files if file.id in inputs]
@@ -175,7 +175,7 @@ class ToyTable(IcebergDataset):
             upper_bounds={TIME_FIELD: bound(high - 1)},
         )
         task = ToyTask(compaction.id, self.unit(spec) in self._place.poisoned, (output,))
-        return Job((RangeWork((TimeRange(low, high),), toy, task, size_bytes),))
+        return RangeJob((RangeWork((TimeRange(low, high),), toy, task, size_bytes),))
 
     def remember(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:
         if shed:

@@ -9,7 +9,7 @@ import pytest
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
-from lithify.fleet.members import Role, new_member_name
+from lithify.fleet.members import FleetRole, new_member_name
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
 from tests.compacting import dataset_at
@@ -35,7 +35,7 @@ def coordinated_by_invoke(path: Path) -> None:
 
 
 def test_who_submits_to_a_fleet_is_told_of_its_keepers(path: Path) -> None:
-    name = new_member_name(Role.KEEPER, RandomIds().ulid(0))
+    name = new_member_name(FleetRole.KEEPER, RandomIds().ulid(0))
     with Leadership(dataset_at(path), SystemClock(), RandomIds(), name).acquire(take_over=True):
         pass
     submitted = invoke("submit", "--full", path)

@@ -27,13 +27,13 @@ from lithify.base.ids import RandomIds
 from lithify.base.printable import MAX_CHARS
 from lithify.coordination.commit_records import CommitRecord
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.observe.endpoint import with_health
 from lithify.observe.logs import EventLog, set_up_logs
 from lithify.observe.metrics import Metrics
 from lithify.observe.progress import ProgressBars
 from lithify.protocol import transitions
-from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.lease import Lease
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.transitions import AnyCompaction
@@ -96,7 +96,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
     dataset.journal.add_attempt(compaction_id, Attempt(EVIL, LONG, 5))
     spec = dataset.encode_spec(proposal.spec)
     for n in range(3):
-        dataset.journal.add_failure(Failure(ids.ulid(n), LONG, 3, 10 + n, spec, unit=EVIL))
+        dataset.journal.add_failure(FailedAttempt(ids.ulid(n), LONG, 3, 10 + n, spec, unit=EVIL))
     commit_records(dataset).add(
         CommitRecord(compaction_id, 1_700_000_000_000, True, EVIL, LONG, (EVIL,), 1, 1, {EVIL: 1}, 1, 1.0)
     )
@@ -137,9 +137,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> str:
     made.init()
     settings = MappingProxyType({"iceberg.properties.branch": EVIL, EVIL: EVIL})
     rules = [
-        Rule(str(folder / "db"), tenant=EVIL),
-        Rule("iceberg://l/n.t", tenant=EVIL, settings=settings),
-        Rule("s3://bucket/\x85\u202e[red]*"),
+        DatasetRule(str(folder / "db"), tenant=EVIL),
+        DatasetRule("iceberg://l/n.t", tenant=EVIL, settings=settings),
+        DatasetRule("s3://bucket/\x85\u202e[red]*"),
     ]
     made._files.catalog.update(partial(changes.add_rules, rules=rules))
     made._files.catalog.update(partial(changes.set_tenant, name=EVIL.replace("*", ""), weight=2))

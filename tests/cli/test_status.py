@@ -11,7 +11,7 @@ import pytest
 from lithify.base.ids import RandomIds
 from lithify.cli import status
 from lithify.protocol import transitions
-from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.transitions import AnyCompaction
 from tests.aging import age
@@ -86,7 +86,7 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     dataset.journal.add_attempt(compaction_id, Attempt("other-worker", "disk on fire", 5))
     gone = ids.ulid(1_600_000_000_000)
     spec = dataset.encode_spec(proposal.spec)
-    dataset.journal.add_failure(Failure(gone, "never worked", 3, 1_600_000_000_000, spec))
+    dataset.journal.add_failure(FailedAttempt(gone, "never worked", 3, 1_600_000_000_000, spec))
 
     (found,) = invoke_json("status", path)["compactions"]
     assert found["is_stale"] is False, "whatever the worker's clock says"

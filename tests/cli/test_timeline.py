@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar, Granularity
-from lithify.planning.timeline.model import ActiveTask, Bucket, Interval, TimelineFile, TimelinePlan
+from lithify.planning.timeline.model import ActiveTask, ChunkBucket, Interval, TimelineFile, TimelinePlan
 from lithify.planning.timeline.plan import plan, remember
 from lithify.planning.timeline.state import deferred
 from lithify.views.picture import svg
@@ -93,7 +93,7 @@ def test_held_and_deferred_chunks_are_marked() -> None:
 
 
 def test_active_tasks_and_buckets_are_named() -> None:
-    files = [*small_files(0, 2), TimelineFile("n", Bucket.NULL, 5, 5)]
+    files = [*small_files(0, 2), TimelineFile("n", ChunkBucket.NULL, 5, 5)]
     active = ActiveTask("x", frozenset({day(0)}), frozenset({"d0-0", "d0-1"}))
     result = plan(files, POLICY, NOW_US, active=[active])
     assert "│ active │" in line_of(result, "1970-01-01")
@@ -123,7 +123,7 @@ def test_an_empty_timeline_says_so() -> None:
 
 
 def test_json_has_everything() -> None:
-    result = plan([*CHAIN, TimelineFile("n", Bucket.NULL, 5, 5)], EACH, NOW_US)
+    result = plan([*CHAIN, TimelineFile("n", ChunkBucket.NULL, 5, 5)], EACH, NOW_US)
     document = json.loads(json.dumps(timeline_json(result, CALENDAR)))
     assert [c["name"] for c in document["chunks"]] == [
         "1970-01-01",
@@ -163,7 +163,7 @@ def test_json_has_everything() -> None:
     [
         pytest.param([], id="nothing"),
         pytest.param(CHAIN, id="a chain"),
-        pytest.param([TimelineFile("n", Bucket.NULL, 5, 5)], id="no times"),
+        pytest.param([TimelineFile("n", ChunkBucket.NULL, 5, 5)], id="no times"),
         pytest.param([file(0, 1, 0, f"f{i}") for i in range(MAX_FILES + 1)], id="many files"),
         pytest.param(
             [replace(f, id=f"{g}{f.id}", group=f"g{g}") for g in range(MAX_GROUPS + 1) for f in CHAIN],

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 import lithify
 from lithify.base import events
 from lithify.testing import ManualClock
-from lithify.testing.engine import Fault, InlineEngine
+from lithify.testing.engine import InlineEngine, TaskFault
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.judge.official import Put, open_db
 from tests.judge.rows import read_database, visible_rows
@@ -129,7 +129,7 @@ def test_submit_wait_cancel_and_retry(db: lithify.Dataset, path: Path) -> None:
 
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_run_tries_as_often_as_it_is_told(path: Path, attempts: int) -> None:
-    engine = InlineEngine(faults=lambda call: Fault.FAIL_BEFORE)
+    engine = InlineEngine(faults=lambda call: TaskFault.FAIL_BEFORE)
     told = {"service.max_attempts": attempts}
     seen: list[events.Event] = []
     with lithify.open(str(path), settings=told, engine=engine, clock=ManualClock()) as opened:

@@ -14,7 +14,14 @@ from lithify.base.errors import Fenced, LostOwnership
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.protocol import transitions
 from lithify.protocol.failure_detector import SilenceWatch
-from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.protocol.model import (
+    AssignedWorker,
+    Compaction,
+    CompactionState,
+    Ledger,
+    Progress,
+    RangeProgress,
+)
 from lithify.protocol.transitions import AnyLedger, IllegalTransition
 
 NOW_MS = 1_800_000_000_000
@@ -24,8 +31,8 @@ ID = IDS.ulid(NOW_MS)
 WORKERS = ("a", "b")
 
 
-def ledger_with(state: State, worker: str | None = None) -> AnyLedger:
-    owner = Worker(worker, NOW_MS) if worker is not None else None
+def ledger_with(state: CompactionState, worker: str | None = None) -> AnyLedger:
+    owner = AssignedWorker(worker, NOW_MS) if worker is not None else None
     return Ledger(1, (Compaction(ID, "spec", state, worker=owner),))
 
 
@@ -41,25 +48,25 @@ CALLS = {
 }
 
 ALLOWED = {
-    ("schedule", State.SUBMITTED): State.SCHEDULED,
-    ("claim", State.SCHEDULED): State.RUNNING,
-    ("heartbeat", State.RUNNING): State.RUNNING,
-    ("finish", State.RUNNING): State.COMPACTED,
-    ("release", State.RUNNING): State.SCHEDULED,
-    ("reclaim", State.RUNNING): State.SCHEDULED,
-    ("complete", State.COMPACTED): State.COMPLETED,
-    ("complete", State.SUBMITTED): State.COMPLETED,
-    ("fail", State.SUBMITTED): State.FAILED,
-    ("fail", State.SCHEDULED): State.FAILED,
-    ("fail", State.RUNNING): State.FAILED,
-    ("fail", State.COMPACTED): State.FAILED,
+    ("schedule", CompactionState.SUBMITTED): CompactionState.SCHEDULED,
+    ("claim", CompactionState.SCHEDULED): CompactionState.RUNNING,
+    ("heartbeat", CompactionState.RUNNING): CompactionState.RUNNING,
+    ("finish", CompactionState.RUNNING): CompactionState.COMPACTED,
+    ("release", CompactionState.RUNNING): CompactionState.SCHEDULED,
+    ("reclaim", CompactionState.RUNNING): CompactionState.SCHEDULED,
+    ("complete", CompactionState.COMPACTED): CompactionState.COMPLETED,
+    ("complete", CompactionState.SUBMITTED): CompactionState.COMPLETED,
+    ("fail", CompactionState.SUBMITTED): CompactionState.FAILED,
+    ("fail", CompactionState.SCHEDULED): CompactionState.FAILED,
+    ("fail", CompactionState.RUNNING): CompactionState.FAILED,
+    ("fail", CompactionState.COMPACTED): CompactionState.FAILED,
 }
 
 
-@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("state", list(CompactionState))
 @pytest.mark.parametrize("call", list(CALLS))
-def test_each_transition_is_allowed_from_its_states_only(call: str, state: State) -> None:
-    before = ledger_with(state, "a" if state is State.RUNNING else None)
+def test_each_transition_is_allowed_from_its_states_only(call: str, state: CompactionState) -> None:
+    before = ledger_with(state, "a" if state is CompactionState.RUNNING else None)
     target = ALLOWED.get((call, state))
     if target is None:
         with pytest.raises((IllegalTransition, LostOwnership)):
@@ -71,16 +78,16 @@ def test_each_transition_is_allowed_from_its_states_only(call: str, state: State
 
 
 PROGRESS: Progress[str, str] = Progress((RangeProgress("m", ("done",)),), 5)
-OWNER = Worker("a", NOW_MS)
-LEFT: dict[str, tuple[State, Worker | None, Progress[str, str] | None, tuple[str, ...]]] = {
-    "schedule": (State.SUBMITTED, None, PROGRESS, ()),
-    "claim": (State.SCHEDULED, OWNER, PROGRESS, ("old",)),
-    "heartbeat": (State.RUNNING, Worker("a", NOW_MS + 1), PROGRESS, ("old",)),
-    "finish": (State.RUNNING, OWNER, None, ("out",)),
-    "release": (State.RUNNING, None, PROGRESS, ("old",)),
-    "reclaim": (State.RUNNING, None, PROGRESS, ("old",)),
-    "complete": (State.COMPACTED, OWNER, None, ("old",)),
-    "fail": (State.COMPACTED, OWNER, None, ()),
+OWNER = AssignedWorker("a", NOW_MS)
+LEFT: dict[str, tuple[CompactionState, AssignedWorker | None, Progress[str, str] | None, tuple[str, ...]]] = {
+    "schedule": (CompactionState.SUBMITTED, None, PROGRESS, ()),
+    "claim": (CompactionState.SCHEDULED, OWNER, PROGRESS, ("old",)),
+    "heartbeat": (CompactionState.RUNNING, AssignedWorker("a", NOW_MS + 1), PROGRESS, ("old",)),
+    "finish": (CompactionState.RUNNING, OWNER, None, ("out",)),
+    "release": (CompactionState.RUNNING, None, PROGRESS, ("old",)),
+    "reclaim": (CompactionState.RUNNING, None, PROGRESS, ("old",)),
+    "complete": (CompactionState.COMPACTED, OWNER, None, ("old",)),
+    "fail": (CompactionState.COMPACTED, OWNER, None, ()),
 }
 """By transition: from which state, and what it leaves as owner, progress and outputs."""
 
@@ -88,7 +95,7 @@ LEFT: dict[str, tuple[State, Worker | None, Progress[str, str] | None, tuple[str
 @pytest.mark.parametrize("call", list(CALLS))
 def test_what_each_transition_leaves(call: str) -> None:
     state, *left = LEFT[call]
-    owner = None if state is State.SCHEDULED else OWNER
+    owner = None if state is CompactionState.SCHEDULED else OWNER
     before: AnyLedger = Ledger(1, (Compaction(ID, "spec", state, ("old",), owner, PROGRESS),))
     after = CALLS[call](before).get(ID)
     assert after is not None
@@ -97,7 +104,7 @@ def test_what_each_transition_leaves(call: str) -> None:
 
 def test_what_names_a_worker_is_not_free() -> None:
     """Whoever wrote it that way."""
-    owned = ledger_with(State.SCHEDULED, "b")
+    owned = ledger_with(CompactionState.SCHEDULED, "b")
     assert transitions.claimable(owned) == ()
     with pytest.raises(LostOwnership):
         CALLS["claim"](owned)
@@ -105,23 +112,23 @@ def test_what_names_a_worker_is_not_free() -> None:
 
 @pytest.mark.parametrize(
     "new",
-    [Compaction(ID, "again"), *(Compaction(IDS.ulid(NOW_MS + 1), "s", s) for s in list(State)[1:])],
+    [Compaction(ID, "again"), *(Compaction(IDS.ulid(NOW_MS + 1), "s", s) for s in list(CompactionState)[1:])],
     ids=lambda new: new.state.value,
 )
 def test_only_what_is_new_can_be_submitted(new: Compaction[str, str, str]) -> None:
     with pytest.raises(IllegalTransition):
-        transitions.submit(ledger_with(State.FAILED), new)
+        transitions.submit(ledger_with(CompactionState.FAILED), new)
 
 
 @pytest.mark.parametrize("call", ["heartbeat", "finish", "release"])
 def test_a_zombie_changes_nothing(call: str) -> None:
     with pytest.raises(LostOwnership):
-        CALLS[call](ledger_with(State.RUNNING, "b"))
+        CALLS[call](ledger_with(CompactionState.RUNNING, "b"))
 
 
 @pytest.mark.parametrize("now_ms", [NOW_MS - 3_600_000, NOW_MS, NOW_MS + 1])
 def test_each_heartbeat_differs_from_the_last_whatever_the_clock_does(now_ms: int) -> None:
-    ledger = ledger_with(State.RUNNING, "a")
+    ledger = ledger_with(CompactionState.RUNNING, "a")
     seen = {NOW_MS}
     for _ in range(3):
         ledger = transitions.heartbeat(ledger, ID, "a", now_ms)
@@ -135,7 +142,7 @@ def test_progress_only_grows() -> None:
     def progress(*outputs: str, end: str = "m", horizon: int = 5) -> Progress[str, str]:
         return Progress((RangeProgress(end, outputs),), horizon)
 
-    ledger = transitions.heartbeat(ledger_with(State.RUNNING, "a"), ID, "a", NOW_MS, progress("x"))
+    ledger = transitions.heartbeat(ledger_with(CompactionState.RUNNING, "a"), ID, "a", NOW_MS, progress("x"))
     grown = transitions.heartbeat(ledger, ID, "a", NOW_MS, progress("x", "y"))
     assert grown.compactions[0].progress == progress("x", "y")
     for worse in (progress(), progress("y"), progress("x", end="n"), progress("x", horizon=6)):
@@ -144,22 +151,22 @@ def test_progress_only_grows() -> None:
 
 
 def test_a_new_id_is_never_older_than_those_in_the_ledger() -> None:
-    ledger = ledger_with(State.RUNNING, "a")
+    ledger = ledger_with(CompactionState.RUNNING, "a")
     assert transitions.next_id_ms(ledger, NOW_MS - 5) == ulid_ms(ID)
     assert transitions.next_id_ms(ledger, NOW_MS + 5) == NOW_MS + 5
 
 
 def test_recovery_keeps_running_work_and_forgets_claims_nobody_made() -> None:
-    states = {IDS.ulid(NOW_MS + n): state for n, state in enumerate(State)}
+    states = {IDS.ulid(NOW_MS + n): state for n, state in enumerate(CompactionState)}
     ledger: AnyLedger = Ledger(1, tuple(Compaction(i, "s", state) for i, state in states.items()))
     recovered = transitions.recover(ledger, 2)
     assert recovered.epoch == 2
     assert [c.state for c in recovered.compactions] == [
-        State.SUBMITTED,
-        State.SUBMITTED,
-        State.RUNNING,
-        State.COMPACTED,
-        State.FAILED,
+        CompactionState.SUBMITTED,
+        CompactionState.SUBMITTED,
+        CompactionState.RUNNING,
+        CompactionState.COMPACTED,
+        CompactionState.FAILED,
     ]
     with pytest.raises(Fenced):
         transitions.recover(recovered, 1)
@@ -176,10 +183,10 @@ class Walk(RuleBasedStateMachine):
         self.now_ms = NOW_MS
         self.watch = SilenceWatch(TIMEOUT_MS)
         self.ids = RandomIds(random.Random(0))
-        self.terminal: dict[Ulid, State] = {}
+        self.terminal: dict[Ulid, CompactionState] = {}
         self.finishers: dict[Ulid, list[str]] = {}
 
-    def some(self, state: State, pick: int) -> Ulid | None:
+    def some(self, state: CompactionState, pick: int) -> Ulid | None:
         found = [c.id for c in self.ledger.compactions if c.state is state]
         return found[pick % len(found)] if found else None
 
@@ -197,17 +204,17 @@ class Walk(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 5))
     def schedule(self, pick: int) -> None:
-        if (found := self.some(State.SUBMITTED, pick)) is not None:
+        if (found := self.some(CompactionState.SUBMITTED, pick)) is not None:
             self.ledger = transitions.schedule(self.ledger, found)
 
     @rule(pick=st.integers(0, 5), worker=st.sampled_from(WORKERS))
     def claim(self, pick: int, worker: str) -> None:
-        if (found := self.some(State.SCHEDULED, pick)) is not None:
+        if (found := self.some(CompactionState.SCHEDULED, pick)) is not None:
             self.ledger = transitions.claim(self.ledger, found, worker, self.now_ms)
 
     @rule(pick=st.integers(0, 5), worker=st.sampled_from(WORKERS))
     def finish(self, pick: int, worker: str) -> None:
-        found = self.some(State.RUNNING, pick)
+        found = self.some(CompactionState.RUNNING, pick)
         if found is None:
             return
         if transitions.owns(self.ledger, found, worker):
@@ -224,11 +231,11 @@ class Walk(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 5), refused=st.booleans())
     def settle(self, pick: int, refused: bool) -> None:
-        found = self.some(State.COMPACTED, pick)
+        found = self.some(CompactionState.COMPACTED, pick)
         if found is not None:
             settle = transitions.fail if refused else transitions.complete
             self.ledger = settle(self.ledger, found)
-            self.terminal[found] = State.FAILED if refused else State.COMPLETED
+            self.terminal[found] = CompactionState.FAILED if refused else CompactionState.COMPLETED
 
     @rule()
     def trim(self) -> None:
@@ -253,9 +260,9 @@ class Walk(RuleBasedStateMachine):
         ids = [c.id for c in self.ledger.compactions]
         assert ids == sorted(set(ids))
         for compaction in self.ledger.compactions:
-            if compaction.state in (State.SUBMITTED, State.SCHEDULED):
+            if compaction.state in (CompactionState.SUBMITTED, CompactionState.SCHEDULED):
                 assert compaction.worker is None
-            if compaction.state is State.RUNNING:
+            if compaction.state is CompactionState.RUNNING:
                 assert compaction.worker is not None
 
 
@@ -264,7 +271,12 @@ TestWalk = Walk.TestCase
 
 
 def test_trim_keeps_the_newest_finished_one() -> None:
-    states = (State.COMPLETED, State.FAILED, State.RUNNING, State.COMPLETED)
+    states = (
+        CompactionState.COMPLETED,
+        CompactionState.FAILED,
+        CompactionState.RUNNING,
+        CompactionState.COMPLETED,
+    )
     ledger: AnyLedger = Ledger(
         1, tuple(Compaction(IDS.ulid(NOW_MS + n), n, state) for n, state in enumerate(states))
     )

@@ -9,11 +9,11 @@ import pytest
 from lithify.base.backoff import GrowingPause, RandomPause
 from lithify.base.ids import RandomIds
 from lithify.protocol.attempts import Movement
-from lithify.protocol.heartbeat_gate import Pulse
-from lithify.protocol.model import Compaction, Progress, RangeProgress, State
-from lithify.protocol.running import Claim, Prepared
+from lithify.protocol.heartbeat_gate import ProgressGate
+from lithify.protocol.model import Compaction, CompactionState, Progress, RangeProgress
+from lithify.protocol.running import Claim, Preparation
 from lithify.protocol.transitions import AnyCompaction
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 
 HEARTBEAT_BYTES = 100
 START_TIMEOUT_MS = 600_000
@@ -23,7 +23,7 @@ def movement(index: int, read: int, written: int = 0) -> Movement:
     return Movement(index, "w", 0, read, written, 0)
 
 
-def deserves(pulse: Pulse, now_ms: int) -> bool:
+def deserves(pulse: ProgressGate, now_ms: int) -> bool:
     return pulse.deserves_heartbeat(now_ms, HEARTBEAT_BYTES, START_TIMEOUT_MS)
 
 
@@ -42,7 +42,7 @@ def deserves(pulse: Pulse, now_ms: int) -> bool:
 def test_a_range_under_way_deserves_one_for_bytes_only(
     before: dict[str, Movement], after: dict[str, Movement], expected: bool
 ) -> None:
-    pulse = Pulse(0)
+    pulse = ProgressGate(0)
     pulse.look(before, 1)
     pulse.beat()
     pulse.look(after, 10_000)
@@ -50,7 +50,7 @@ def test_a_range_under_way_deserves_one_for_bytes_only(
 
 
 def test_a_finished_range_deserves_one_however_small() -> None:
-    pulse = Pulse(0)
+    pulse = ProgressGate(0)
     pulse.look({"1-a": movement(1, 5)}, 1)
     pulse.beat()
     pulse.finish(0, 1, 2)
@@ -60,7 +60,7 @@ def test_a_finished_range_deserves_one_however_small() -> None:
 
 
 def test_what_ranges_under_way_have_read() -> None:
-    pulse = Pulse(0)
+    pulse = ProgressGate(0)
     pulse.look({"0-a": movement(0, 70, 20), "0-b": movement(0, 30), "1-a": movement(1, 5)}, 1)
     assert pulse.reading == {0: 70, 1: 5}
     pulse.look({"0-b": movement(0, 40)}, 2)
@@ -71,12 +71,14 @@ def test_what_ranges_under_way_have_read() -> None:
 
 
 def test_a_claim_is_as_far_as_its_bytes() -> None:
-    pulse = Pulse(0)
+    pulse = ProgressGate(0)
     recorded = Progress((RangeProgress("r0", ("done",)), *(RangeProgress(f"r{n}", ()) for n in range(1, 4))))
-    compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec", State.RUNNING, progress=recorded)
+    compaction: AnyCompaction = Compaction(
+        RandomIds().ulid(1), "spec", CompactionState.RUNNING, progress=recorded
+    )
     claim = Claim(compaction, 0, 0, 0, 0, pulse)
     works = tuple(RangeWork(f"r{n}", lambda _: None, None, 100) for n in range(4))
-    assert set(claim.begin(Prepared(Job(works), frozenset({"done"})), str)) == {1, 2, 3}
+    assert set(claim.begin(Preparation(RangeJob(works), frozenset({"done"})), str)) == {1, 2, 3}
     assert (claim.done_bytes, claim.cost_bytes) == (0, 300)
     claim.finish(1, RangeOutcome(("o",), 90, 40, {}, 0.0, 0), 1)
     # The second has read more than was reckoned with; what is no range of it was written by anybody.
@@ -85,7 +87,7 @@ def test_a_claim_is_as_far_as_its_bytes() -> None:
 
 
 def test_a_finished_range_counts_once() -> None:
-    pulse = Pulse(0)
+    pulse = ProgressGate(0)
     pulse.look({"0-a": movement(0, 70, 20)}, 1)
     pulse.finish(0, 120, 2)
     assert pulse.moved_bytes == 120
@@ -94,7 +96,7 @@ def test_a_finished_range_counts_once() -> None:
 
 
 def test_waiting_for_a_slot_is_no_silence_for_a_while() -> None:
-    pulse = Pulse(0)
+    pulse = ProgressGate(0)
     assert deserves(pulse, START_TIMEOUT_MS)
     assert not deserves(pulse, START_TIMEOUT_MS + 1)
     pulse.finish(0, 500, 400_000)

@@ -8,15 +8,17 @@ import pytest
 
 from lithify.base.ids import RandomIds
 from lithify.protocol.failure_detector import SilenceWatch
-from lithify.protocol.model import Compaction, Ledger, State, Worker
+from lithify.protocol.model import AssignedWorker, Compaction, CompactionState, Ledger
 from lithify.protocol.transitions import AnyLedger
 
 ID = RandomIds(random.Random(1)).ulid(1_800_000_000_000)
 TIMEOUT_MS = 30_000
 
 
-def running(heartbeat_ms: int, worker: str = "w", state: State = State.RUNNING) -> AnyLedger:
-    return Ledger(1, (Compaction(ID, "spec", state, worker=Worker(worker, heartbeat_ms)),))
+def running(
+    heartbeat_ms: int, worker: str = "w", state: CompactionState = CompactionState.RUNNING
+) -> AnyLedger:
+    return Ledger(1, (Compaction(ID, "spec", state, worker=AssignedWorker(worker, heartbeat_ms)),))
 
 
 SILENT, ALIVE = (ID,), ()
@@ -30,7 +32,12 @@ SILENT, ALIVE = (ID,), ()
         ([(0, running(7)), (15, running(7)), (20, running(8)), (35, running(8)), (50, running(8))], ALIVE),
         ([(0, running(7)), (15, running(7)), (20, running(7, "other")), (40, running(7, "other"))], ALIVE),
         (
-            [(0, running(7)), (15, running(7)), (20, running(7, state=State.SCHEDULED)), (40, running(7))],
+            [
+                (0, running(7)),
+                (15, running(7)),
+                (20, running(7, state=CompactionState.SCHEDULED)),
+                (40, running(7)),
+            ],
             ALIVE,
         ),
         ([(0, running(7)), (10, running(7)), (3600, running(7))], ALIVE),
@@ -72,5 +79,5 @@ def test_a_coordinator_that_has_just_started_gives_everybody_the_whole_timeout()
 
 
 def test_a_running_compaction_without_a_worker_is_nobodys() -> None:
-    ledger: AnyLedger = Ledger(1, (Compaction(ID, "spec", State.RUNNING),))
+    ledger: AnyLedger = Ledger(1, (Compaction(ID, "spec", CompactionState.RUNNING),))
     assert SilenceWatch(TIMEOUT_MS).silent(ledger, 0) == SILENT

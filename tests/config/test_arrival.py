@@ -24,9 +24,9 @@ from lithify.datasets.registry import all_registered, config_type
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.waiting import service_waiting
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.service.options import CoordinatorOptions, WorkerOptions
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import with_wait
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
@@ -120,7 +120,7 @@ class Built:
         self.patch.setattr("lithify.datasets.slatedb.kind.open_store", raise_made)
         with pytest.raises(Made) as made:
             self.dataset("s3://bucket/db")
-        of_command = cast(Waiting, made.value.arguments[2])
+        of_command = cast(WaitPolicy, made.value.arguments[2])
         assert with_wait({}, of_command)["retry_timeout_s"] == f"{of_command.tasks_max_s:g}"
         of_service = service_waiting("", self.config, events.ignore, lambda: False)
         return of_command.max_s, of_command.tasks_max_s, of_files.tasks_max_s, of_service.tasks_max_s
@@ -377,7 +377,7 @@ def test_an_option_of_a_place_arrives(
 
 
 def found_by(pattern: str) -> object:
-    return wiring.find_datasets(Rule(pattern), IN_PLACES)
+    return wiring.find_datasets(DatasetRule(pattern), IN_PLACES)
 
 
 def opened(url: str) -> object:

@@ -15,11 +15,11 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Spec, TieredSpec
 from lithify.datasets.slatedb.request import spec_of
 from lithify.datasets.slatedb.tiered import TieredPolicy
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.service import control
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
-from lithify.testing import Call, Fault, FaultyStore, ManualClock
+from lithify.testing import Call, FaultyStore, ManualClock, StoreFault
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.judge.official import Put, compact_officially, compactor_settings, open_db
@@ -52,7 +52,7 @@ class Set:
     def submit(self, *specs: Spec) -> tuple[Ulid, ...]:
         return control.submit(quiet(self.path), CLOCK, IDS, specs)
 
-    def outcome(self, compaction_id: Ulid) -> control.Outcome:
+    def outcome(self, compaction_id: Ulid) -> control.CompactionOutcome:
         found = control.outcome(quiet(self.path), compaction_id)
         assert found is not None
         return found
@@ -77,19 +77,19 @@ def db(tmp_path: Path) -> Set:
 
 def test_what_is_submitted_is_done(db: Set) -> None:
     (compaction_id,) = db.submit(db.spec())
-    assert db.outcome(compaction_id).state is State.SUBMITTED
+    assert db.outcome(compaction_id).state is CompactionState.SUBMITTED
     db.finish()
-    assert db.outcome(compaction_id).state is State.COMPLETED
+    assert db.outcome(compaction_id).state is CompactionState.COMPLETED
     (tree,) = [quiet(db.path).snapshot().root]
     assert (len(tree.l0), [run.id for run in tree.runs]) == (0, [0])
     # A second one: how the first ended is known although the ledger forgets it, if its id is lower.
     (second,) = db.submit(db.spec(0, l0=False))
     db.finish()
-    assert db.outcome(second).state is State.COMPLETED
+    assert db.outcome(second).state is CompactionState.COMPLETED
     ledger = db.dataset.ledger()
     assert ledger is not None
     assert {c.id for c in ledger.compactions} == {max(compaction_id, second), second}
-    assert db.outcome(compaction_id).state is State.COMPLETED
+    assert db.outcome(compaction_id).state is CompactionState.COMPLETED
     with open_db(db.path) as database:
         assert database.scan() == [(b"k%02d" % k, b"2") for k in range(20)]
 
@@ -136,11 +136,13 @@ def test_a_cancelled_compaction_stops_and_can_be_tried_again(db: Set) -> None:
     (compaction_id,) = db.submit(db.spec())
     db.coordinator.tick()
     db.worker.tick()
-    assert db.outcome(compaction_id).state is State.RUNNING
+    assert db.outcome(compaction_id).state is CompactionState.RUNNING
     assert db.engine.waiting
 
     control.cancel(quiet(db.path), CLOCK, [compaction_id])
-    assert db.outcome(compaction_id) == control.Outcome(compaction_id, State.FAILED, control.CANCELLED)
+    assert db.outcome(compaction_id) == control.CompactionOutcome(
+        compaction_id, CompactionState.FAILED, control.CANCELLED
+    )
     db.worker.tick()
     assert not db.worker.is_busy
     assert not db.engine.waiting
@@ -151,7 +153,7 @@ def test_a_cancelled_compaction_stops_and_can_be_tried_again(db: Set) -> None:
     assert new_id != compaction_id
     assert db.dataset.journal.failures() == ()
     db.finish()
-    assert db.outcome(new_id).state is State.COMPLETED
+    assert db.outcome(new_id).state is CompactionState.COMPLETED
     with open_db(db.path) as database:
         assert len(database.scan()) == 20
 
@@ -161,8 +163,8 @@ def test_waiting_outlasts_an_outage(db: Set, caplog: pytest.LogCaptureFixture) -
     (compaction_id,) = db.submit(db.spec())
     clock, outage_s = ManualClock(), (5, 300)
 
-    def decide(number: int, call: Call) -> Fault | None:
-        return Fault.FAIL_BEFORE if outage_s[0] <= clock.monotonic_s() < outage_s[1] else None
+    def decide(number: int, call: Call) -> StoreFault | None:
+        return StoreFault.FAIL_BEFORE if outage_s[0] <= clock.monotonic_s() < outage_s[1] else None
 
     dataset = dataset_at(db.path, wrap=lambda store: FaultyStore(store, decide))
     looks: list[float] = []
@@ -173,7 +175,7 @@ def test_waiting_outlasts_an_outage(db: Set, caplog: pytest.LogCaptureFixture) -
             db.finish()
 
     (ended,) = control.wait(dataset, clock, [compaction_id], poll_s=1, on_look=look)
-    assert ended.state is State.COMPLETED
+    assert ended.state is CompactionState.COMPLETED
     assert [s for s in looks if s < outage_s[0]]
     assert not [s for s in looks if outage_s[0] <= s < outage_s[1]]
     assert sum("look again" in record.message for record in caplog.records) == 1
@@ -203,7 +205,7 @@ def test_what_cannot_be_cancelled(db: Set) -> None:
     db.worker.tick()
     db.engine.run_all()
     db.worker.tick()
-    assert db.outcome(compaction_id).state is State.COMPACTED
+    assert db.outcome(compaction_id).state is CompactionState.COMPACTED
     with pytest.raises(Refused, match="too late"):
         control.cancel(db.dataset, CLOCK, [compaction_id])
     db.finish()
@@ -228,4 +230,4 @@ def test_slatedbs_coordinator_does_what_is_submitted_and_is_not_asked_to_cancel(
             if db.outcome(compaction_id).state.is_terminal:
                 break
             CLOCK.sleep_s(0.05)
-    assert db.outcome(compaction_id).state is State.COMPLETED
+    assert db.outcome(compaction_id).state is CompactionState.COMPLETED

@@ -18,7 +18,7 @@ from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.options import Asked
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.presence import Presence
 from lithify.protocol.proposal import NOTHING_HELD, Plan
 from lithify.protocol.status import Status
@@ -76,7 +76,7 @@ class Set:
         specs = [proposal.spec for proposal in self.request(names).proposals]
         return control.submit(self.dataset(), self.clock, IDS, specs)
 
-    def outcome(self, compaction_id: Ulid) -> State | None:
+    def outcome(self, compaction_id: Ulid) -> CompactionState | None:
         found = control.outcome(self.dataset(), compaction_id)
         return found.state if found is not None else None
 
@@ -104,19 +104,19 @@ def held(tmp_path: Path) -> Iterator[Set]:
 
 def test_everything_although_it_is_held(held: Set) -> None:
     (compaction_id,) = held.submit()
-    assert held.outcome(compaction_id) is State.SUBMITTED
+    assert held.outcome(compaction_id) is CompactionState.SUBMITTED
     held.finish()
-    assert held.outcome(compaction_id) is State.COMPLETED
+    assert held.outcome(compaction_id) is CompactionState.COMPLETED
     assert len(files_of(held.table)) == 3
     assert held.request().proposals == ()
     # How it ended is known although the ledger has forgotten it.
     (later,) = held.submit(["2025-01-02"])
     held.finish()
-    assert held.outcome(later) is State.COMPLETED
+    assert held.outcome(later) is CompactionState.COMPLETED
     ledger = held.dataset().ledger()
     assert ledger is not None
     assert [c.id for c in ledger.compactions] == [later]
-    assert held.outcome(compaction_id) is State.COMPLETED
+    assert held.outcome(compaction_id) is CompactionState.COMPLETED
     assert held.gauge("lithify_jobs_claimed_total") == 2
     assert held.gauge("lithify_planned_files", status="skipped") == 0
     assert held.gauge("lithify_planned_files", status="compacted") == 3
@@ -184,13 +184,13 @@ def test_cancelled_and_tried_again(tmp_path: Path) -> None:
     made.coordinator.tick()
     made.worker.tick()
     (found,) = made.status().compactions
-    assert (found.state, found.worker, found.ranges) == (State.RUNNING, "w", 0)
+    assert (found.state, found.worker, found.ranges) == (CompactionState.RUNNING, "w", 0)
     assert found.cost_bytes == sum(file.file_size_in_bytes for file in files_of(made.table))
     assert made.status().coordinator.presence is Presence.ALIVE
     assert made.gauge("lithify_compactions", state="scheduled") == 1
 
     control.cancel(made.dataset(), made.clock, [found.id])
-    assert made.outcome(found.id) is State.FAILED
+    assert made.outcome(found.id) is CompactionState.FAILED
     made.worker.tick()
     assert not made.worker.is_busy
     assert made.coordinator.tick().is_idle, "it is left alone for a while"
@@ -200,8 +200,8 @@ def test_cancelled_and_tried_again(tmp_path: Path) -> None:
     (new_id,) = control.retry(made.dataset(), made.clock, IDS, [found.id])
     assert made.status().failures == ()
     made.finish()
-    assert made.outcome(new_id) is State.COMPLETED
-    assert made.outcome(found.id) is State.FAILED
+    assert made.outcome(new_id) is CompactionState.COMPLETED
+    assert made.outcome(found.id) is CompactionState.FAILED
     check(made.table, made.rows)
 
 
@@ -216,5 +216,5 @@ def test_how_far_it_is(tmp_path: Path) -> None:
     totals = made.status().plan.totals
     assert sum(total.files for total in totals.values()) == 6
     assert sum(total.rows for total in totals.values()) == len(made.rows)
-    assert {c.state for c in made.status().compactions} == {State.COMPACTED}
+    assert {c.state for c in made.status().compactions} == {CompactionState.COMPACTED}
     assert {c.share_done for c in made.status().compactions} == {1.0}

@@ -22,9 +22,9 @@ from lithify.base.errors import Fenced, Refused, StoreError
 from lithify.base.ids import RandomIds
 from lithify.coordination.groups import GroupFiles
 from lithify.testing import ManualClock, MemoryStore
-from lithify.testing.faulty import Fault, FaultyStore
-from lithify.watermarks.groups import Marks, Role, Standing, bound, is_source, lost, waiting
-from lithify.watermarks.model import Member
+from lithify.testing.faulty import FaultyStore, StoreFault
+from lithify.watermarks.groups import GroupRole, Marks, PartitionStanding, bound, is_source, lost, waiting
+from lithify.watermarks.model import GroupMember
 from tests.watermarks.marks import marks_of
 
 P = 0
@@ -43,15 +43,15 @@ class Copies:
         self.backups: dict[str, Log] = {}
         for name in names:
             self.logs[name] = Log(incarnation=f"{name}1")
-            self.files.join(self.member(name), Role.COPY, {P: 0})
+            self.files.join(self.member(name), GroupRole.COPY, {P: 0})
         self.lead("a")
 
     @property
     def files(self) -> GroupFiles:
         return GroupFiles(self.memory, "group", self.clock, RandomIds())
 
-    def member(self, name: str) -> Member:
-        return Member(name, self.logs[name].incarnation)
+    def member(self, name: str) -> GroupMember:
+        return GroupMember(name, self.logs[name].incarnation)
 
     # Steps
 
@@ -110,7 +110,7 @@ class Copies:
 
     def publish_fails(self) -> None:
         """It dies when it has collected."""
-        fails = Fault.FAIL_BEFORE
+        fails = StoreFault.FAIL_BEFORE
         store = FaultyStore(self.memory, lambda _, call: fails if call.method == "create" else None)
         files = GroupFiles(store, "group", self.clock, RandomIds())
         with pytest.raises(StoreError, match="injected failure"):
@@ -128,14 +128,14 @@ class Copies:
         """As one that has nothing."""
         number = int(self.logs[name].incarnation[1:]) + 1 if name in self.logs else 1
         self.logs[name] = Log(incarnation=f"{name}{number}")
-        group = self.files.join(self.member(name), Role.COPY)
+        group = self.files.join(self.member(name), GroupRole.COPY)
         self.logs[name] = replace(self.logs[name], marks=marks_of(group, self.member(name), P))
 
     def join_reader(self, name: str, position: int) -> None:
-        self.files.join(Member(name, "1"), Role.READER, {P: position})
+        self.files.join(GroupMember(name, "1"), GroupRole.READER, {P: position})
 
     def commit_reader(self, name: str, position: int) -> None:
-        self.files.say(Member(name, "1"), {P: Standing(Marks(clean=position), position)})
+        self.files.say(GroupMember(name, "1"), {P: PartitionStanding(Marks(clean=position), position)})
 
     def leave(self, name: str) -> None:
         self.files.leave(name)
@@ -148,7 +148,7 @@ class Copies:
         self.logs[name] = self.backups[name]
         assert lost(self.files.said(self.member(name)), {P: self.logs[name].standing}) == P
         with pytest.raises(Refused, match="comes too late"):
-            self.files.join(Member(name, f"{name}2"), Role.COPY, {P: self.logs[name].end})
+            self.files.join(GroupMember(name, f"{name}2"), GroupRole.COPY, {P: self.logs[name].end})
 
     def pass_ms(self, duration_ms: int) -> None:
         self.clock.sleep_s(duration_ms / 1000)

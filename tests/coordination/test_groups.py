@@ -13,11 +13,11 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.groups import KEPT_VERSIONS, GroupFiles, decode, encode
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
-from lithify.testing.faulty import Fault, FaultyStore, crash_at_every_call
-from lithify.watermarks.groups import Group, Marks, Role, Standing, bound
-from lithify.watermarks.model import Member
+from lithify.testing.faulty import FaultyStore, StoreFault, crash_at_every_call
+from lithify.watermarks.groups import GroupRole, GroupState, Marks, PartitionStanding, bound
+from lithify.watermarks.model import GroupMember
 
-A, B = Member("a", "1"), Member("b", "1")
+A, B = GroupMember("a", "1"), GroupMember("b", "1")
 P = 0
 
 
@@ -29,21 +29,21 @@ class World:
         self.memory = MemoryStore(self.clock, keeps_put_ids=keeps_put_ids)
         self.files = self.opened()
         for member in (A, B):
-            self.files.join(member, Role.COPY, {})
+            self.files.join(member, GroupRole.COPY, {})
 
     def opened(self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store) -> GroupFiles:
         """The group as another process reaches it."""
         return GroupFiles(wrap(self.memory), "group", self.clock, RandomIds())
 
-    def say(self, member: Member, clean: int, resolved: int, end: int = 100) -> None:
+    def say(self, member: GroupMember, clean: int, resolved: int, end: int = 100) -> None:
         self.files.say(member, standing(clean, resolved, end))
 
     def thresholds(self) -> Marks:
         return self.opened().read().thresholds_of(P)
 
 
-def standing(clean: int, resolved: int, end: int = 100) -> dict[int, Standing]:
-    return {P: Standing(Marks(clean, resolved), end)}
+def standing(clean: int, resolved: int, end: int = 100) -> dict[int, PartitionStanding]:
+    return {P: PartitionStanding(Marks(clean, resolved), end)}
 
 
 @pytest.fixture(params=[True, False], ids=["put ids", "no put ids"])
@@ -88,12 +88,12 @@ def test_a_leader_that_slept_publishes_for_the_members_there_are() -> None:
     world = World()
     world.say(A, 9, 9)
     world.say(B, 9, 9)
-    late = Member("c", "1")
+    late = GroupMember("c", "1")
     epoch = world.files.lead("me")
 
-    def join_meanwhile(number: int, call: object) -> Fault | None:
+    def join_meanwhile(number: int, call: object) -> StoreFault | None:
         if "create group/group/" in f"{getattr(call, 'method', '')} {getattr(call, 'key', '')}":
-            world.opened().join(late, Role.COPY, {P: 50})
+            world.opened().join(late, GroupRole.COPY, {P: 50})
         return None
 
     sleeper = world.opened(lambda store: FaultyStore(store, join_meanwhile))
@@ -107,8 +107,8 @@ def test_marks_of_an_earlier_incarnation_say_nothing(world: World) -> None:
     world.say(B, 3, 3)
     epoch = world.files.lead("me")
     world.files.publish(epoch)
-    again = Member("b", "2")
-    world.opened().join(again, Role.COPY, {P: 7})
+    again = GroupMember("b", "2")
+    world.opened().join(again, GroupRole.COPY, {P: 7})
     world.say(B, 9, 9)
     world.files.publish(epoch)
     assert world.thresholds() == Marks(3, 3)
@@ -117,28 +117,30 @@ def test_marks_of_an_earlier_incarnation_say_nothing(world: World) -> None:
     assert world.thresholds() == Marks(6, 6)
 
 
-@pytest.mark.parametrize(("role", "end"), [(Role.COPY, 8), (Role.READER, 5)])
-def test_who_comes_too_late_is_refused_before_anything_is_written(world: World, role: Role, end: int) -> None:
+@pytest.mark.parametrize(("role", "end"), [(GroupRole.COPY, 8), (GroupRole.READER, 5)])
+def test_who_comes_too_late_is_refused_before_anything_is_written(
+    world: World, role: GroupRole, end: int
+) -> None:
     world.say(A, 6, 9)
     world.say(B, 6, 9)
     world.files.publish(world.files.lead("me"))
     before = [meta.key for meta in world.memory.list("")]
     with pytest.raises(Refused, match=rf"{role} c comes too late: it has partition 0 up to {end}, .* below"):
-        world.files.join(Member("c", "1"), role, {P: end})
+        world.files.join(GroupMember("c", "1"), role, {P: end})
     assert [meta.key for meta in world.memory.list("")] == before
-    world.files.join(Member("c", "1"), role, {P: 9})
+    world.files.join(GroupMember("c", "1"), role, {P: 9})
     assert world.thresholds() == Marks(6, 9)
 
 
-@pytest.mark.parametrize("member", [Member("a b", "1"), Member("a", "~"), Member("", "1")])
-def test_names_are_checked(world: World, member: Member) -> None:
+@pytest.mark.parametrize("member", [GroupMember("a b", "1"), GroupMember("a", "~"), GroupMember("", "1")])
+def test_names_are_checked(world: World, member: GroupMember) -> None:
     with pytest.raises(Refused, match="is no name"):
-        world.files.join(member, Role.COPY)
+        world.files.join(member, GroupRole.COPY)
 
 
 def test_a_name_has_one_role(world: World) -> None:
     with pytest.raises(Refused, match="a is a copy of the group"):
-        world.files.join(Member("a", "2"), Role.READER)
+        world.files.join(GroupMember("a", "2"), GroupRole.READER)
 
 
 def test_a_member_that_leaves_frees_the_others(world: World) -> None:
@@ -173,7 +175,7 @@ def test_old_versions_and_the_marks_of_who_is_gone_are_deleted(world: World) -> 
 
 
 STEPS: dict[str, Callable[[GroupFiles], object]] = {
-    "join": lambda files: files.join(Member("c", "1"), Role.COPY, {P: 9}),
+    "join": lambda files: files.join(GroupMember("c", "1"), GroupRole.COPY, {P: 9}),
     "say": lambda files: files.say(A, standing(9, 9)),
     "publish": lambda files: files.publish(1),
     "leave": lambda files: files.leave("b"),
@@ -186,11 +188,11 @@ def prepared(keeps_put_ids: bool) -> World:
     world.files.lead("me")
     world.say(A, 5, 5)
     world.say(B, 5, 5)
-    world.say(Member("gone", "1"), 5, 5)
+    world.say(GroupMember("gone", "1"), 5, 5)
     return world
 
 
-def told(world: World) -> tuple[Group, object, list[str]]:
+def told(world: World) -> tuple[GroupState, object, list[str]]:
     files = world.opened()
     return files.read(), files.said(A), [meta.key for meta in world.memory.list("group/marks")]
 
@@ -221,7 +223,7 @@ def test_an_answer_that_is_lost_does_no_harm(step: str, keeps_put_ids: bool) -> 
     STEPS[step](expected.opened())
     for number in range(1, 20):
         world = prepared(keeps_put_ids)
-        files = world.opened(lambda store, n=number: FaultyStore.scripted(store, {n: Fault.FAIL_AFTER}))  # type: ignore[misc]
+        files = world.opened(lambda store, n=number: FaultyStore.scripted(store, {n: StoreFault.FAIL_AFTER}))  # type: ignore[misc]
         try:
             STEPS[step](files)
         except LithifyError:
@@ -229,7 +231,7 @@ def test_an_answer_that_is_lost_does_no_harm(step: str, keeps_put_ids: bool) -> 
         assert told(world) == told(expected)
 
 
-def a_group() -> Group:
+def a_group() -> GroupState:
     world = World()
     world.say(A, 9, 4)
     world.say(B, 5, 7)
@@ -286,9 +288,9 @@ def test_what_nobody_could_read_again_is_refused_before_anything_is_written(worl
     world.say(A, 3, 3)
     before = {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")}
     with pytest.raises(Refused, match="nothing was written"):
-        world.files.join(Member("c", "1"), Role.READER, {P: bad})
+        world.files.join(GroupMember("c", "1"), GroupRole.READER, {P: bad})
     with pytest.raises(Refused, match="nothing was written"):
-        world.files.join(Member("c", "1"), Role.COPY, {}, owner="s3://b/\udcff")
+        world.files.join(GroupMember("c", "1"), GroupRole.COPY, {}, owner="s3://b/\udcff")
     assert {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")} == before
 
 
@@ -298,5 +300,5 @@ def test_marks_that_nobody_could_read_again_are_refused(world: World, bad: Any) 
     before = {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")}
     for member in (A, B):
         with pytest.raises(Refused, match="nothing was written"):
-            world.files.say(member, {7: Standing(Marks(1, 1), bad)})
+            world.files.say(member, {7: PartitionStanding(Marks(1, 1), bad)})
     assert {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")} == before

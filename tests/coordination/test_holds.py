@@ -12,7 +12,7 @@ from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles, decode
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
-from lithify.testing.faulty import Fault, FaultyStore, crash_at_every_call
+from lithify.testing.faulty import FaultyStore, StoreFault, crash_at_every_call
 from lithify.watermarks.model import Needed, Threshold
 
 HOUR_MS = 3_600_000
@@ -198,7 +198,9 @@ def test_a_hold_whose_renewal_came_too_late_leaves_nothing(world: World) -> None
 def test_a_renewal_whose_answer_was_lost_is_ones_own() -> None:
     world = World()
     placed = world.take(5)
-    lossy = FaultyStore(world.memory, lambda _, call: Fault.FAIL_AFTER if call.method == "replace" else None)
+    lossy = FaultyStore(
+        world.memory, lambda _, call: StoreFault.FAIL_AFTER if call.method == "replace" else None
+    )
     thresholds = ThresholdFiles(lossy, "own", world.clock, RandomIds())
     with pytest.raises(LithifyError):
         ObjectHolds(lossy, "own", thresholds, world.clock, RandomIds()).renew(placed)

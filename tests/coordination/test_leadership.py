@@ -36,9 +36,9 @@ from lithify.testing import (
     CountingStore,
     Crash,
     CrashSite,
-    Fault,
     FaultyStore,
     ManualClock,
+    StoreFault,
     Verb,
     crash_at_every_call,
 )
@@ -51,11 +51,11 @@ T = TypeVar("T")
 HOUR_MS = 3_600_000
 
 
-def fails_at(matches: Callable[[Call], bool], *faults: Fault) -> Callable[[ObjectStore], ObjectStore]:
+def fails_at(matches: Callable[[Call], bool], *faults: StoreFault) -> Callable[[ObjectStore], ObjectStore]:
     """The first calls that match fail so."""
     left = list(faults)
 
-    def decide(_number: int, call: Call) -> Fault | None:
+    def decide(_number: int, call: Call) -> StoreFault | None:
         return left.pop(0) if left and matches(call) else None
 
     return lambda store: FaultyStore(store, decide)
@@ -79,7 +79,7 @@ def died_before() -> Database:
     """A run of Lithify's took its epoch and died before it could say so."""
     world = untouched()
     with pytest.raises(Crash):
-        lead(world.leadership(fails_at(manifest_write, Fault.CRASH_AFTER)))
+        lead(world.leadership(fails_at(manifest_write, StoreFault.CRASH_AFTER)))
     return world
 
 
@@ -151,11 +151,11 @@ def test_a_run_that_was_told_to_take_over_and_dies_before_it_does_hands_nothing_
 
 
 @pytest.mark.parametrize("keeps_put_ids", [True, False])
-@pytest.mark.parametrize("fault", [Fault.FAIL_AFTER, Fault.FAIL_BEFORE])
-def test_an_epoch_whose_answer_was_lost_is_taken_once(keeps_put_ids: bool, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.FAIL_AFTER, StoreFault.FAIL_BEFORE])
+def test_an_epoch_whose_answer_was_lost_is_taken_once(keeps_put_ids: bool, fault: StoreFault) -> None:
     world = Database(keeps_put_ids=keeps_put_ids)
     wrap = fails_at(manifest_write, fault)
-    if fault is Fault.FAIL_BEFORE:  # whether it will still land is unknown
+    if fault is StoreFault.FAIL_BEFORE:  # whether it will still land is unknown
         with pytest.raises(StoreError, match="unknown"):
             lead(world.leadership(wrap))
     assert lead(world.leadership(wrap)) == 1
@@ -231,9 +231,9 @@ def test_an_epoch_whose_answer_was_lost_is_found_under_what_others_wrote_since()
                 if key.endswith(".manifest"):
                     world.flush()
 
-    faults = iter([Fault.FAIL_AFTER])
+    faults = iter([StoreFault.FAIL_AFTER])
 
-    def decide(_number: int, call: Call) -> Fault | None:
+    def decide(_number: int, call: Call) -> StoreFault | None:
         return next(faults, None) if manifest_write(call) else None
 
     assert lead(world.leadership(lambda store: Busy(store, decide))) == 1
@@ -274,7 +274,7 @@ def test_a_number_that_was_collected_before_it_was_written_proves_nothing() -> N
         for old in world.numbers[:-1]:
             world.memory.delete(f"db/manifest/{old:020}.manifest")
 
-    dies = fails_at(manifest_write, Fault.CRASH_AFTER)
+    dies = fails_at(manifest_write, StoreFault.CRASH_AFTER)
     with pytest.raises(Crash):
         lead(world.leadership(lambda store: dies(Interposed(store, manifest_write, meanwhile))))
     assert world.numbers[0] == 2, "it was created again, with the mark"
@@ -335,7 +335,7 @@ def test_an_epoch_of_a_table_whose_answer_was_lost_is_taken_once(tmp_path: Path)
     def publishes(call: Call) -> bool:
         return call.method == "create" and "/ledger/" in call.key
 
-    assert lead(world.leadership(fails_at(publishes, Fault.FAIL_AFTER))) == 2
+    assert lead(world.leadership(fails_at(publishes, StoreFault.FAIL_AFTER))) == 2
 
 
 def test_two_runs_that_start_at_the_same_time_do_not_fence_each_other() -> None:
@@ -422,7 +422,7 @@ def test_whatever_ends_the_leadership_ends_the_lease() -> None:
         interrupted()
     assert is_ended()
     with pytest.raises(StoreError):
-        lead(world.leadership(fails_at(manifest_write, Fault.FAIL_BEFORE)))
+        lead(world.leadership(fails_at(manifest_write, StoreFault.FAIL_BEFORE)))
     assert is_ended()
     world = untouched()
 
@@ -479,7 +479,7 @@ def test_who_is_fenced_before_its_lease_says_so_writes_over_nobody(monkeypatch: 
 def test_a_lease_that_cannot_be_ended_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     world = untouched()
     lost = False
-    store = FaultyStore(world.memory, lambda _, call: Fault.FAIL_BEFORE if lost else None)
+    store = FaultyStore(world.memory, lambda _, call: StoreFault.FAIL_BEFORE if lost else None)
     with world.leadership(lambda _: store).acquire():
         lost = True
     assert "could not be ended" in caplog.text

@@ -10,16 +10,16 @@ import pytest
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
 from lithify.coordination.groups import GroupFiles
-from lithify.coordination.membership import Entry, Kept, Membership
+from lithify.coordination.membership import EntryStep, Kept, Membership
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import crash_at_every_call
-from lithify.watermarks.groups import Marks, Role, Standing
-from lithify.watermarks.model import Member
+from lithify.watermarks.groups import GroupRole, Marks, PartitionStanding
+from lithify.watermarks.model import GroupMember
 from tests.watermarks.marks import marks_of
 
 P = 0
-OTHER = Member("other", "1")
+OTHER = GroupMember("other", "1")
 
 
 @dataclass
@@ -40,7 +40,9 @@ class Shelf:
         return self._put(before, Kept(incarnation, {}))
 
     def adopt(self, before: Kept, marks: Mapping[int, Marks]) -> bool:
-        return self._put(before, Kept(self.kept.incarnation, {p: Standing(m) for p, m in marks.items()}))
+        return self._put(
+            before, Kept(self.kept.incarnation, {p: PartitionStanding(m) for p, m in marks.items()})
+        )
 
     def _put(self, before: Kept, after: Kept) -> bool:
         if self.is_changed or not before.is_in(self.kept):
@@ -50,7 +52,7 @@ class Shelf:
 
 
 def kept(end: int, clean: int = 0, resolved: int = 0, incarnation: str = "first") -> Kept:
-    return Kept(incarnation, {P: Standing(Marks(clean, resolved), end)})
+    return Kept(incarnation, {P: PartitionStanding(Marks(clean, resolved), end)})
 
 
 class World:
@@ -59,7 +61,7 @@ class World:
     def __init__(self, threshold: int = 0) -> None:
         self.memory = MemoryStore()
         self.files = self.opened(self.memory)
-        self.files.join(OTHER, Role.COPY, {})
+        self.files.join(OTHER, GroupRole.COPY, {})
         self.say_other(threshold)
         self.shelf = Shelf()
 
@@ -68,30 +70,30 @@ class World:
         return GroupFiles(store, "group", ManualClock(), RandomIds())
 
     def say_other(self, threshold: int) -> None:
-        self.files.say(OTHER, {P: Standing(Marks(threshold, threshold), threshold)})
+        self.files.say(OTHER, {P: PartitionStanding(Marks(threshold, threshold), threshold)})
         self.files.publish(self.files.lead("other"))
 
-    def enter(self, store: ObjectStore | None = None) -> Entry:
+    def enter(self, store: ObjectStore | None = None) -> EntryStep:
         files = self.files if store is None else self.opened(store)
-        return Membership(files, "c", Role.COPY, self.shelf).enter()[0]
+        return Membership(files, "c", GroupRole.COPY, self.shelf).enter()[0]
 
-    def enter_at_last(self) -> list[Entry]:
+    def enter_at_last(self) -> list[EntryStep]:
         """All the steps until it is a member."""
         steps = [self.enter()]
-        while steps[-1] is not Entry.MEMBER:
+        while steps[-1] is not EntryStep.MEMBER:
             assert len(steps) < 6
             steps.append(self.enter())
         return steps
 
     @property
-    def member(self) -> Member:
-        return Member("c", self.shelf.kept.incarnation)
+    def member(self) -> GroupMember:
+        return GroupMember("c", self.shelf.kept.incarnation)
 
 
 def test_who_has_all_joins_with_what_it_has() -> None:
     world = World(threshold=5)
     world.shelf.kept = kept(end=5)
-    assert world.enter_at_last() == [Entry.JOINED, Entry.MEMBER]
+    assert world.enter_at_last() == [EntryStep.JOINED, EntryStep.MEMBER]
     assert world.shelf.kept.standings == kept(end=5).standings
     assert marks_of(world.files.read(), world.member, P) == Marks(0, 0)
 
@@ -100,8 +102,8 @@ def test_who_has_all_joins_with_what_it_has() -> None:
 def test_who_comes_too_late_begins_with_nothing_and_keeps_what_it_adopted(end: int) -> None:
     world = World(threshold=5)
     world.shelf.kept = kept(end)
-    assert world.enter_at_last() == [Entry.JOINED_EMPTY, Entry.ADOPTED, Entry.MEMBER]
-    assert world.shelf.kept.standings == {P: Standing(Marks(5, 5), 0)}
+    assert world.enter_at_last() == [EntryStep.JOINED_EMPTY, EntryStep.ADOPTED, EntryStep.MEMBER]
+    assert world.shelf.kept.standings == {P: PartitionStanding(Marks(5, 5), 0)}
 
 
 @pytest.mark.parametrize("now", [kept(8, 7, 7), kept(9, 6, 7), kept(9, 7, 6)])
@@ -112,9 +114,9 @@ def test_who_has_less_than_it_has_said_is_another_incarnation(now: Kept) -> None
     before = world.member
     world.files.say(before, kept(9, 7, 7).standings)
     world.shelf.kept = Kept(before.incarnation, now.standings)
-    assert world.enter_at_last() == [Entry.JOINED, Entry.MEMBER]
+    assert world.enter_at_last() == [EntryStep.JOINED, EntryStep.MEMBER]
     assert world.member != before
-    assert not Membership(world.files, "c", Role.COPY, world.shelf).is_still(before)
+    assert not Membership(world.files, "c", GroupRole.COPY, world.shelf).is_still(before)
 
 
 def test_who_was_restored_from_too_long_ago_begins_with_nothing() -> None:
@@ -124,7 +126,7 @@ def test_who_was_restored_from_too_long_ago_begins_with_nothing() -> None:
     world.files.say(world.member, kept(9, 9, 9).standings)
     world.say_other(9)
     world.shelf.kept = Kept(world.member.incarnation, kept(3).standings)
-    assert world.enter_at_last() == [Entry.JOINED_EMPTY, Entry.ADOPTED, Entry.MEMBER]
+    assert world.enter_at_last() == [EntryStep.JOINED_EMPTY, EntryStep.ADOPTED, EntryStep.MEMBER]
 
 
 def test_who_was_removed_joins_anew() -> None:
@@ -132,16 +134,16 @@ def test_who_was_removed_joins_anew() -> None:
     world.enter_at_last()
     before = world.member
     world.files.leave("c")
-    membership = Membership(world.files, "c", Role.COPY, world.shelf)
+    membership = Membership(world.files, "c", GroupRole.COPY, world.shelf)
     assert not membership.is_still(before)
-    assert world.enter_at_last() == [Entry.JOINED, Entry.MEMBER]
+    assert world.enter_at_last() == [EntryStep.JOINED, EntryStep.MEMBER]
     assert world.member != before
 
 
 def test_what_has_changed_meanwhile_is_read_again() -> None:
     world = World()
     world.shelf.is_changed = True
-    assert world.enter() is Entry.CHANGED
+    assert world.enter() is EntryStep.CHANGED
     assert world.files.read().members.keys() == {"other"}
 
 
@@ -149,7 +151,7 @@ def test_what_is_refused_for_another_reason_empties_nothing() -> None:
     world = World()
     world.shelf.kept = kept(3)
     with pytest.raises(Refused, match="other is a copy of the group"):
-        Membership(world.files, "other", Role.READER, world.shelf).enter()
+        Membership(world.files, "other", GroupRole.READER, world.shelf).enter()
     assert world.shelf.kept.standings == kept(3).standings
 
 
@@ -164,21 +166,23 @@ def test_whoever_dies_while_joining_joins_the_next_time(end: int) -> None:
 
     for _ in crash_at_every_call(fresh, lambda store: worlds[-1].enter(store)):
         world = worlds[-1]
-        assert world.enter_at_last()[-1] is Entry.MEMBER
+        assert world.enter_at_last()[-1] is EntryStep.MEMBER
         assert world.files.read().find(world.member) is not None
-        assert world.shelf.kept.standings == ({P: Standing(Marks(5, 5), 0)} if end < 5 else kept(5).standings)
+        assert world.shelf.kept.standings == (
+            {P: PartitionStanding(Marks(5, 5), 0)} if end < 5 else kept(5).standings
+        )
 
 
 def test_who_has_the_name_of_another_is_refused_before_anything_is_written() -> None:
     world = World()
     files = world.opened(world.memory)
-    assert Membership(files, "c", Role.COPY, Shelf(), "s3://here").enter()[0] is Entry.JOINED
+    assert Membership(files, "c", GroupRole.COPY, Shelf(), "s3://here").enter()[0] is EntryStep.JOINED
     before, second = files.read(), Shelf()
     with pytest.raises(Refused, match="c is the name of s3://here in the group, so s3://there needs another"):
-        Membership(files, "c", Role.COPY, second, "s3://there").enter()
+        Membership(files, "c", GroupRole.COPY, second, "s3://there").enter()
     assert (files.read(), second.kept) == (before, kept(0))
     files.leave("c")
-    assert Membership(files, "c", Role.COPY, second, "s3://there").enter()[0] is Entry.JOINED
+    assert Membership(files, "c", GroupRole.COPY, second, "s3://there").enter()[0] is EntryStep.JOINED
     assert files.read().members["c"].owner == "s3://there"
 
 
@@ -186,7 +190,7 @@ def test_two_that_take_one_name_at_once() -> None:
     """Both found it free. The later write is refused."""
     world = World()
     files = world.opened(world.memory)
-    files.join(Member("c", "1"), Role.COPY, {P: 0}, "s3://here")
+    files.join(GroupMember("c", "1"), GroupRole.COPY, {P: 0}, "s3://here")
     with pytest.raises(Refused, match="is the name of s3://here"):
-        files.join(Member("c", "2"), Role.COPY, {P: 0}, "s3://there")
-    assert files.read().members["c"].member == Member("c", "1")
+        files.join(GroupMember("c", "2"), GroupRole.COPY, {P: 0}, "s3://there")
+    assert files.read().members["c"].member == GroupMember("c", "1")

@@ -17,7 +17,7 @@ from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, Lease, Taking, encod
 from lithify.protocol.presence import Presence
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedStore
-from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock
+from lithify.testing import Call, Crash, FaultyStore, ManualClock, StoreFault
 from tests.coordination.worlds import LEASE_KEY, Database, found_in, lead, lease_of, unwrapped
 from tests.protocol.rig import Interposed, manifest_write
 
@@ -65,7 +65,7 @@ def die(world: Database) -> str:
     """One becomes the coordinator and is killed; its name."""
     is_dead = False
     leadership = world.leadership(
-        lambda store: FaultyStore(store, lambda *_: Fault.CRASH_BEFORE if is_dead else None)
+        lambda store: FaultyStore(store, lambda *_: StoreFault.CRASH_BEFORE if is_dead else None)
     )
     with suppress(Crash), leadership.acquire():
         is_dead = True
@@ -319,8 +319,8 @@ def test_one_who_announces_is_given_time_to_take_the_epoch() -> None:
         world.clock.advance_s(LOOK_S)
         holder.renew()
 
-    def die_then(_number: int, call: Call) -> Fault | None:
-        return Fault.CRASH_AFTER if manifest_write(call) else None
+    def die_then(_number: int, call: Call) -> StoreFault | None:
+        return StoreFault.CRASH_AFTER if manifest_write(call) else None
 
     rival = world.leadership(lambda store: Interposed(FaultyStore(store, die_then), manifest_write, look))
 
@@ -394,8 +394,8 @@ def test_a_write_that_the_store_repeated_is_known_again() -> None:
     assert lead(world.leadership(Repeating)) == 3
 
 
-@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
-def test_a_renewal_in_doubt_is_made_again_at_once(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER])
+def test_a_renewal_in_doubt_is_made_again_at_once(fault: StoreFault) -> None:
     writes = [n for n, call in enumerate(calls_of_renewals(is_asked=True), 1) if lease_write(call)]
     assert len(writes) >= 5
     for number in writes[2:-1]:
@@ -426,8 +426,8 @@ def test_the_lease_says_which_epoch_was_taken_before_anything_else_is_done() -> 
         assert lease.taken == 1
 
 
-@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
-def test_what_could_not_be_said_of_the_epoch_is_said_by_the_first_renewal(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER])
+def test_what_could_not_be_said_of_the_epoch_is_said_by_the_first_renewal(fault: StoreFault) -> None:
     number = [n for n, call in enumerate(calls_of_renewals(is_asked=False), 1) if lease_write(call)][1]
     world = Database()
     leadership = world.leadership(lambda store: FaultyStore.scripted(store, {number: fault}))
@@ -445,7 +445,8 @@ def test_who_tries_again_does_not_wait_for_itself() -> None:
     announced = next(n for n, call in enumerate(calls_of_renewals(is_asked=False), 1) if lease_write(call))
     leadership = world.leadership(
         lambda store: FaultyStore(
-            store, lambda _, call: Fault.FAIL_BEFORE if announced < next(calls) <= announced + 20 else None
+            store,
+            lambda _, call: StoreFault.FAIL_BEFORE if announced < next(calls) <= announced + 20 else None,
         )
     )
     started_s = world.clock.monotonic_s()
@@ -460,8 +461,8 @@ def test_who_tries_again_does_not_wait_for_itself() -> None:
     assert world.clock.monotonic_s() == started_s
 
 
-@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
-def test_an_announcement_in_doubt_ends_only_its_own_lease(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER])
+def test_an_announcement_in_doubt_ends_only_its_own_lease(fault: StoreFault) -> None:
     """The predecessor's name must stay: what its worker was running is taken back at once."""
     world = Database()
     dead = die(world)
@@ -475,8 +476,8 @@ def test_an_announcement_in_doubt_ends_only_its_own_lease(fault: Fault) -> None:
             )
         )
     lease = lease_of(world)
-    assert (lease.holder == dead) == (fault is Fault.FAIL_BEFORE)
-    assert lease.is_ended == (fault is Fault.FAIL_AFTER)
+    assert (lease.holder == dead) == (fault is StoreFault.FAIL_BEFORE)
+    assert lease.is_ended == (fault is StoreFault.FAIL_AFTER)
     assert lead(world.leadership()) == 2
 
 
@@ -490,7 +491,7 @@ class Away:
         self.is_on = False
 
     def around(self, store: ObjectStore) -> ObjectStore:
-        return FaultyStore(store, lambda _, call: Fault.FAIL_BEFORE if self.is_on else None)
+        return FaultyStore(store, lambda _, call: StoreFault.FAIL_BEFORE if self.is_on else None)
 
 
 def test_a_holder_goes_on_after_an_outage_of_minutes_if_nobody_came() -> None:

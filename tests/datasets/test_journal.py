@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lithify.base.ids import MAX_ULID_MS, RandomIds
 from lithify.coordination.sidecar import MAX_NOTE_BYTES, REPORT_INTERVAL_S, MovementReporter, ObjectJournal
-from lithify.protocol.attempts import MAX_FAILURES, Attempt, Failure, Movement
+from lithify.protocol.attempts import MAX_FAILURES, Attempt, FailedAttempt, Movement
 from lithify.store.keys import join
-from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, MemoryStore, Verb
+from lithify.testing import CountingStore, FaultyStore, ManualClock, MemoryStore, StoreFault, Verb
 
 CLOCK = ManualClock()
 IDS = RandomIds(random.Random(1))
@@ -29,7 +29,7 @@ def test_entries_lie_under_the_folder_that_no_other_program_knows(root: str) -> 
     store = MemoryStore()
     journal = journal_of(store, root)
     journal.add_attempt(ID, Attempt("w", "broke", 1))
-    journal.add_failure(Failure(ID, "broke", 1, 1, "spec"))
+    journal.add_failure(FailedAttempt(ID, "broke", 1, 1, "spec"))
     journal.note_finished(ID, "w", ["x"])
     MovementReporter(journal.reporting(ID, 0, "w", 1), store, CLOCK, IDS).report(1, 2)
     keys = [meta.key for meta in store.list("")]
@@ -42,13 +42,13 @@ def test_what_is_written_is_read(worker: str, reason: str, at_ms: int) -> None:
     store = MemoryStore()
     journal = journal_of(store)
     journal.add_attempt(ID, Attempt(worker, reason, at_ms))
-    journal.add_failure(Failure(ID, reason, 3, at_ms, "spec"))
+    journal.add_failure(FailedAttempt(ID, reason, 3, at_ms, "spec"))
     journal.note_finished(ID, worker, ["b", "a"])
     journal.note_finished(ID, worker, ["b", "a", "c"])
     journal.note_finished(ID, worker + "'", ["d"])
     fresh = journal_of(store)
     assert fresh.attempts() == {ID: (Attempt(worker, reason, at_ms),)}
-    assert fresh.failures() == (Failure(ID, reason, 3, at_ms, "spec"),)
+    assert fresh.failures() == (FailedAttempt(ID, reason, 3, at_ms, "spec"),)
     assert fresh.finished(ID) == {"a", "b", "c", "d"}
     assert fresh.finished(OTHER) == frozenset()
 
@@ -80,7 +80,7 @@ def test_clearing_takes_all_of_one_compaction_but_its_failure() -> None:
         journal.add_attempt(compaction, Attempt("w", "broke", 1))
         journal.note_finished(compaction, "w", ["x"])
         MovementReporter(journal.reporting(compaction, 0, "w", 1), store, CLOCK, IDS).report(1, 2)
-    journal.add_failure(Failure(ID, "broke", 1, 1, "spec"))
+    journal.add_failure(FailedAttempt(ID, "broke", 1, 1, "spec"))
     assert journal.compactions() == {ID, OTHER}
     journal.clear(ID)
     assert journal.compactions() == {OTHER}
@@ -98,7 +98,7 @@ def test_only_the_newest_failures_are_kept() -> None:
     journal = journal_of(MemoryStore())
     ids = [IDS.ulid(CLOCK.now_ms()) for _ in range(MAX_FAILURES + 3)]
     for at_ms, compaction in enumerate(ids):
-        journal.add_failure(Failure(compaction, "broke", 1, at_ms, "spec"))
+        journal.add_failure(FailedAttempt(compaction, "broke", 1, at_ms, "spec"))
     assert [failure.compaction for failure in journal.failures()] == ids[3:]
 
 
@@ -196,7 +196,7 @@ def test_two_runs_of_one_task_report_apart() -> None:
 def test_a_report_that_fails_is_made_up_for_by_the_next() -> None:
     inner = MemoryStore()
     journal = journal_of(inner)
-    store = FaultyStore.scripted(inner, {1: Fault.FAIL_BEFORE})
+    store = FaultyStore.scripted(inner, {1: StoreFault.FAIL_BEFORE})
     reporter = MovementReporter(journal.reporting(ID, 0, "w", 5), store, CLOCK, IDS)
     reporter.report(4, 0)
     assert journal.movements(ID) == {}

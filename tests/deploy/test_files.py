@@ -15,9 +15,9 @@ import promql_parser
 import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
-from lithify.datasets.iceberg.maintenance.expire import Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpiryOutcome
 from lithify.observe.metrics import FAILURES, Metrics
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.testing import ManualClock
 from tests.cli.invoking import COMMAND
 from tests.datasets.slatedb.trees import EMPTY
@@ -64,9 +64,9 @@ def test_alerts_select_by_labels_and_values_that_there_are(rule: dict[str, Any])
     wrapped = [metric for metric in found if isinstance(metric, MetricWrapperBase)]
     labels = {name: m._labelnames for m in wrapped for name in (m._name, f"{m._name}_total")}
     values = {
-        "state": {state.value for state in State},
+        "state": {state.value for state in CompactionState},
         "kind": set(FAILURES),
-        "outcome": {outcome.value for outcome in Outcome},
+        "outcome": {outcome.value for outcome in ExpiryOutcome},
     }
     for metric, matchers in re.findall(r"\b(lithify_\w+)(?:\{([^}]*)\})?", rule["expr"]):
         assert "dataset" in labels[metric]

@@ -15,11 +15,11 @@ from lithify.base.ids import RandomIds
 from lithify.base.usercache import CACHE_VARIABLE
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.datasets.iceberg.maintenance import history_checks
-from lithify.datasets.iceberg.maintenance.expire import Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpiryOutcome
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.orphans import Orphans
 from lithify.protocol import checks
-from lithify.protocol.attempts import Failure
+from lithify.protocol.attempts import FailedAttempt
 from lithify.protocol.model import Ledger
 from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
@@ -159,7 +159,7 @@ def test_readers(patient: Patient, is_gone: bool) -> None:
 
 def test_an_expiry_that_failed(patient: Patient) -> None:
     dataset = dataset_of(patient.table)
-    ExpiryRuns(dataset.store, dataset.own_folder).add(Outcome.LOST_RACE.value, "another came first", 5)
+    ExpiryRuns(dataset.store, dataset.own_folder).add(ExpiryOutcome.LOST_RACE.value, "another came first", 5)
     ((_, do),) = patient.advice("expiry")
     patient.follow(do)
     assert patient.advice("expiry") == []
@@ -207,7 +207,7 @@ def test_what_was_given_up(patient: Patient) -> None:
     dataset.take_epoch()
     (proposal,) = dataset.propose(dataset.snapshot(), Ledger()).proposals
     gone = RandomIds().ulid(1)
-    dataset.journal.add_failure(Failure(gone, "disk on fire", 5, 1, dataset.encode_spec(proposal.spec)))
+    dataset.journal.add_failure(FailedAttempt(gone, "disk on fire", 5, 1, dataset.encode_spec(proposal.spec)))
     ((_, do),) = patient.advice("given up")
     patient.follow(do)
     assert patient.advice("given up") == []

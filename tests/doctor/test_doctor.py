@@ -21,17 +21,17 @@ from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import setup, storage
 from lithify.engine.spark import SparkEngine
 from lithify.protocol import checks, transitions
-from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.finding import Finding, Severity
 from lithify.protocol.lease import VALID_MS, Lease
-from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.protocol.status import Status
 from lithify.service.status import status
 from lithify.store import proof
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
-from lithify.testing.engine import Fault, InlineEngine
+from lithify.testing.engine import InlineEngine, TaskFault
 from tests.aging import age
 from tests.cli.invoking import invoke, invoke_json
 from tests.compacting import compact, dataset_at
@@ -175,7 +175,7 @@ def test_the_cache_must_be_writable(tmp_path: Path) -> None:
 
 def test_spark_runs_a_task_or_says_why_not() -> None:
     assert setup.check_spark(InlineEngine(), "local[1]").severity is Severity.OK
-    broken = InlineEngine(faults=lambda _: Fault.FAIL_BEFORE)
+    broken = InlineEngine(faults=lambda _: TaskFault.FAIL_BEFORE)
     found = setup.check_spark(broken, "spark://gone:7077")
     assert found.severity is Severity.PROBLEM
     assert "spark://gone:7077" in found.says
@@ -315,11 +315,11 @@ def test_stale_heartbeats(path: Path, alive: bool, severity: Severity, off_ms: i
 @pytest.mark.parametrize(
     ("step", "state", "limit_ms"),
     [
-        (None, State.SUBMITTED, 60_000),
-        (transitions.schedule, State.SCHEDULED, 300_000),
+        (None, CompactionState.SUBMITTED, 60_000),
+        (transitions.schedule, CompactionState.SCHEDULED, 300_000),
         (
             lambda ledger, i: transitions.finish(claimed(CLOCK.now_ms())(ledger, i), i, "slow-worker", 1, ()),
-            State.COMPACTED,
+            CompactionState.COMPACTED,
             60_000,
         ),
     ],
@@ -327,7 +327,7 @@ def test_stale_heartbeats(path: Path, alive: bool, severity: Severity, off_ms: i
 def test_stuck_compactions(
     path: Path,
     step: Step | None,
-    state: State,
+    state: CompactionState,
     limit_ms: int,
 ) -> None:
     dataset = dataset_at(path)
@@ -338,9 +338,9 @@ def test_stuck_compactions(
     found = by_check(examine(path))["stuck"]
     assert found.severity is Severity.PROBLEM
     assert f"is {state.value} for" in found.says
-    assert ("lithify worker" in found.do) == (state is State.SCHEDULED)
+    assert ("lithify worker" in found.do) == (state is CompactionState.SCHEDULED)
     announce(dataset)
-    waits_with_others = state is State.COMPACTED
+    waits_with_others = state is CompactionState.COMPACTED
     assert ("stuck" not in by_check(examine(path))) == waits_with_others
 
 
@@ -350,9 +350,9 @@ def test_attempts_and_what_was_given_up(path: Path) -> None:
     announce(dataset)
     dataset.journal.add_attempt(compaction_id, Attempt("w", "disk on fire", 1))
     gone = IDS.ulid(1)
-    dataset.journal.add_failure(Failure(gone, "still on fire", 5, 1, ""))
-    dataset.journal.add_failure(Failure(IDS.ulid(2), "found invalid", 0, 2, ""))
-    dataset.journal.add_failure(Failure(IDS.ulid(3), "was cancelled", 5, 3, "", is_cancelled=True))
+    dataset.journal.add_failure(FailedAttempt(gone, "still on fire", 5, 1, ""))
+    dataset.journal.add_failure(FailedAttempt(IDS.ulid(2), "found invalid", 0, 2, ""))
+    dataset.journal.add_failure(FailedAttempt(IDS.ulid(3), "was cancelled", 5, 3, "", is_cancelled=True))
     findings = by_check(examine(path))
     assert worse_than_ok(findings.values()) == {
         ("attempts", Severity.WARNING),

@@ -12,7 +12,7 @@ from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.protocol import checks, transitions
-from lithify.protocol.attempts import Failure
+from lithify.protocol.attempts import FailedAttempt
 from lithify.protocol.finding import Finding, Severity
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.transitions import AnyCompaction
@@ -70,8 +70,8 @@ def test_what_can_be_wrong(catalog: SqlCatalog, tmp_path: Path, monkeypatch: pyt
         )
     )
     spec = ill.encode_spec(proposal.spec)
-    ill.journal.add_failure(Failure(ids.ulid(1), "disk on fire", 5, now_ms, spec))
-    ill.journal.add_failure(Failure(ids.ulid(2), "was cancelled", 5, now_ms, spec, is_cancelled=True))
+    ill.journal.add_failure(FailedAttempt(ids.ulid(1), "disk on fire", 5, now_ms, spec))
+    ill.journal.add_failure(FailedAttempt(ids.ulid(2), "was cancelled", 5, now_ms, spec, is_cancelled=True))
     monkeypatch.setattr(checks, "MAX_VERSIONS", 1)
     age(tmp_path, 60_000)
     found = examine(ill)

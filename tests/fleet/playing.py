@@ -20,22 +20,22 @@ from lithify.base.events import Event
 from lithify.base.ids import Ulid
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Queue, Rule
-from lithify.fleet.coordinator import Keeper, KeeperPorts
+from lithify.fleet.catalog.model import DatasetRule, Queue
+from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
-from lithify.fleet.members import Role, Says, new_member_name, unheard
-from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.fleet.members import FleetRole, Says, new_member_name, unheard
+from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.loops import LoopOptions
 from lithify.service.options import CoordinatorOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
 from lithify.store import urls
 from lithify.store.objects import ObjectStore
 from lithify.testing import FaultyStore
-from lithify.testing.engine import Fault, InlineEngine, Submitted
+from lithify.testing.engine import InlineEngine, SubmittedCall, TaskFault
 from tests.fleet.worlds import World
 from tests.kinds.texts import TextDataset, TextSettings
 
@@ -88,8 +88,8 @@ class Claiming(WorkerPool):
     def __init__(
         self,
         claims: Counter[bool],
-        open_worker: Callable[[str, Room], Worker],
-        room: Room,
+        open_worker: Callable[[str, WorkerSlots], Worker],
+        room: WorkerSlots,
         clock: Clock,
         observer: Callable[[Event], None],
     ) -> None:
@@ -113,8 +113,8 @@ class Play(World):
         self.init()
         self.flaky = FaultyStore.seeded(self.store, random.Random(3), faults)
         self.names: list[str] = []
-        self.keepers: list[Keeper] = []
-        self.crews: list[Crew] = []
+        self.keepers: list[FleetCoordinator] = []
+        self.crews: list[FleetWorker] = []
         self.engines: dict[str, InlineEngine] = {}
         self.broken: dict[str, LithifyError] = {}
         """What opening a dataset ends with, by URL."""
@@ -136,9 +136,9 @@ class Play(World):
         self.collected: list[str] = []
         self.left: list[str] = []
         """What keepers watch no more."""
-        self.collects: Callable[[Rule], bool] = lambda rule: True
+        self.collects: Callable[[DatasetRule], bool] = lambda rule: True
         """Whether garbage of a rule's datasets is collected, as keepers ask."""
-        self.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
+        self.change(lambda catalog: changes.add_rules(catalog, [DatasetRule(ALL)]))
 
     def change(self, change: changes.CatalogChange) -> None:
         self.process().catalog.update(change)
@@ -160,12 +160,12 @@ class Play(World):
             opened.add(b"x" * size)
         return opened
 
-    def find(self, rule: Rule) -> list[str]:
+    def find(self, rule: DatasetRule) -> list[str]:
         """What a pattern names."""
         self.slowly(rule.pattern)
         return [url_of(name) for name in self.names]
 
-    def open(self, url: str, rule: Rule) -> Any:
+    def open(self, url: str, rule: DatasetRule) -> Any:
         """As a keeper or a worker does."""
         self.opened[url] += 1
         self.slowly(url)
@@ -189,13 +189,13 @@ class Play(World):
 
     # Parties
 
-    def keeper(self, skew_ms: int = 0, store: ObjectStore | None = None) -> Keeper:
+    def keeper(self, skew_ms: int = 0, store: ObjectStore | None = None) -> FleetCoordinator:
         """One whose clock is so far ahead, with its own way to the store if it has one."""
         clock = SkewedClock(self, skew_ms)
-        name = new_member_name(Role.KEEPER, self.ids.ulid(self.clock.now_ms()))
+        name = new_member_name(FleetRole.KEEPER, self.ids.ulid(self.clock.now_ms()))
 
         def coordinator(
-            dataset: TextDataset, rule: Rule, admit: Callable[[Plan], Plan], counts: CountAttempts
+            dataset: TextDataset, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
         ) -> Coordinator:
             return Coordinator(
                 dataset,
@@ -228,21 +228,21 @@ class Play(World):
             left=self.left.append,
             says=self.says,
         )
-        keeper = Keeper(name, ports)
+        keeper = FleetCoordinator(name, ports)
         self.keepers.append(keeper)
         return keeper
 
-    def crew(self, *queues: str, slots: int = 2, stepped: bool = False, skew_ms: int = 0) -> Crew:
+    def crew(self, *queues: str, slots: int = 2, stepped: bool = False, skew_ms: int = 0) -> FleetWorker:
         clock = SkewedClock(self, skew_ms)
-        name = new_member_name(Role.WORKER, self.ids.ulid(self.clock.now_ms()))
+        name = new_member_name(FleetRole.WORKER, self.ids.ulid(self.clock.now_ms()))
 
-        def fault(call: Submitted) -> Fault:
-            return Fault.FAIL_BEFORE if name in self.sick else self._fault(call)
+        def fault(call: SubmittedCall) -> TaskFault:
+            return TaskFault.FAIL_BEFORE if name in self.sick else self._fault(call)
 
         engine = self.engines[name] = InlineEngine(slots=slots, stepped=stepped, faults=fault)
-        room = Room(engine, WorkerOptions(max_concurrent_compactions=slots, heartbeat_bytes=0))
+        room = WorkerSlots(engine, WorkerOptions(max_concurrent_compactions=slots, heartbeat_bytes=0))
 
-        def open_worker(url: str, room: Room) -> Worker:
+        def open_worker(url: str, room: WorkerSlots) -> Worker:
             rule = crew.rule_for(url)
             self.worked_with.append((url, dict(rule.settings)))
             dataset = self.open(url, rule)
@@ -250,19 +250,19 @@ class Play(World):
 
         pool = Claiming(self.claims, open_worker, room, clock, self.events.append)
         ports = CrewPorts(self.process(self.flaky), pool, clock, "host", "0.1.0", self.says)
-        crew = Crew(name, ports, queues)
+        crew = FleetWorker(name, ports, queues)
         self.crews.append(crew)
         return crew
 
-    def _fault(self, call: Submitted) -> Fault:
+    def _fault(self, call: SubmittedCall) -> TaskFault:
         is_poisoned = any(f"data/{name}/" in call.argument.target for name in self.poisoned)
-        return Fault.FAIL_BEFORE if is_poisoned else Fault.NONE
+        return TaskFault.FAIL_BEFORE if is_poisoned else TaskFault.NONE
 
     def run(self, seconds: int, each: Callable[[], None] = lambda: None) -> None:
         """Let all parties tick once a second."""
         for _ in range(seconds):
             each()
-            parties: list[Keeper | Crew] = [*self.keepers, *self.crews]
+            parties: list[FleetCoordinator | FleetWorker] = [*self.keepers, *self.crews]
             for party in parties:
                 try:
                     party.tick()

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from lithify.base.errors import CorruptObject, LithifyError, Refused, Unsupported
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.documents import as_document, decode, encode
-from lithify.fleet.catalog.model import Catalog, Coordinates, Queue, QueueState, Rule, Tenant, checked
+from lithify.fleet.catalog.model import (
+    Catalog,
+    CatalogTenant,
+    Coordinates,
+    DatasetRule,
+    Queue,
+    QueueState,
+    checked,
+)
 
 FIRST = changes.first_catalog("Q0")
 SMALL = Queue("small", "Q1", 1_000)
@@ -60,15 +68,15 @@ def test_what_does_not_hold_is_refused(queues: list[Queue], says: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        (Rule("s3://b/x", queue="none"), "there is no queue 'none'"),
-        (Rule("s3://b/x", settings={"slatedb.secret_key": "x"}), "is a secret"),
-        (Rule("x/y"), "is relative"),
-        (Rule("s3://*/x"), "can only stand in the path"),
-        (Rule("s3://b/**/x"), "there is no '\\*\\*'"),
-        (Rule(""), "is no URL"),
+        (DatasetRule("s3://b/x", queue="none"), "there is no queue 'none'"),
+        (DatasetRule("s3://b/x", settings={"slatedb.secret_key": "x"}), "is a secret"),
+        (DatasetRule("x/y"), "is relative"),
+        (DatasetRule("s3://*/x"), "can only stand in the path"),
+        (DatasetRule("s3://b/**/x"), "there is no '\\*\\*'"),
+        (DatasetRule(""), "is no URL"),
     ],
 )
-def test_a_rule_that_does_not_hold_is_refused(rule: Rule, says: str) -> None:
+def test_a_rule_that_does_not_hold_is_refused(rule: DatasetRule, says: str) -> None:
     with pytest.raises(Refused, match=says):
         changes.add_rules(FIRST, [rule])
 
@@ -86,7 +94,7 @@ def test_a_tenant_that_does_not_hold_is_refused(attributes: dict[str, int], says
 
 def test_a_tenant_is_set_bit_by_bit_and_removed() -> None:
     catalog = changes.set_tenant(changes.set_tenant(FIRST, "red", weight=2), "red", most_running=3)
-    assert catalog.tenants == (Tenant("red", 2, 3),)
+    assert catalog.tenants == (CatalogTenant("red", 2, 3),)
     assert decode(encode(catalog), "key") == catalog
     assert changes.remove_tenant(changes.remove_tenant(catalog, "red"), "red") == FIRST
 
@@ -127,10 +135,10 @@ def test_the_queue_that_takes_everything_stays(change: Callable[[Catalog, str], 
 
 
 def test_a_queue_that_a_rule_names_is_not_deleted() -> None:
-    named = changes.add_rules(THREE, [Rule("s3://b/x", queue="small")])
+    named = changes.add_rules(THREE, [DatasetRule("s3://b/x", queue="small")])
     with pytest.raises(Refused, match="rule s3://b/x names it"):
         changes.delete_queue(named, SMALL.id)
-    freed = changes.add_rules(named, [Rule("s3://b/x")])
+    freed = changes.add_rules(named, [DatasetRule("s3://b/x")])
     assert changes.delete_queue(freed, SMALL.id).find("small") is None
 
 
@@ -141,16 +149,18 @@ def test_a_size_may_not_clash_with_another() -> None:
 
 
 def test_rules_are_added_once_replaced_and_removed() -> None:
-    once = changes.add_rules(FIRST, [Rule("s3://b/x/"), Rule("file:///d/*")])
+    once = changes.add_rules(FIRST, [DatasetRule("s3://b/x/"), DatasetRule("file:///d/*")])
     assert [rule.pattern for rule in once.rules] == ["s3://b/x", "/d/*"]
-    assert changes.add_rules(once, [Rule("s3://b/x")]) == once
-    other = changes.add_rules(once, [Rule("s3://b/x", tenant="t")])
+    assert changes.add_rules(once, [DatasetRule("s3://b/x")]) == once
+    other = changes.add_rules(once, [DatasetRule("s3://b/x", tenant="t")])
     assert [(rule.pattern, rule.tenant) for rule in other.rules] == [("s3://b/x", "t"), ("/d/*", None)]
     assert changes.remove_rules(other, ["s3://b/x/", "s3://b/none"]).rules == once.rules[1:]
 
 
 def test_the_most_specific_rule_counts_and_of_equal_ones_the_first() -> None:
-    catalog = changes.add_rules(FIRST, [Rule("s3://b/*/db"), Rule("s3://b/a*/db"), Rule("s3://b/ab/db")])
+    catalog = changes.add_rules(
+        FIRST, [DatasetRule("s3://b/*/db"), DatasetRule("s3://b/a*/db"), DatasetRule("s3://b/ab/db")]
+    )
     assert [rule.pattern for rule in catalog.rules_for("s3://b/ab/db")] == [
         "s3://b/ab/db",
         "s3://b/a*/db",
@@ -159,22 +169,22 @@ def test_the_most_specific_rule_counts_and_of_equal_ones_the_first() -> None:
     found = catalog.rule_for("s3://b/ac/db")
     assert found is not None
     assert found.pattern == "s3://b/a*/db"
-    alike = changes.add_rules(FIRST, [Rule("s3://b/a*/x"), Rule("s3://b/ab/*")])
+    alike = changes.add_rules(FIRST, [DatasetRule("s3://b/a*/x"), DatasetRule("s3://b/ab/*")])
     assert [rule.pattern for rule in alike.rules_for("s3://b/ab/x")] == ["s3://b/a*/x", "s3://b/ab/*"]
     assert catalog.rule_for("s3://b/x/y/db") is None
 
 
 def test_a_tenant_is_what_the_star_stands_for() -> None:
-    assert Rule("s3://b/*/db-*", tenant="team-*").tenant_of("s3://b/red/db-1") == "team-red"
-    assert Rule("s3://b/*/db", tenant="one").tenant_of("s3://b/red/db") == "one"
-    assert Rule("s3://b/*/db").tenant_of("s3://b/red/db") is None
+    assert DatasetRule("s3://b/*/db-*", tenant="team-*").tenant_of("s3://b/red/db-1") == "team-red"
+    assert DatasetRule("s3://b/*/db", tenant="one").tenant_of("s3://b/red/db") == "one"
+    assert DatasetRule("s3://b/*/db").tenant_of("s3://b/red/db") is None
 
 
 # Documents
 
 FULL = changes.add_rules(
     changes.pause_queue(THREE, LARGE.id),
-    [Rule("s3://b/*", Coordinates.OWNER, "small", "*", {"service.max_attempts": "3"})],
+    [DatasetRule("s3://b/*", Coordinates.OWNER, "small", "*", {"service.max_attempts": "3"})],
 )
 
 

@@ -13,15 +13,15 @@ import pytest
 from lithify.base import events
 from lithify.base.errors import Refused, StoreError
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.history import KEEP_MS, Ended
+from lithify.fleet.catalog.history import KEEP_MS, HistoryRunEnd
 from lithify.fleet.catalog.model import QueueState
-from lithify.fleet.members import FORGOTTEN_AFTER_MS, Member, Role
+from lithify.fleet.members import FORGOTTEN_AFTER_MS, FleetMember, FleetRole
 from lithify.testing import FaultyStore
-from lithify.watermarks.model import Reason
+from lithify.watermarks.model import BlockReason
 from tests.fleet.playing import play, url_of
 from tests.fleet.worlds import World
 
-KEEPER = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1, needs=1)
+KEEPER = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1, needs=1)
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def there(world: World) -> list[int]:
 def test_what_nobody_needs_goes_after_a_day(world: World) -> None:
     change(world, 4)
     needs(world, "keeper-1", 5)
-    assert world.files.history.run() == Ended(reason=Reason.NOTHING_TO_DO)
+    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.NOTHING_TO_DO)
     later(world)
     assert world.files.history.run().cut_below == 5
     assert there(world) == [5]
     assert world.files.catalog.read().number == 5
-    assert world.files.history.run().reason is Reason.NOTHING_TO_DO
+    assert world.files.history.run().reason is BlockReason.NOTHING_TO_DO
     assert change(world) == 6
 
 
@@ -95,9 +95,9 @@ def test_what_a_member_works_with_stays_however_old(world: World) -> None:
     needs(world, "keeper-1", 5)
     needs(world, "worker-1", 3)
     later(world)
-    assert world.files.history.run() == Ended(cut_below=3, by="worker-1")
+    assert world.files.history.run() == HistoryRunEnd(cut_below=3, by="worker-1")
     assert there(world) == [3, 4, 5]
-    assert world.files.history.run() == Ended(reason=Reason.HELD, by="worker-1")
+    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.HELD, by="worker-1")
     world.files.members.leave("worker-1")
     assert world.files.history.run().cut_below == 5
 
@@ -108,7 +108,7 @@ def test_what_a_reader_holds_stays_until_its_lease_is_over(world: World) -> None
     history = world.files.history
     history.holds.take("reader", "me", 2, KEEP_MS + 60_000, {})
     later(world)
-    assert history.run() == Ended(cut_below=2, by="reader")
+    assert history.run() == HistoryRunEnd(cut_below=2, by="reader")
     assert history.at(2).tenants[0].weight == 2
     later(world, 61_000)
     assert history.run().cut_below == 5
@@ -122,9 +122,9 @@ def test_a_member_that_has_not_said_what_it_needs_keeps_all(world: World) -> Non
     needs(world, "keeper-1", 5)
     world.files.members.beat(replace(KEEPER, name="keeper-2", needs=0))
     later(world)
-    assert world.files.history.run() == Ended(reason=Reason.UNPUBLISHED, by="keeper-2")
+    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.UNPUBLISHED, by="keeper-2")
     world.store.put("fleet/members/keeper-2.json", b"junk")
-    assert world.files.history.run() == Ended(reason=Reason.MISSING_MEMBER, by="keeper-2")
+    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.MISSING_MEMBER, by="keeper-2")
     assert there(world) == [1, 2, 3, 4, 5]
 
 
@@ -188,7 +188,7 @@ def test_a_compaction_holds_the_catalog_it_was_admitted_under() -> None:
         newest = change(world, 3)
         world.run(320)
         assert {member.needs for member in said(world)} == {admitted}
-        assert keeper.truncation == Ended(cut_below=admitted, by=keeper.name)
+        assert keeper.truncation == HistoryRunEnd(cut_below=admitted, by=keeper.name)
         assert there(world)[0] == admitted
         world.engines[crew.name].run_all()
         world.until(lambda: world.texts() == {"a": 1}, 60)
@@ -213,5 +213,5 @@ def test_who_was_away_for_too_long_works_with_the_newest() -> None:
         assert {member.needs for member in said(world)} == {newest}
 
 
-def said(world: World) -> list[Member]:
+def said(world: World) -> list[FleetMember]:
     return [seen.says for seen in world.files.members.listed() if seen.says is not None]

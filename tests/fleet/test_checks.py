@@ -9,16 +9,16 @@ import pytest
 
 from lithify.base.errors import LithifyError, StoreError
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Queue, Rule
+from lithify.fleet.catalog.model import DatasetRule, Queue
 from lithify.fleet.checks import check_fleet
-from lithify.fleet.members import Amounts, Load, Member, Role
+from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load
 from lithify.fleet.status import fleet_status
 from lithify.planning.fleet.task_offers import Hint
 from lithify.protocol.finding import Finding, Severity
 from tests.fleet.worlds import World
 
-KEEPER = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 2)
-WORKER = Member("worker-1", Role.WORKER, "host", "0.1.0", 2, load={"Q0": Load(4)})
+KEEPER = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 2)
+WORKER = FleetMember("worker-1", FleetRole.WORKER, "host", "0.1.0", 2, load={"Q0": Load(4)})
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def world() -> World:
     """A sound fleet with one dataset."""
     made = World()
     made.init()
-    made.files.catalog.update(lambda catalog: changes.add_rules(catalog, [Rule("s3://b/*")]))
+    made.files.catalog.update(lambda catalog: changes.add_rules(catalog, [DatasetRule("s3://b/*")]))
     made.files.members.beat(KEEPER)
     made.files.members.beat(WORKER)
     return made
@@ -85,7 +85,7 @@ def test_a_paused_queue_with_work(world: World) -> None:
 
 
 def test_rules_that_name_nothing_the_same_or_cannot_be_looked_up(world: World) -> None:
-    rules = [Rule("s3://b/x*"), Rule("s3://c/*"), Rule("s3://d/*")]
+    rules = [DatasetRule("s3://b/x*"), DatasetRule("s3://c/*"), DatasetRule("s3://d/*")]
     world.files.catalog.update(lambda catalog: changes.add_rules(catalog, rules))
     world.files.members.beat(replace(KEEPER, catalog=3))
     world.files.members.beat(replace(WORKER, catalog=3))
@@ -123,7 +123,7 @@ def test_datasets_that_are_left_alone(world: World) -> None:
 
 
 def test_a_tenant_without_datasets(world: World) -> None:
-    rule = Rule("s3://b/*", tenant="*")
+    rule = DatasetRule("s3://b/*", tenant="*")
     world.files.catalog.update(lambda catalog: changes.add_rules(catalog, [rule]))
     world.files.catalog.update(lambda catalog: changes.set_tenant(catalog, "x", weight=2))
     world.files.catalog.update(lambda catalog: changes.set_tenant(catalog, "y", weight=2))

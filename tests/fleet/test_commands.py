@@ -13,8 +13,8 @@ from pyiceberg.utils.config import Config
 import lithify
 from lithify.api import wiring
 from lithify.config.model import Config as Settings
-from lithify.fleet.catalog.model import QueueState, Rule
-from lithify.fleet.members import Amounts, Load, Member, Role, Running
+from lithify.fleet.catalog.model import DatasetRule, QueueState
+from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load, Running
 from lithify.planning.fleet.task_offers import Hint
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_json import DATABASE, documented
@@ -140,8 +140,10 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     files = opened._files
     works = Load(slots=4, tenants={"red": Amounts(running=1)})
     keeps = Load(tenants={"red": Amounts(waiting=5, lowest=0.2), None: Amounts(deferred=2, oldest_ms=7)})
-    worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 2, load={queue.id: works})
-    keeper = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1, 12, {queue.id: keeps}, quarantined=3)
+    worker = FleetMember("worker-1", FleetRole.WORKER, "host", "0.1.0", 2, load={queue.id: works})
+    keeper = FleetMember(
+        "keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1, 12, {queue.id: keeps}, quarantined=3
+    )
     files.members.beat(keeper)
     assert opened.queue("small").is_unserved, "while nobody serves it nothing is admitted"
     assert "7, since no worker serves the queue" in invoke("queue", "info", fleet, "small").stdout
@@ -185,7 +187,9 @@ def test_workers_and_what_they_run(fleet: str) -> None:
     queue_id = opened.catalog().catalog.queue("default").id
     load = {queue_id: Load(slots=4, bytes_per_s=9, tenants={"red": Amounts(running=1)})}
     runs = Running("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", queue_id, 1_000, 700, "red")
-    worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 1, load=load, running=(runs,), at_ms=5_000)
+    worker = FleetMember(
+        "worker-1", FleetRole.WORKER, "host", "0.1.0", 1, load=load, running=(runs,), at_ms=5_000
+    )
     opened._files.members.beat(worker)
     (shown,) = invoke_json("fleet", "workers", fleet)["workers"]
     assert (shown["name"], shown["is_alive"]) == ("worker-1", True)
@@ -216,13 +220,13 @@ def test_the_same_as_calls(tmp_path: Path) -> None:
 
 def test_settings_of_a_rule_win_over_those_of_the_process(tmp_path: Path) -> None:
     base = Settings.model_validate({"service": {"max_attempts": 9, "poll_interval": "3s"}})
-    rule = Rule("/x", settings={"service.max_attempts": "2", "store_options.aws_region": "x"})
+    rule = DatasetRule("/x", settings={"service.max_attempts": "2", "store_options.aws_region": "x"})
     found = wiring.config_of(rule, base, "/fleet")
     assert (found.service.max_attempts, found.service.poll_interval) == (2, base.service.poll_interval)
     assert found.store_options == {"aws_region": "x"}
     assert base.store_options == {}
     with pytest.raises(lithify.Refused, match="rule /x"):
-        wiring.config_of(Rule("/x", settings={"service.max_attempts": "no"}), base, "/fleet")
+        wiring.config_of(DatasetRule("/x", settings={"service.max_attempts": "no"}), base, "/fleet")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from lithify.base.ids import RandomIds, Ulid
 from lithify.fleet.demand import Demand
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.protocol import transitions
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.model import Compaction, Ledger
@@ -71,8 +71,8 @@ def test_what_nobody_saw_wanted_is_as_old_as_its_id_and_never_younger_than_now(l
     assert other.see(ledger, SUBMITTED_MS - 500).active[0].want.since_ms == SUBMITTED_MS - 500
 
 
-@pytest.mark.parametrize(("is_led", "band"), [(True, Band.NORMAL), (False, Band.ASKED)])
-def test_what_somebody_else_submitted_was_asked_for(looks: Looks, is_led: bool, band: Band) -> None:
+@pytest.mark.parametrize(("is_led", "band"), [(True, PriorityClass.NORMAL), (False, PriorityClass.ASKED)])
+def test_what_somebody_else_submitted_was_asked_for(looks: Looks, is_led: bool, band: PriorityClass) -> None:
     submitted, ledger = looks.submitted()
     assert looks.see(ledger, 2_000, is_led=is_led).active[0].want.band == band
     scheduled = transitions.schedule(ledger, submitted)

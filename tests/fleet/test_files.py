@@ -16,11 +16,11 @@ from lithify.base.errors import CorruptObject, DatasetNotFound, LithifyError, Re
 from lithify.base.ids import RandomIds
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
-from lithify.fleet.catalog.model import MAX_TENANTS, Catalog, Queue, Rule
+from lithify.fleet.catalog.model import MAX_TENANTS, Catalog, DatasetRule, Queue
 from lithify.fleet.discovery import LOOK_EVERY_S, Discovery
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.handover import Known
-from lithify.fleet.members import IDLE_BEAT_EVERY_MS, Amounts, Load, Member, Role, Running
+from lithify.fleet.handover import DatasetCheckpoint
+from lithify.fleet.members import IDLE_BEAT_EVERY_MS, Amounts, FleetMember, FleetRole, Load, Running
 from lithify.fleet.notifications import Ear
 from lithify.fleet.task_queue_files import MAX_HINTS, order
 from lithify.planning.fleet.notifications import MAX_RINGS
@@ -122,9 +122,9 @@ def test_a_bad_catalog_is_reported_and_the_old_one_stays(world: World) -> None:
     problem = followed.problem
     assert isinstance(problem, CorruptObject)
     with pytest.raises(CorruptObject):  # nobody builds upon it either
-        world.process().catalog.update(lambda catalog: changes.add_rules(catalog, [Rule("s3://b/x")]))
+        world.process().catalog.update(lambda catalog: changes.add_rules(catalog, [DatasetRule("s3://b/x")]))
     world.store.delete(bad)
-    world.process().catalog.update(lambda catalog: changes.add_rules(catalog, [Rule("s3://b/x")]))
+    world.process().catalog.update(lambda catalog: changes.add_rules(catalog, [DatasetRule("s3://b/x")]))
     assert followed.refresh()
     assert followed.problem is None
     assert len(followed.now.catalog.rules) == 1
@@ -152,9 +152,9 @@ LOAD = Load(
 )
 
 
-def member(name: str, **fields: object) -> Member:
-    role = Role(name.partition("-")[0])
-    return replace(Member(name, role, "host", "0.1.0", 1), **fields)  # type: ignore[arg-type]
+def member(name: str, **fields: object) -> FleetMember:
+    role = FleetRole(name.partition("-")[0])
+    return replace(FleetMember(name, role, "host", "0.1.0", 1), **fields)  # type: ignore[arg-type]
 
 
 def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
@@ -350,7 +350,7 @@ def test_waking_twice_is_waking_once(world: World) -> None:
 
 
 def test_what_a_keeper_knows_is_read_by_the_next(world: World) -> None:
-    known = {f"s3://b/{n}": Known(n, None, 7) for n in range(1_000)}
+    known = {f"s3://b/{n}": DatasetCheckpoint(n, None, 7) for n in range(1_000)}
     world.files.memory.write("keeper-1", known)
     assert world.process().memory.read("keeper-1") == known
     assert world.files.memory.members() == ("keeper-1",)
@@ -359,7 +359,7 @@ def test_what_a_keeper_knows_is_read_by_the_next(world: World) -> None:
 
 
 def test_a_memory_that_cannot_be_read_is_none(world: World) -> None:
-    world.files.memory.write("keeper-1", {"s3://b/x": Known(1, 2, 3)})
+    world.files.memory.write("keeper-1", {"s3://b/x": DatasetCheckpoint(1, 2, 3)})
     key = "fleet/memory/keeper-1.json.zst"
     whole = world.store.get(key)
     for data in (b"", b"junk", whole[:-3], whole[:5]):
@@ -370,12 +370,12 @@ def test_a_memory_that_cannot_be_read_is_none(world: World) -> None:
 def test_what_others_know_is_read_the_newest_first_and_once(world: World) -> None:
     memory = world.files.memory
     for number in (2, 1, 3):
-        memory.write(f"keeper-{number}", {"s3://b/x": Known(number)})
+        memory.write(f"keeper-{number}", {"s3://b/x": DatasetCheckpoint(number)})
         world.clock.advance_s(1)
     world.requests()
     assert [known["s3://b/x"].changed_ms for known in memory.others("keeper-3")] == [1, 2]
     assert world.requests() == {"LIST": 1, "GET": 2}
-    memory.write("keeper-2", {"s3://b/x": Known(4)})
+    memory.write("keeper-2", {"s3://b/x": DatasetCheckpoint(4)})
     memory.forget("keeper-3")
     world.requests()
     assert [known["s3://b/x"].changed_ms for known in memory.others("keeper-4")] == [4, 1]
@@ -383,15 +383,18 @@ def test_what_others_know_is_read_the_newest_first_and_once(world: World) -> Non
 
 
 def test_what_cannot_be_read_of_a_memory_hides_nothing_else(world: World) -> None:
-    known: dict[str, Known] = {"s3://b/\ud800": Known(1), "s3://b/late": Known(1 << 60)}
-    world.files.memory.write("keeper-1", {**known, "s3://b/x": Known(1, 2, 3)})
-    assert world.files.memory.read("keeper-1") == {"s3://b/x": Known(1, 2, 3)}
+    known: dict[str, DatasetCheckpoint] = {
+        "s3://b/\ud800": DatasetCheckpoint(1),
+        "s3://b/late": DatasetCheckpoint(1 << 60),
+    }
+    world.files.memory.write("keeper-1", {**known, "s3://b/x": DatasetCheckpoint(1, 2, 3)})
+    assert world.files.memory.read("keeper-1") == {"s3://b/x": DatasetCheckpoint(1, 2, 3)}
 
 
 # Discovery
 
 
-def catalog_of(*rules: Rule) -> Catalog:
+def catalog_of(*rules: DatasetRule) -> Catalog:
     return changes.add_rules(changes.first_catalog("Q0"), rules)
 
 
@@ -399,11 +402,14 @@ def test_a_pattern_is_looked_up_every_five_minutes(world: World) -> None:
     asked: list[str] = []
     there = ["s3://b/1/db", "s3://b/2/db"]
 
-    def find(rule: Rule) -> list[str]:
+    def find(rule: DatasetRule) -> list[str]:
         asked.append(rule.pattern)
         return list(there)
 
-    discovery, catalog = Discovery(find, world.clock), catalog_of(Rule("s3://b/*/db"), Rule("s3://b/9/db"))
+    discovery, catalog = (
+        Discovery(find, world.clock),
+        catalog_of(DatasetRule("s3://b/*/db"), DatasetRule("s3://b/9/db")),
+    )
     assert sorted(discovery.datasets(catalog)) == [*there, "s3://b/9/db"]
     there.append("s3://b/3/db")
     assert len(discovery.datasets(catalog)) == 3
@@ -413,19 +419,19 @@ def test_a_pattern_is_looked_up_every_five_minutes(world: World) -> None:
     world.clock.advance_s(LOOK_EVERY_S)
     assert sorted(discovery.datasets(catalog)) == [*there, "s3://b/9/db"]
     assert asked == ["s3://b/*/db"] * 3
-    assert discovery.datasets(catalog_of(Rule("s3://b/9/db"))).keys() == {"s3://b/9/db"}
+    assert discovery.datasets(catalog_of(DatasetRule("s3://b/9/db"))).keys() == {"s3://b/9/db"}
 
 
 def test_a_pattern_that_cannot_be_looked_up_keeps_what_it_had(world: World) -> None:
     fails = False
 
-    def find(rule: Rule) -> list[str]:
+    def find(rule: DatasetRule) -> list[str]:
         if fails and "bad" in rule.pattern:
             raise StoreError("it is forbidden")
         return [rule.pattern.replace("*", "x")]
 
     discovery = Discovery(find, world.clock)
-    catalog = catalog_of(Rule("s3://bad/*"), Rule("s3://good/*"))
+    catalog = catalog_of(DatasetRule("s3://bad/*"), DatasetRule("s3://good/*"))
     before = discovery.datasets(catalog)
     fails = True
     world.clock.advance_s(LOOK_EVERY_S)
@@ -436,6 +442,10 @@ def test_a_pattern_that_cannot_be_looked_up_keeps_what_it_had(world: World) -> N
 
 def test_of_several_rules_one_counts(world: World) -> None:
     discovery = Discovery(lambda rule: ["s3://b/a/db"], world.clock)
-    first, second, own = Rule("s3://b/*/db"), Rule("s3://b/a*/db"), Rule("s3://b/a/db", tenant="t")
+    first, second, own = (
+        DatasetRule("s3://b/*/db"),
+        DatasetRule("s3://b/a*/db"),
+        DatasetRule("s3://b/a/db", tenant="t"),
+    )
     assert discovery.datasets(catalog_of(first, second)) == {"s3://b/a/db": second}
     assert discovery.datasets(catalog_of(first, second, own)) == {"s3://b/a/db": own}

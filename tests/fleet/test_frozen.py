@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from lithify.store.wrapped import Call
 from lithify.testing import FaultyStore
-from lithify.testing.faulty import Fault
+from lithify.testing.faulty import StoreFault
 from tests.fleet.playing import Play, play
 
 NAMES = tuple(f"d{n}" for n in range(4))
@@ -37,7 +37,7 @@ class Frozen:
         self._keeper = world.keeper(store=store)
         self._first = len(store.calls) + 1
 
-    def _before(self, number: int, call: Call) -> Fault | None:
+    def _before(self, number: int, call: Call) -> StoreFault | None:
         if not self.is_over and self._first is not None and number - self._first == self._request:
             self._world.keepers.remove(self._keeper)
             self._world.until(self._is_done, 60)

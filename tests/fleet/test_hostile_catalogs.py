@@ -19,7 +19,7 @@ from lithify.base import events
 from lithify.config.model import Config, options
 from lithify.datasets.registry import config_type
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from tests.client.test_service import Place, Watch, until
 from tests.fleet.playing import play
 from tests.fleet.test_run import served
@@ -45,7 +45,9 @@ def fleet(place: Place) -> lithify.Fleet:
 
 def smuggle(fleet: lithify.Fleet, pattern: str, **settings: str) -> None:
     """Write a rule as another program would: past all that `add` asks."""
-    rule = Rule(pattern, settings=MappingProxyType({k.replace("__", "."): v for k, v in settings.items()}))
+    rule = DatasetRule(
+        pattern, settings=MappingProxyType({k.replace("__", "."): v for k, v in settings.items()})
+    )
     fleet._files.catalog.update(partial(changes.add_rules, rules=[rule]))
 
 
@@ -55,7 +57,7 @@ def config(**values: object) -> Config:
 
 def allowed(name: str, value: str, base: Config | None = None, pattern: str = "s3://bucket/db") -> bool:
     try:
-        wiring.config_of(Rule(pattern, settings={name: value}), base or config(), IN_STORE)
+        wiring.config_of(DatasetRule(pattern, settings={name: value}), base or config(), IN_STORE)
     except lithify.Refused as error:
         return name not in str(error)
     return True
@@ -203,9 +205,9 @@ def test_what_the_operator_lets_rules_set_is_set_to_just_that() -> None:
 )
 def test_a_catalog_in_a_store_names_no_folder_of_the_worker(pattern: str) -> None:
     with pytest.raises(lithify.Refused, match=r"folder of this machine.*fleet\.places"):
-        wiring.config_of(Rule(pattern), config(), IN_STORE)
-    wiring.config_of(Rule(pattern), config(), "/var/fleet")
-    wiring.config_of(Rule(pattern), config(fleet={"places": "/var, /home"}), IN_STORE)
+        wiring.config_of(DatasetRule(pattern), config(), IN_STORE)
+    wiring.config_of(DatasetRule(pattern), config(), "/var/fleet")
+    wiring.config_of(DatasetRule(pattern), config(fleet={"places": "/var, /home"}), IN_STORE)
 
 
 @pytest.mark.parametrize(
@@ -226,10 +228,10 @@ def test_a_catalog_in_a_store_names_no_folder_of_the_worker(pattern: str) -> Non
 def test_the_operator_says_where_datasets_lie(pattern: str, is_in: bool) -> None:
     base = config(fleet={"places": "s3://lake/tenants/, iceberg://lake"})
     if is_in:
-        assert wiring.config_of(Rule(pattern), base, "/var/fleet") is base
+        assert wiring.config_of(DatasetRule(pattern), base, "/var/fleet") is base
     else:
         with pytest.raises(lithify.Refused, match=r"outside of fleet\.places"):
-            wiring.config_of(Rule(pattern), base, "/var/fleet")
+            wiring.config_of(DatasetRule(pattern), base, "/var/fleet")
 
 
 # What members read of others

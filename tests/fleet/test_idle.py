@@ -8,7 +8,7 @@ import pytest
 
 from lithify.base import events
 from lithify.fleet.catalog.changes import pause_queue
-from lithify.fleet.members import BEAT_EVERY_MS, IDLE_BEAT_EVERY_MS, Member
+from lithify.fleet.members import BEAT_EVERY_MS, IDLE_BEAT_EVERY_MS, FleetMember
 from tests.fleet.playing import Play, play, url_of
 
 
@@ -18,9 +18,9 @@ def world() -> Iterator[Play]:
         yield made
 
 
-def said_in(world: Play, seconds: int) -> list[Member]:
+def said_in(world: Play, seconds: int) -> list[FleetMember]:
     """What the only worker says in the time."""
-    found: list[Member] = []
+    found: list[FleetMember] = []
 
     def look() -> None:
         (worker,) = (seen.says for seen in world.files.members.listed() if seen.says is not None)

@@ -12,12 +12,12 @@ from lithify.base import events
 from lithify.base.errors import CorruptObject, DatasetNotFound, Refused, StoreError
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Coordinates, Rule
+from lithify.fleet.catalog.model import Coordinates, DatasetRule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS
 from lithify.fleet.status import fleet_status
 from lithify.planning.fleet.task_offers import Hint
 from lithify.protocol.lease import Lease
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator
 from tests.fleet.playing import ALL, Play, play, url_of
@@ -105,7 +105,7 @@ def test_each_worker_takes_the_work_of_its_queues(world: Play) -> None:
 def test_a_rule_names_the_queue(world: Play) -> None:
     world.queue("even", 1)
     world.queue("odd", 2)
-    rules = [Rule(url_of(str(n)), queue=("even", "odd")[n % 2]) for n in range(6)]
+    rules = [DatasetRule(url_of(str(n)), queue=("even", "odd")[n % 2]) for n in range(6)]
     world.change(lambda catalog: changes.add_rules(catalog, rules))
     for n in range(6):
         world.dataset(str(n), 5)
@@ -231,7 +231,7 @@ def test_what_another_lithify_coordinates_is_left_to_it(world: Play) -> None:
 
 def test_what_its_owner_coordinates_is_served_and_never_led(world: Play) -> None:
     dataset = world.dataset("a", 5)
-    world.change(lambda catalog: changes.add_rules(catalog, [Rule(url_of("a"), Coordinates.OWNER)]))
+    world.change(lambda catalog: changes.add_rules(catalog, [DatasetRule(url_of("a"), Coordinates.OWNER)]))
     keeper = world.keeper()
     world.crew()
     world.run(60)
@@ -304,7 +304,9 @@ def test_a_sick_worker_uses_up_nobodys_attempts(world: Play) -> None:
 
 
 def test_a_tenant_has_no_more_than_its_cap_and_others_the_rest(world: Play) -> None:
-    rules = [Rule(url_of(f"{tenant}{n}"), tenant=tenant) for tenant in ("red", "blue") for n in range(6)]
+    rules = [
+        DatasetRule(url_of(f"{tenant}{n}"), tenant=tenant) for tenant in ("red", "blue") for n in range(6)
+    ]
     world.change(lambda catalog: changes.add_rules(catalog, rules))
     world.change(lambda catalog: changes.set_tenant(catalog, "red", most_running=2))
     for rule in rules:
@@ -324,7 +326,9 @@ def test_a_tenant_has_no_more_than_its_cap_and_others_the_rest(world: Play) -> N
 
 
 def test_tenants_have_turns_by_weight(world: Play) -> None:
-    rules = [Rule(url_of(f"{tenant}{n}"), tenant=tenant) for tenant in ("red", "blue") for n in range(20)]
+    rules = [
+        DatasetRule(url_of(f"{tenant}{n}"), tenant=tenant) for tenant in ("red", "blue") for n in range(20)
+    ]
     world.change(lambda catalog: changes.add_rules(catalog, rules))
     world.change(lambda catalog: changes.set_tenant(catalog, "red", weight=3))
     for rule in rules:
@@ -468,7 +472,7 @@ def test_what_a_rule_names_no_more_is_given_back(world: Play) -> None:
     assert lease.lease.is_ended
     ledger = dataset.ledger()
     assert ledger is not None
-    assert [c.state for c in ledger.active()] == [State.RUNNING], "what runs goes on"
+    assert [c.state for c in ledger.active()] == [CompactionState.RUNNING], "what runs goes on"
 
 
 def test_of_what_was_watched_before_nothing_is_left(world: Play) -> None:
@@ -476,13 +480,13 @@ def test_of_what_was_watched_before_nothing_is_left(world: Play) -> None:
     keeper = world.keeper()
     world.crew()
     world.until(lambda: world.committed()[url_of("a")] == 1, 60)
-    world.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL, tenant="red")]))
+    world.change(lambda catalog: changes.add_rules(catalog, [DatasetRule(ALL, tenant="red")]))
     world.run(30)
     assert world.left == [], "treated otherwise, it is watched on"
     world.change(lambda catalog: changes.remove_rules(catalog, [ALL]))
     world.run(7_200)
     assert (keeper.watched, world.left, world.collected) == ({}, [url_of("a")], [])
-    world.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
+    world.change(lambda catalog: changes.add_rules(catalog, [DatasetRule(ALL)]))
     world.dataset("a", 4)
     world.until(lambda: world.committed()[url_of("a")] == 2, 60)
     world.run(500)
@@ -567,7 +571,7 @@ def test_a_dataset_that_is_treated_otherwise_is_known_as_it_was(world: Play) -> 
     world.crew()
     world.until(lambda: world.texts()["a"] == 1, 60)
     known = keeper.watched[url_of("a")].known
-    world.change(lambda catalog: changes.add_rules(catalog, [Rule(url_of("a"), tenant="red")]))
+    world.change(lambda catalog: changes.add_rules(catalog, [DatasetRule(url_of("a"), tenant="red")]))
     world.until(lambda: keeper.watched[url_of("a")].rule.tenant == "red", 30)
     assert keeper.watched[url_of("a")].known.committed_ms == known.committed_ms is not None
     world.run(700)
@@ -577,7 +581,7 @@ def test_a_dataset_that_is_treated_otherwise_is_known_as_it_was(world: Play) -> 
 @pytest.mark.parametrize("is_opened", [True, False])
 def test_a_rule_that_a_keeper_cannot_read_keeps_no_garbage_of_others(world: Play, is_opened: bool) -> None:
     """It is of a newer version, and its datasets have garbage of before."""
-    bad, error = Rule(url_of("bad")), Refused("there is no setting by that name")
+    bad, error = DatasetRule(url_of("bad")), Refused("there is no setting by that name")
     world.change(lambda catalog: changes.add_rules(catalog, [bad]))
     for name in ("bad", "good"):
         world.dataset(name, 5)
@@ -587,7 +591,7 @@ def test_a_rule_that_a_keeper_cannot_read_keeps_no_garbage_of_others(world: Play
     world.keepers.remove(first)
     first.close()
 
-    def collects(rule: Rule) -> bool:
+    def collects(rule: DatasetRule) -> bool:
         if rule == bad:
             raise error
         return True

@@ -16,9 +16,9 @@ from lithify.base import events
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import SlateKind
 from lithify.fleet.catalog.changes import first_catalog, set_queue
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.store.objects import ObjectStore
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.wrapped import Call, WrappedStore
 from tests.fleet.playing import playing
 from tests.fleet.test_official import Fleet, fill, rows
@@ -120,10 +120,10 @@ class Watching(Fleet):
         self.at: int | None = None
         self.event: Callable[[], object] = lambda: None
 
-    def open(self, url: str, rule: Rule) -> SlateDataset:
+    def open(self, url: str, rule: DatasetRule) -> SlateDataset:
         self.opened[url] += 1
         config = wiring.config_of(rule, self.config, str(self.folder))
-        return SlateKind().open(url, config, self.clock, self.ids, self._wrapped, Waiting())
+        return SlateKind().open(url, config, self.clock, self.ids, self._wrapped, WaitPolicy())
 
     def _wrapped(self, store: ObjectStore) -> ObjectStore:
         return _Told(store, self)

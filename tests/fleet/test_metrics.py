@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from lithify.base import events
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Rule
-from lithify.fleet.members import Role
+from lithify.fleet.catalog.model import DatasetRule
+from lithify.fleet.members import FleetRole
 from lithify.fleet.metrics import COLD_AFTER_S, MAX_HOT, FleetMetrics
 from lithify.fleet.status import QueueStatus, fleet_status
 from lithify.fleet.view import queue_status_document
@@ -33,7 +33,7 @@ def world() -> Iterator[Play]:
 
 def metrics_of(world: Play) -> FleetMetrics:
     """Of one process that keeps and works."""
-    metrics = FleetMetrics(world.clock, Metrics(world.clock, coordinates=False), Role)
+    metrics = FleetMetrics(world.clock, Metrics(world.clock, coordinates=False), FleetRole)
     world.says = metrics.says
     return metrics
 
@@ -53,7 +53,7 @@ def status_of(world: Play) -> QueueStatus:
 
 def tenants(world: Play, **of: str) -> None:
     """Datasets by name, with their tenants."""
-    rules = [Rule(url_of(name), tenant=tenant) for name, tenant in of.items()]
+    rules = [DatasetRule(url_of(name), tenant=tenant) for name, tenant in of.items()]
     world.change(lambda catalog: changes.add_rules(catalog, rules))
     for name in of:
         world.dataset(name, 5)
@@ -140,7 +140,7 @@ def test_a_worker_learns_its_pace(world: Play) -> None:
 
 def test_series_do_not_grow_with_datasets_or_tenants(world: Play) -> None:
     metrics = metrics_of(world)
-    rules = [Rule(url_of(f"d{n}"), tenant=f"t{n}") for n in range(3 * MOST_NAMED)]
+    rules = [DatasetRule(url_of(f"d{n}"), tenant=f"t{n}") for n in range(3 * MOST_NAMED)]
     world.change(lambda catalog: changes.add_rules(catalog, rules))
     for n in range(3 * MOST_NAMED):
         world.dataset(f"d{n}", 5)
@@ -191,9 +191,9 @@ def test_dashboard_and_documents_have_every_metric_and_no_other(world: Play) -> 
 
 
 def test_who_finishes_no_round_is_not_ready(world: Play) -> None:
-    metrics = FleetMetrics(world.clock, Metrics(world.clock, coordinates=False), [Role.KEEPER])
+    metrics = FleetMetrics(world.clock, Metrics(world.clock, coordinates=False), [FleetRole.KEEPER])
     assert metrics.not_looked_at(60) == ["the datasets of this keeper"]
-    metrics.finished_round(Role.KEEPER)
+    metrics.finished_round(FleetRole.KEEPER)
     assert metrics.not_looked_at(60) == []
     world.clock.advance_s(61)
     assert metrics.not_looked_at(60) == ["the datasets of this keeper"]

@@ -24,11 +24,11 @@ from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.kind import SlateKind
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Coordinates, Rule
+from lithify.fleet.catalog.model import Coordinates, DatasetRule
 from lithify.fleet.discovery import LOOK_EVERY_S
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service import control
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from tests.cli.invoking import invoke_json
 from tests.fleet.playing import ALL, Play, playing
 from tests.judge.official import (
@@ -84,19 +84,19 @@ class Fleet(Play):
     def add(self, pattern: str, queue: str | None = None, owner: bool = False, **settings: str) -> None:
         given = MappingProxyType({name.replace("__", "."): value for name, value in settings.items()})
         who = Coordinates.OWNER if owner else Coordinates.FLEET
-        rule = Rule(str(self.folder / pattern), who, queue, settings=given)
+        rule = DatasetRule(str(self.folder / pattern), who, queue, settings=given)
         self.change(lambda catalog: changes.add_rules(catalog, [rule]))
 
     def put(self, template: Path, *names: str) -> list[Path]:
         return [copy_database(template, self.folder / name) for name in names]
 
-    def find(self, rule: Rule) -> list[str]:
+    def find(self, rule: DatasetRule) -> list[str]:
         return wiring.find_datasets(rule, self.config)
 
-    def open(self, url: str, rule: Rule) -> SlateDataset:
+    def open(self, url: str, rule: DatasetRule) -> SlateDataset:
         self.opened[url] += 1
         config = wiring.config_of(rule, self.config, str(self.folder))
-        return SlateKind().open(url, config, self.clock, self.ids, lambda store: store, Waiting())
+        return SlateKind().open(url, config, self.clock, self.ids, lambda store: store, WaitPolicy())
 
     def is_compacted(self, path: Path) -> bool:
         (tree,) = Admin(path).trees()
@@ -263,12 +263,12 @@ def test_a_database_that_slatedb_coordinates_is_served_and_never_fenced(fleet: F
             assert time.monotonic() < deadline_s
             fleet.run(1)
             time.sleep(0.02)
-        epoch = fleet.open(str(path), Rule(str(path))).ledger()
+        epoch = fleet.open(str(path), DatasetRule(str(path))).ledger()
         fleet.run(120)
         database.write_batch([Put(b"99", b"later")])
         database.flush()
     assert rows(path) == {**rows(busy), b"99": b"later"}
-    after = fleet.open(str(path), Rule(str(path))).ledger()
+    after = fleet.open(str(path), DatasetRule(str(path))).ledger()
     assert epoch is not None
     assert after is not None
     assert after.epoch == epoch.epoch == 1
@@ -337,12 +337,12 @@ def test_what_a_person_submits_is_done_and_what_is_cancelled_is_not(fleet: Fleet
     fleet.add("stopped")
     crew = fleet.crew(stepped=True)
     fleet.until(lambda: bool(fleet.times(events.Claimed, stopped)), 60)
-    dataset = fleet.open(str(stopped), Rule(str(stopped)))
+    dataset = fleet.open(str(stopped), DatasetRule(str(stopped)))
     ledger = dataset.ledger()
     assert ledger is not None
     (running,) = ledger.active()
     control.cancel(dataset, fleet.clock, [running.id])
-    dataset = fleet.open(str(asked), Rule(str(asked)))
+    dataset = fleet.open(str(asked), DatasetRule(str(asked)))
     plan = dataset.planner(full=True)(dataset.snapshot(), dataset.ledger())
     control.submit(dataset, fleet.clock, fleet.ids, [proposal.spec for proposal in plan.proposals])
     fleet.files.wakes.wake(str(asked))
@@ -353,11 +353,11 @@ def test_what_a_person_submits_is_done_and_what_is_cancelled_is_not(fleet: Fleet
 
     fleet.until(is_done, 60)
     fleet.run(30)
-    after = fleet.open(str(stopped), Rule(str(stopped))).ledger()
+    after = fleet.open(str(stopped), DatasetRule(str(stopped))).ledger()
     assert after is not None
     found = after.get(running.id)
     assert found is not None
-    assert found.state is State.FAILED
+    assert found.state is CompactionState.FAILED
     assert (rows(asked), rows(stopped)) == ({**rows(busy), b"99": b"later"}, rows(busy))
     assert keeper.quarantined == {}
 
@@ -371,9 +371,9 @@ def test_what_runs_is_told_as_the_ledgers_have_it(fleet: Fleet, busy: Path) -> N
     url = f"{fleet.memory.url}/fleet"
     in_ledgers = set()
     for path in paths:
-        ledger = fleet.open(str(path), Rule(str(path))).ledger()
+        ledger = fleet.open(str(path), DatasetRule(str(path))).ledger()
         for one in () if ledger is None else ledger.active():
-            if one.state is State.RUNNING and one.worker is not None:
+            if one.state is CompactionState.RUNNING and one.worker is not None:
                 in_ledgers.add((str(path), str(one.id), one.worker.id))
     assert len(in_ledgers) == 2
     for options in ([], ["--exact"]):
@@ -398,10 +398,10 @@ def resident_bytes() -> int:
 class SameDatabase(Fleet):
     """One that has many names: each is opened, looked at and remembered by itself."""
 
-    def find(self, rule: Rule) -> list[str]:
+    def find(self, rule: DatasetRule) -> list[str]:
         return self.names
 
-    def open(self, url: str, rule: Rule) -> SlateDataset:
+    def open(self, url: str, rule: DatasetRule) -> SlateDataset:
         return super().open(str(self.folder / "db"), rule)
 
 

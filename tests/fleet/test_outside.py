@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import DEAD_AFTER_MS, IDLE_BEAT_EVERY_MS, MISSED_BEATS, Member, Role
+from lithify.fleet.members import DEAD_AFTER_MS, IDLE_BEAT_EVERY_MS, MISSED_BEATS, FleetMember, FleetRole
 from lithify.fleet.status import FleetStatus, fleet_status
 from lithify.fleet.view import show_status, show_workers
 from lithify.protocol.finding import Severity
@@ -19,8 +19,8 @@ from lithify.store.readonly import ReadOnlyStore
 from lithify.testing import ManualClock
 from tests.fleet.worlds import World
 
-KEEPER = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1, at_ms=1)
-DATASETS = {"s3://b/x": Rule("s3://b/x")}
+KEEPER = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1, at_ms=1)
+DATASETS = {"s3://b/x": DatasetRule("s3://b/x")}
 CLOCKS = pytest.mark.parametrize("off_s", [-3600, 0, 3600])
 
 
@@ -59,7 +59,7 @@ def test_the_only_member_dies(world: World, off_s: int) -> None:
 
 @CLOCKS
 def test_all_members_die(world: World, off_s: int) -> None:
-    worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 1, beats_ms=IDLE_BEAT_EVERY_MS)
+    worker = FleetMember("worker-1", FleetRole.WORKER, "host", "0.1.0", 1, beats_ms=IDLE_BEAT_EVERY_MS)
     world.files.members.beat(KEEPER)
     world.files.members.beat(worker)
     world.clock.advance_s(MISSED_BEATS * IDLE_BEAT_EVERY_MS / 1000 - 1)

@@ -16,7 +16,7 @@ import pytest
 
 import lithify
 from lithify.planning.fleet.pending_tasks import SMALL_BYTES
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.fleet.slowly import FILTER
@@ -81,14 +81,14 @@ class World:
         }
         return self._nodes.command("fleet", "worker", *options, self.fleet.url, environment=given)
 
-    def states(self, paths: list[Path]) -> Counter[State]:
+    def states(self, paths: list[Path]) -> Counter[CompactionState]:
         """Of all that their ledgers have."""
         ledgers = [ledger for path in paths if (ledger := latest(path)) is not None]
         return Counter(compaction.state for ledger in ledgers for compaction in ledger.compactions)
 
     def check(self, paths: list[Path]) -> None:
         """Each was compacted once, and shows what it did before."""
-        assert self.states(paths) == {State.COMPLETED: len(paths)}
+        assert self.states(paths) == {CompactionState.COMPLETED: len(paths)}
         for path in paths:
             (tree,) = Admin(path).trees()
             assert (len(tree.l0), len(tree.runs)) == (0, 1)
@@ -107,11 +107,11 @@ def test_twenty_that_run_when_their_keeper_is_killed_commit_once_within_a_minute
     paths = world.databases(20, keys=200)
     world.worker(cores=20)
     keeper = world.keeper()
-    wait_until(lambda: world.states(paths)[State.RUNNING] == len(paths))
+    wait_until(lambda: world.states(paths)[CompactionState.RUNNING] == len(paths))
     keeper.kill()
     killed_s = time.monotonic()
     world.keeper()
-    wait_until(lambda: world.states(paths)[State.COMPLETED] == len(paths))
+    wait_until(lambda: world.states(paths)[CompactionState.COMPLETED] == len(paths))
     assert time.monotonic() - killed_s <= COMMIT_LIMIT_S
     world.check(paths)
 
@@ -124,13 +124,15 @@ def test_what_is_small_is_claimed_while_what_is_large_fills_all_cores(world: Wor
     world.fleet.set_queue("default", reserved_slots=1)
     world.worker()
     world.keeper("--set", "slatedb.l0_max_ssts=10000")  # so no stall is near
-    wait_until(lambda: world.states(large)[State.RUNNING] > 0)
+    wait_until(lambda: world.states(large)[CompactionState.RUNNING] > 0)
     world.write(small)
     world.fleet.wake(str(small))
-    wait_until(lambda: world.states([small])[State.RUNNING] == 1)
-    assert world.states(large) == {State.RUNNING: 1, State.SCHEDULED: 1}, "the other slot is reserved"
-    wait_until(lambda: world.states([small])[State.COMPLETED] == 1)
-    wait_until(lambda: world.states(large)[State.COMPLETED] == len(large))
+    wait_until(lambda: world.states([small])[CompactionState.RUNNING] == 1)
+    assert world.states(large) == {CompactionState.RUNNING: 1, CompactionState.SCHEDULED: 1}, (
+        "the other slot is reserved"
+    )
+    wait_until(lambda: world.states([small])[CompactionState.COMPLETED] == 1)
+    wait_until(lambda: world.states(large)[CompactionState.COMPLETED] == len(large))
     (tree,) = Admin(small).trees()
     assert (len(tree.l0), len(tree.runs)) == (0, 1)
     world.check(large)
@@ -144,7 +146,7 @@ def test_what_a_killed_worker_had_is_resumed(world: World) -> None:
     second = world.worker()
     wait_until(lambda: len(world.fleet.status().members) == 3)
     first.kill()
-    wait_until(lambda: world.states([path])[State.COMPLETED] == 1)
+    wait_until(lambda: world.states([path])[CompactionState.COMPLETED] == 1)
     assert len(second.events("Claimed")) == 1
     world.check([path])
 
@@ -158,7 +160,7 @@ def test_workers_of_a_deleted_queue_end_with_0_and_their_work_goes_on(world: Wor
     wait_until(lambda: len(world.fleet.status().members) == 3)
     world.fleet.delete_queue("small")
     assert small.wait() == 0
-    wait_until(lambda: world.states(paths)[State.COMPLETED] == 2)
+    wait_until(lambda: world.states(paths)[CompactionState.COMPLETED] == 2)
     assert len(other.events("Claimed")) >= 1
     world.check(paths)
 
@@ -169,7 +171,7 @@ def test_a_keeper_that_was_frozen_takes_nothing_back_when_it_thaws(world: World)
     keepers = [world.keeper(), world.keeper()]
     wait_until(lambda: all(keeper.events("EpochTaken") for keeper in keepers))
     keepers[0].freeze()
-    wait_until(lambda: world.states(paths)[State.COMPLETED] == len(paths))
+    wait_until(lambda: world.states(paths)[CompactionState.COMPLETED] == len(paths))
     # What the databases say: an epoch that was taken right before the freeze may be logged only after it.
     taken = [dataset_at(path).snapshot().compactor_epoch for path in paths]
     keepers[0].thaw()

@@ -10,7 +10,7 @@ import pytest
 
 from lithify.datasets.registry import config_type
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.testing.s3.requests import Operation
 from tests.fleet.playing import playing
 from tests.fleet.test_official import DAY_S, Fleet, fill
@@ -30,7 +30,7 @@ class FleetOnS3(Fleet):
         self.config = config_type()(store_options=s3.options)
         self._server, self._bucket = s3.server, s3.bucket()
         self.change(partial(changes.remove_rules, patterns=[str(folder / "*")]))
-        self.change(partial(changes.add_rules, rules=[Rule(self.url("*"))]))
+        self.change(partial(changes.add_rules, rules=[DatasetRule(self.url("*"))]))
 
     def url(self, name: str) -> str:
         return f"s3://{self._bucket}/tenants/{name}"

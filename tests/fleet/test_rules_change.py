@@ -10,7 +10,7 @@ import pytest
 
 from lithify.base import events
 from lithify.fleet.catalog import changes
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.store.keys import join
 from tests.fleet.playing import Play, play, url_of
 
@@ -23,7 +23,7 @@ def world() -> Iterator[Play]:
 
 
 def treat(world: Play, name: str, **settings: str) -> None:
-    rule = Rule(url_of(name), settings=MappingProxyType(settings))
+    rule = DatasetRule(url_of(name), settings=MappingProxyType(settings))
     world.change(partial(changes.add_rules, rules=[rule]))
 
 

@@ -15,9 +15,9 @@ from pyiceberg.utils.config import Config
 import lithify
 from lithify.api import wiring
 from lithify.base import events
-from lithify.fleet.coordinator import Keeper
-from lithify.fleet.members import Role
-from lithify.fleet.worker import Crew
+from lithify.fleet.coordinator import FleetCoordinator
+from lithify.fleet.members import FleetRole
+from lithify.fleet.worker import FleetWorker
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke
 from tests.client.test_service import TABLE, Place, Watch, until
@@ -73,7 +73,7 @@ def test_databases_and_tables_of_several_tenants(place: Place, fleet: lithify.Fl
     with served(fleet, watch):
         until(lambda: all(watch.of(events.Committed, url) for url in urls), "one of them has no commit")
         status = fleet.status()
-        assert {member.seen.role for member in status.members} == set(Role)
+        assert {member.seen.role for member in status.members} == set(FleetRole)
         until(lambda: all(not q.hints for q in fleet.status().queues), "a hint stays for ever")
     assert [visible_rows(read_database(Path(url))) for url in databases] == before
     assert sorted(read(fresh(table))) == rows
@@ -119,14 +119,14 @@ def test_that_both_live_is_said_beside_their_rounds(
     fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.api.fleet_serving.PULSE_LOOK_S", 0.01)
-    threads: dict[type, set[str]] = {Keeper: set(), Crew: set()}
+    threads: dict[type, set[str]] = {FleetCoordinator: set(), FleetWorker: set()}
     for kind in threads:
         monkeypatch.setattr(
             kind, "beat", lambda self: threads[type(self)].add(threading.current_thread().name)
         )
     with served(fleet, Watch()):
         until(lambda: all(threads.values()), "one of them is never said to live")
-    assert threads == {Keeper: {"lithify-pulse"}, Crew: {"lithify-pulse"}}
+    assert threads == {FleetCoordinator: {"lithify-pulse"}, FleetWorker: {"lithify-pulse"}}
 
 
 def test_workers_of_a_deleted_queue_end(fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.Mo
     stop = threading.Event()
     monkeypatch.setattr(wiring, "stop_on_signals", lambda: nullcontext(stop))
     monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
-    seen: set[Role] = set()
+    seen: set[FleetRole] = set()
 
     def watch() -> None:
         with suppress(AssertionError):
@@ -165,7 +165,9 @@ def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.Mo
     thread.join()
     assert result.exit_code == 0, result.stderr
     assert "the dashboard is served" in result.stderr
-    assert seen <= {"run": set(Role), "keeper": {Role.KEEPER}, "worker": {Role.WORKER}}[command]
+    assert (
+        seen <= {"run": set(FleetRole), "keeper": {FleetRole.KEEPER}, "worker": {FleetRole.WORKER}}[command]
+    )
     assert seen
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from lithify.base import events
-from lithify.fleet.coordinator import Keeper
-from lithify.fleet.heartbeat import LONGEST_ROUND_S, Pulse
-from lithify.fleet.members import Member, MemberFiles, Role
+from lithify.fleet.coordinator import FleetCoordinator
+from lithify.fleet.heartbeat import LONGEST_ROUND_S, MemberHeartbeat
+from lithify.fleet.members import FleetMember, FleetRole, MemberFiles
 from lithify.fleet.status import fleet_status
 from tests.fleet.playing import ALL, Play, play, url_of
 from tests.fleet.worlds import World
@@ -25,7 +25,7 @@ def world() -> Iterator[Play]:
         yield made
 
 
-def two_keepers(world: Play) -> tuple[Keeper, Keeper]:
+def two_keepers(world: Play) -> tuple[FleetCoordinator, FleetCoordinator]:
     """Both lead something, all of it runs, and there is more to be found."""
     for name in NAMES:
         world.dataset(name, 5)
@@ -37,7 +37,7 @@ def two_keepers(world: Play) -> tuple[Keeper, Keeper]:
     return first, second
 
 
-def slow_in(world: Play, slow: Keeper, prefix: str, each: Callable[[], None], seconds: int) -> None:
+def slow_in(world: Play, slow: FleetCoordinator, prefix: str, each: Callable[[], None], seconds: int) -> None:
     """Play until a round of this keeper takes so long, once, for what begins so."""
     is_ticking = is_over = False
 
@@ -124,7 +124,7 @@ class Interrupted(MemberFiles):
 
     before: Callable[[], None] | None = None
 
-    def beat(self, member: Member) -> None:
+    def beat(self, member: FleetMember) -> None:
         before, self.before = self.before, None
         if before is not None:
             before()
@@ -135,9 +135,9 @@ class Interrupted(MemberFiles):
 def test_of_what_two_say_at_once_the_newest_stands(leaves: bool) -> None:
     world = World()
     files = Interrupted(world.store, "fleet")
-    old = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1)
+    old = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1)
     new = replace(old, catalog=2)
-    pulse = Pulse(old.name, files, world.clock)
+    pulse = MemberHeartbeat(old.name, files, world.clock)
     with pulse.round():
         pulse.say(old)
         world.clock.advance_s(10)
@@ -149,9 +149,9 @@ def test_of_what_two_say_at_once_the_newest_stands(leaves: bool) -> None:
 def test_between_rounds_nobody_says_anything() -> None:
     world = World()
     files = MemberFiles(world.store, "fleet")
-    pulse = Pulse("keeper-1", files, world.clock)
+    pulse = MemberHeartbeat("keeper-1", files, world.clock)
     with pulse.round():
-        pulse.say(Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1))
+        pulse.say(FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1))
     (before,) = files.listed()
     world.clock.advance_s(20)
     pulse.beat()

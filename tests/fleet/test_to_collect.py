@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 from lithify.api.fleet_serving import ToCollect
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 
-A, B = Rule("s3://b/a"), Rule("s3://b/b")
-NEWER = Rule("s3://b/a", tenant="red")
+A, B = DatasetRule("s3://b/a"), DatasetRule("s3://b/b")
+NEWER = DatasetRule("s3://b/a", tenant="red")
 
 
 def test_what_is_added_again_and_again_is_collected_once() -> None:

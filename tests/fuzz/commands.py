@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lithify.base.ids import RandomIds
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from tests.fuzz.family import Damaged
 
 JSON = ("--json",)
@@ -36,5 +36,5 @@ def wait(it: Damaged, rng: random.Random) -> Sequence[str]:
 def ids_to_ask_for(ledger: Ledger[Any, Any, Any] | None, rng: random.Random) -> tuple[str, ...]:
     """The compactions of a ledger, those that have failed first, and one that nobody made."""
     entries = ledger.compactions if ledger is not None else ()
-    known = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
+    known = [c.id for c in sorted(entries, key=lambda c: c.state is not CompactionState.FAILED)]
     return (*known, RandomIds(random.Random(rng.random())).ulid(0))

@@ -39,9 +39,9 @@ from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Codec, DrainSpec, Manifest, Sst, SstInfo, TieredSpec
 from lithify.datasets.slatedb.sst import encode_tail, seal, unseal
 from lithify.protocol import transitions
-from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.lease import Lease
-from lithify.protocol.model import Compaction, State
+from lithify.protocol.model import Compaction, CompactionState
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at
@@ -110,11 +110,11 @@ def make_busy(path: Path) -> None:
     running.tick()
     ledger = dataset.ledger()
     assert ledger is not None
-    waiting = [c for c in ledger.compactions if c.state is State.SCHEDULED]
+    waiting = [c for c in ledger.compactions if c.state is CompactionState.SCHEDULED]
     failed = waiting[-1]
     dataset.journal.add_attempt(failed.id, Attempt("w", "it broke", clock.now_ms()))
     spec = dataset.encode_spec(failed.spec)
-    dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec))
+    dataset.journal.add_failure(FailedAttempt(failed.id, "it broke", 5, clock.now_ms(), spec))
     dataset.update_ledger(lambda latest: transitions.fail(latest, failed.id))
     dataset.lease.write(Lease("lithify-x", is_ended=True, taken=coordinator.epoch), dataset.lease.look())
     (path / "gc").mkdir(exist_ok=True)
@@ -320,9 +320,9 @@ def _junk(manifest: Manifest, rng: random.Random) -> Compaction[Any, Any, Any]:
     chosen = tuple(views[rng.randrange(len(views) + 1) :])
     ids = RandomIds(random.Random(rng.random()))
     new_id = ids.ulid(rng.choice((0, (1 << 48) - 1, *(ulid_ms(view) for view in views))))
-    state = rng.choice(tuple(State))
+    state = rng.choice(tuple(CompactionState))
     outputs: tuple[Sst, ...] = ()
-    if state in (State.COMPACTED, State.COMPLETED):
+    if state in (CompactionState.COMPACTED, CompactionState.COMPLETED):
         found = [view.sst for view in tree.views()]
         outputs = tuple(rng.sample(found, rng.randrange(len(found) + 1)))
     run_ids = tuple(rng.sample([*runs, 0, 7, (1 << 32) - 1], rng.randrange(len(runs) + 2)))
@@ -451,4 +451,4 @@ class Databases:
 
     def was_helped(self, folder: Path) -> bool:
         ledger = dataset_at(folder).ledger()
-        return ledger is not None and [c.state for c in ledger.compactions] == [State.COMPACTED]
+        return ledger is not None and [c.state for c in ledger.compactions] == [CompactionState.COMPACTED]

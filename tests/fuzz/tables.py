@@ -43,9 +43,9 @@ from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.protocol import transitions
-from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.lease import Lease
-from lithify.protocol.model import Compaction, State
+from lithify.protocol.model import Compaction, CompactionState
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.avro import read_avro, write_avro
@@ -155,14 +155,19 @@ def make_busy(catalog: SqlCatalog) -> None:
     running.tick()
     ledger = dataset.ledger()
     assert ledger is not None
-    failed = [c for c in ledger.compactions if c.state is State.SCHEDULED][-1]
+    failed = [c for c in ledger.compactions if c.state is CompactionState.SCHEDULED][-1]
     dataset.journal.add_attempt(failed.id, Attempt("w", "it broke", clock.now_ms()))
     spec_text = dataset.encode_spec(failed.spec)
-    dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec_text))
+    dataset.journal.add_failure(FailedAttempt(failed.id, "it broke", 5, clock.now_ms(), spec_text))
     ledger = dataset.update_ledger(lambda latest: transitions.fail(latest, failed.id))
     dataset.lease.write(Lease("lithify-x", is_ended=True, taken=ledger.epoch), dataset.lease.look())
     states = {compaction.state for compaction in ledger.compactions}
-    assert states == {State.COMPACTED, State.RUNNING, State.SCHEDULED, State.FAILED}, states
+    assert states == {
+        CompactionState.COMPACTED,
+        CompactionState.RUNNING,
+        CompactionState.SCHEDULED,
+        CompactionState.FAILED,
+    }, states
 
 
 _MAKERS = {"new": make_new, "fresh": make_fresh, "equal": make_equal, "busy": make_busy}
@@ -326,7 +331,7 @@ def add_junk(root: Path, rng: random.Random) -> str:
         )
         new_id = ids.ulid(rng.choice((0, (1 << 48) - 1, 1_700_000_000_000)))
         outputs = rng.choice(((), like.outputs))
-        junk.append(Compaction(new_id, spec, rng.choice(tuple(State)), outputs))
+        junk.append(Compaction(new_id, spec, rng.choice(tuple(CompactionState)), outputs))
     entries = sorted((*ledger.compactions, *junk), key=lambda c: c.id)
     path.write_bytes(LEDGERS.encode(replace(ledger, compactions=tuple(entries))))
     return f"{count} junk entries in {path.name}"
@@ -427,4 +432,4 @@ class Tables:
 
     def was_helped(self, folder: Path) -> bool:
         ledger = dataset_of(_catalog(folder).load_table(_SOUND_NAME)).ledger()
-        return ledger is not None and [c.state for c in ledger.compactions] == [State.COMPACTED]
+        return ledger is not None and [c.state for c in ledger.compactions] == [CompactionState.COMPACTED]

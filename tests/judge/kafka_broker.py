@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from lithify.testing.s3 import Latency, Weather
-from lithify.testing.s3.requests import Verb
+from lithify.testing.s3.requests import S3Verb
 from tests.s3 import S3
 
 PACKAGE = Path(__file__).parents[2] / "build" / "broker"
 CLUSTER = "c"
-LIKE_S3 = Weather(latency={Verb.LIST: Latency(100), Verb.GET: Latency(15)})
+LIKE_S3 = Weather(latency={S3Verb.LIST: Latency(100), S3Verb.GET: Latency(15)})
 """How slow a real object store is."""
 _PATIENCE_S = 30.0
 Model = dict[bytes, bytes]

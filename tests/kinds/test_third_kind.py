@@ -17,7 +17,7 @@ from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke, invoke_json
 from tests.fuzz.running import run, without_waiting
@@ -43,7 +43,7 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def dataset(url: str) -> TextDataset:
     """Five texts."""
-    found = KIND.open(url, Config(), SystemClock(), RandomIds(), lambda store: store, Waiting())
+    found = KIND.open(url, Config(), SystemClock(), RandomIds(), lambda store: store, WaitPolicy())
     for n in range(5):
         found.add(b"text %d\n" % n)
     return found

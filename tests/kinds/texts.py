@@ -24,7 +24,7 @@ from lithify.config.model import Config
 from lithify.config.sections import OwnSection, PositiveInt
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
-from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
@@ -36,9 +36,9 @@ from lithify.protocol.finding import Finding, ok, problem
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.protocol.status import Status
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.objects import ObjectStore
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionedFiles
 from lithify.views.blocks import Line, Shown, Table, columns, notes
@@ -183,9 +183,9 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
     def needs_worker(self, compaction: TextCompaction, snapshot: Texts) -> bool:
         return True
 
-    def prepare(self, compaction: TextCompaction, snapshot: Texts, slots: int = 0) -> Job:
+    def prepare(self, compaction: TextCompaction, snapshot: Texts, slots: int = 0) -> RangeJob:
         task = Task(self.store.url, compaction.spec, f"{self.root}/parts/{compaction.id}.txt")
-        return Job((RangeWork(None, put_together, task, self.cost_bytes(compaction.spec, snapshot)),))
+        return RangeJob((RangeWork(None, put_together, task, self.cost_bytes(compaction.spec, snapshot)),))
 
     def outcome(self, result: tuple[str, int]) -> RangeOutcome:
         return RangeOutcome((result,), result[1], result[1], {}, 0.0, 0)
@@ -224,7 +224,7 @@ class TextKind:
         clock: Clock,
         ids: Ids,
         wrap: Callable[[ObjectStore], ObjectStore],
-        waiting: Waiting,
+        waiting: WaitPolicy,
     ) -> TextDataset:
         store, root = open_store(url.replace("texts://", "file://", 1), config.store_options, waiting)
         return TextDataset(url, wrap(store), root, clock, ids, config.of(TextSettings))
@@ -257,7 +257,7 @@ class TextKind:
     def look(self, snapshot: Texts) -> int:
         return len(snapshot)
 
-    def show_run(self, run: Run) -> Shown:
+    def show_run(self, run: DatasetRun) -> Shown:
         return Shown({"before": run.before, "after": run.after}, (Line(f"{run.after} texts"),))
 
     def show_status(self, found: Status) -> Shown:

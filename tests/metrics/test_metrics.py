@@ -22,7 +22,7 @@ from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
-from lithify.protocol.model import Compaction, Ledger, State, Worker
+from lithify.protocol.model import AssignedWorker, Compaction, CompactionState, Ledger
 from lithify.protocol.proposal import Plan, Total
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker as WorkerLoop
@@ -175,8 +175,8 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
             Compaction(
                 ids_[n],
                 spec,
-                State.RUNNING if w is not None else State.SCHEDULED,
-                worker=Worker(w, clock.now_ms() - 2000) if w is not None else None,
+                CompactionState.RUNNING if w is not None else CompactionState.SCHEDULED,
+                worker=AssignedWorker(w, clock.now_ms() - 2000) if w is not None else None,
             )
             for n, w in enumerate(workers)
         ]
@@ -221,7 +221,10 @@ def test_how_a_database_stands(metrics: Metrics) -> None:
     assert of_db(metrics, "lithify_size_bytes", unit="root") == 9 * MB
     assert of_db(metrics, "lithify_l0_max_ssts") == 8
     running: SlateCompaction = Compaction(
-        RandomIds().ulid(1), TieredSpec(b"", (), (1, 0), 0), State.RUNNING, worker=Worker("w", 1)
+        RandomIds().ulid(1),
+        TieredSpec(b"", (), (1, 0), 0),
+        CompactionState.RUNNING,
+        worker=AssignedWorker("w", 1),
     )
     metrics.saw_ledger(URL, Ledger(1, (running,)), DATASET.cost_bytes(running.spec, manifest))
     assert of_db(metrics, "slatedb_compactor_total_bytes_being_compacted") == 6 * MB

@@ -19,7 +19,7 @@ from lithify.config.model import Config
 from lithify.datasets.slatedb import execute, split
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import KIND
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Server
 from tests.compacting import compact
@@ -36,7 +36,7 @@ def site() -> Iterator[Site]:
         yield Site(server, "b")
 
 
-def opened(site: Site, name: str, waiting: Waiting) -> SlateDataset:
+def opened(site: Site, name: str, waiting: WaitPolicy) -> SlateDataset:
     """As a command opens it, which waits for its store like this."""
     config = Config(store_options=site.options)
     return KIND.open(site.url(name), config, SystemClock(), RandomIds(), lambda s: s, waiting)
@@ -59,7 +59,7 @@ def test_a_run_outlives_an_outage_and_tells_of_it(site: Site, how: Outage) -> No
     name = f"outage-{how}"
     model = site.write(name)
     told: list[Event] = []
-    waiting = Waiting(60.0, name, told.append)
+    waiting = WaitPolicy(60.0, name, told.append)
     dataset = opened(site, name, waiting)
     is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
 
@@ -85,7 +85,7 @@ def test_an_outage_while_a_compaction_is_foreseen_is_waited_for(
     name = f"foreseen-{how}"
     model = site.write(name)
     told: list[Event] = []
-    dataset = opened(site, name, Waiting(60.0, name, told.append))
+    dataset = opened(site, name, WaitPolicy(60.0, name, told.append))
     foresee = dataset.foresee
     is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
 
@@ -106,7 +106,7 @@ def test_the_error_of_a_run_is_what_ended_it_and_not_the_clean_up(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.write("gone")
-    waiting = Waiting(1.0, "gone", events.ignore, tasks_max_s=1.0)
+    waiting = WaitPolicy(1.0, "gone", events.ignore, tasks_max_s=1.0)
     dataset = opened(site, "gone", waiting)
 
     def fall_away(event: Event) -> None:

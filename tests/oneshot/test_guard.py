@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lithify.base.errors import CoordinatorAlive, Fenced
-from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock
+from lithify.testing import Call, Crash, FaultyStore, ManualClock, StoreFault
 from tests.compacting import compact, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import (
@@ -114,18 +114,20 @@ def goes_on(path: Path, database: Database, epoch: int) -> None:
     assert database.get(b"later") == b"v"
 
 
-@pytest.mark.parametrize("last", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_run_that_dies_beside_its_epoch_leaves_no_doubt(path: Path, tmp_path: Path, last: Fault) -> None:
+@pytest.mark.parametrize("last", [StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER])
+def test_a_run_that_dies_beside_its_epoch_leaves_no_doubt(
+    path: Path, tmp_path: Path, last: StoreFault
+) -> None:
     """Whether its write landed shows; and whether it was its own."""
 
-    def decide(_number: int, call: Call) -> Fault | None:
+    def decide(_number: int, call: Call) -> StoreFault | None:
         return last if call.method == "create" and call.key.endswith(".manifest") else None
 
     clock = ManualClock(int(time.time() * 1000))
     with pytest.raises(Crash):
         compact(dataset_at(path, wrap=lambda store: FaultyStore(store, decide), clock=clock), clock=clock)
     epoch = dataset_at(path).snapshot().compactor_epoch
-    assert epoch == (0 if last is Fault.CRASH_BEFORE else 1)
+    assert epoch == (0 if last is StoreFault.CRASH_BEFORE else 1)
     ours = copy_database(path, tmp_path / "ours")
     assert compact(dataset_at(ours, clock=clock), clock=clock).committed
     with open_db(path, settings=WITH_COORDINATOR) as database:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lithify.base.errors import Refused
 from lithify.planning import admission as module
-from lithify.planning.admission import Budget, Capacity, Drop, Dropped, Work, WorkKey
+from lithify.planning.admission import Budget, Capacity, DroppedWork, DropReason, PlannedWork, WorkKey
 
 ONE = Capacity(max_running=1)
 
@@ -23,15 +23,15 @@ def key(name: str) -> WorkKey:
     return WorkKey(dataset or "d", unit)
 
 
-def work(name: str, priority: float = 0.5, cost: int = 1, after: Iterable[str] = ()) -> Work:
-    return Work(key(name), priority, cost, tuple(map(key, after)))
+def work(name: str, priority: float = 0.5, cost: int = 1, after: Iterable[str] = ()) -> PlannedWork:
+    return PlannedWork(key(name), priority, cost, tuple(map(key, after)))
 
 
-def names(works: Iterable[Work]) -> list[str]:
+def names(works: Iterable[PlannedWork]) -> list[str]:
     return [w.key.unit if w.key.dataset == "d" else f"{w.key.dataset}/{w.key.unit}" for w in works]
 
 
-def drops(dropped: Iterable[Dropped]) -> list[tuple[str, Drop]]:
+def drops(dropped: Iterable[DroppedWork]) -> list[tuple[str, DropReason]]:
     return [(drop.work.key.unit, drop.why) for drop in dropped]
 
 
@@ -131,8 +131,8 @@ def test_large_work_is_not_passed_over_for_ever_within_its_dataset() -> None:
 def test_the_queue_is_bounded_and_sheds_the_least_urgent_and_youngest() -> None:
     budget = Budget(Capacity(max_running=1, max_queued=3))
     assert drops(budget.offer([work("a", 0.5), work("b", 0.2), work("c", 0.2)], 0)) == []
-    assert drops(budget.offer([work("d", 0.2)], 0)) == [("d", Drop.SHED)]
-    assert drops(budget.offer([work("e", 0.9)], 0)) == [("c", Drop.SHED)]
+    assert drops(budget.offer([work("d", 0.2)], 0)) == [("d", DropReason.SHED)]
+    assert drops(budget.offer([work("e", 0.9)], 0)) == [("c", DropReason.SHED)]
     assert names(budget.queued) == ["e", "a", "b"]
 
 
@@ -140,7 +140,7 @@ def test_running_work_is_never_shed() -> None:
     budget = Budget(Capacity(max_running=1, max_queued=1))
     budget.offer([work("a", 0.1)], 0)
     budget.start()
-    assert drops(budget.offer([work("b", 0.9), work("c", 0.8)], 0)) == [("c", Drop.SHED)]
+    assert drops(budget.offer([work("b", 0.9), work("c", 0.8)], 0)) == [("c", DropReason.SHED)]
     assert names(budget.running) == ["a"]
 
 
@@ -173,7 +173,7 @@ def test_unknown_predecessors_have_ended() -> None:
 
 
 CHAIN = [work("a", 0.9), work("b", 0.8, after=["a"]), work("c", 0.7, after=["b"]), work("x", 0.6)]
-ORPHANS = [("b", Drop.PREDECESSOR), ("c", Drop.PREDECESSOR)]
+ORPHANS = [("b", DropReason.PREDECESSOR), ("c", DropReason.PREDECESSOR)]
 
 
 def test_what_waits_for_failed_work_is_planned_anew() -> None:
@@ -197,12 +197,12 @@ def test_what_waits_for_shed_work_is_planned_anew() -> None:
     budget = Budget(Capacity(max_running=1, max_queued=4))
     budget.offer([work("x", 0.8), work("a", 0.3), work("b", 0.3, after=["a"])], 0)
     assert drops(budget.offer([work("y", 0.9), work("z", 0.9), work("w", 0.9)], 0)) == [
-        ("b", Drop.SHED),
-        ("a", Drop.SHED),
+        ("b", DropReason.SHED),
+        ("a", DropReason.SHED),
     ]
     assert drops(budget.offer([work("v", 0.9, after=["x"])], 0)) == [
-        ("x", Drop.SHED),
-        ("v", Drop.PREDECESSOR),
+        ("x", DropReason.SHED),
+        ("v", DropReason.PREDECESSOR),
     ]
 
 
@@ -215,8 +215,8 @@ def test_a_failing_unit_backs_off_and_others_go_on() -> None:
         assert names(budget.start()) == ["bad"]
         budget.failed(key("bad"), now)
         assert drops(budget.offer([work("bad", 0.9), work("after", 0.9, after=["bad"])], now)) == [
-            ("bad", Drop.BACKING_OFF),
-            ("after", Drop.PREDECESSOR),
+            ("bad", DropReason.BACKING_OFF),
+            ("after", DropReason.PREDECESSOR),
         ]
         budget.offer([work("good", 0.1)], now)
         assert names(budget.start()) == ["good"]
@@ -249,7 +249,7 @@ def test_the_memory_of_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(5):
         budget.failed(key(f"u{number}"), number)
     dropped = budget.offer([work(f"u{number}") for number in range(5)], 0)
-    assert drops(dropped) == [(f"u{number}", Drop.BACKING_OFF) for number in (2, 3, 4)]
+    assert drops(dropped) == [(f"u{number}", DropReason.BACKING_OFF) for number in (2, 3, 4)]
 
 
 def test_what_ran_before_counts() -> None:
@@ -316,14 +316,14 @@ class BudgetMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.budget = Budget(CAPACITY)
-        self.queue: list[Work] = []
+        self.queue: list[PlannedWork] = []
         """In order of arrival."""
-        self.running: list[Work] = []
+        self.running: list[PlannedWork] = []
         self.failures: dict[WorkKey, tuple[int, int]] = {}
         self.passed: dict[WorkKey, int] = {}
         self.now = 0
 
-    def ordered(self) -> list[Work]:
+    def ordered(self) -> list[PlannedWork]:
         return sorted(self.queue, key=lambda w: -w.priority)
 
     def drop_waiting_for(self, gone: set[WorkKey]) -> set[WorkKey]:
@@ -342,35 +342,37 @@ class BudgetMachine(RuleBasedStateMachine):
     def offer(self, numbers: list[int], priority: float, cost: int, back: int) -> None:
         """Predecessors have smaller numbers, so nothing waits for itself."""
         works = [
-            Work(KEYS[n], priority, cost + n % 2, (KEYS[n - back],) if n % 3 == 0 and n >= back else ())
+            PlannedWork(
+                KEYS[n], priority, cost + n % 2, (KEYS[n - back],) if n % 3 == 0 and n >= back else ()
+            )
             for n in numbers
         ]
         got = self.budget.offer(works, self.now)
-        want: set[tuple[WorkKey, Drop]] = set()
+        want: set[tuple[WorkKey, DropReason]] = set()
         refused: set[WorkKey] = set()
         for w in works:
             if self.now < self.failures.get(w.key, (0, 0))[1]:
                 refused.add(w.key)
-                want.add((w.key, Drop.BACKING_OFF))
+                want.add((w.key, DropReason.BACKING_OFF))
             elif any(q.key == w.key for q in self.queue):
                 self.queue = [w if q.key == w.key else q for q in self.queue]
             elif all(r.key != w.key for r in self.running):
                 self.queue.append(w)
                 self.passed[w.key] = 0
-        want |= {(k, Drop.PREDECESSOR) for k in self.drop_waiting_for(refused)}
+        want |= {(k, DropReason.PREDECESSOR) for k in self.drop_waiting_for(refused)}
         while len(self.queue) > CAPACITY.max_queued:
             last = self.ordered()[-1]
             assert all(last.priority <= w.priority for w in self.queue)
             self.queue.remove(last)
-            want.add((last.key, Drop.SHED))
-            want |= {(k, Drop.PREDECESSOR) for k in self.drop_waiting_for({last.key})}
+            want.add((last.key, DropReason.SHED))
+            want |= {(k, DropReason.PREDECESSOR) for k in self.drop_waiting_for({last.key})}
         assert {(d.work.key, d.why) for d in got} == want
 
     @rule()
     def start(self) -> None:
         got = self.budget.start()
-        want: list[Work] = []
-        lacking: list[tuple[Work, bool]] = []
+        want: list[PlannedWork] = []
+        lacking: list[tuple[PlannedWork, bool]] = []
         for w in self.ordered():
             known = {o.key for o in (*self.queue, *self.running)} - {w.key}
             own = [r for r in self.running if r.key.dataset == w.key.dataset]
@@ -420,7 +422,7 @@ class BudgetMachine(RuleBasedStateMachine):
     def go_on_from_a_copy(self) -> None:
         """What is done to the original afterwards does not show in the copy."""
         left, self.budget = self.budget, self.budget.copy()
-        left.offer([Work(key("late"), 1.0, 0)], self.now)
+        left.offer([PlannedWork(key("late"), 1.0, 0)], self.now)
         left.start()
 
     @rule(duration=st.integers(1, 25))

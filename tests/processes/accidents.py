@@ -21,7 +21,7 @@ from types import MappingProxyType
 from lithify.base.errors import EngineDown
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from tests.cluster import Cluster
 from tests.compacting import dataset_at
 from tests.engine.waiting import descendants, wait_until
@@ -161,7 +161,7 @@ def stop_worker(stage: Stage) -> Outcome:
     assert first.terminate() == 0, first.errors
     compaction = stage.compaction()
     assert compaction is not None
-    assert (compaction.state, compaction.worker) == (State.SCHEDULED, None)
+    assert (compaction.state, compaction.worker) == (CompactionState.SCHEDULED, None)
     before = recorded(compaction)
     assert before >= wrote(first, compaction_id), "something was finished and not recorded"
     second = stage.worker("second")
@@ -303,10 +303,10 @@ def wrote(process: Process, compaction_id: str) -> set[int]:
 
 def assert_life(stage: Stage, compaction_id: str, *workers: str) -> None:
     """In the end the compaction was run by these workers, each once and in this order, and committed."""
-    wanted: list[tuple[State, str | None]] = []
+    wanted: list[tuple[CompactionState, str | None]] = []
     for worker in workers:
-        wanted += [(State.SCHEDULED, None), (State.RUNNING, worker)]
-    wanted += [(State.COMPACTED, workers[-1]), (State.COMPLETED, workers[-1])]
+        wanted += [(CompactionState.SCHEDULED, None), (CompactionState.RUNNING, worker)]
+    wanted += [(CompactionState.COMPACTED, workers[-1]), (CompactionState.COMPLETED, workers[-1])]
     # Before that, a worker on a slow machine may have been taken for dead while it was starting.
     assert lives(history(stage.path))[compaction_id][-len(wanted) :] == wanted
 
@@ -366,7 +366,11 @@ def assert_given_back(stage: Stage, compaction_id: str) -> None:
     """It is free, and no attempt at it has been noted."""
     compaction = stage.compaction()
     assert compaction is not None
-    assert (compaction.id, compaction.state, compaction.worker) == (compaction_id, State.SCHEDULED, None)
+    assert (compaction.id, compaction.state, compaction.worker) == (
+        compaction_id,
+        CompactionState.SCHEDULED,
+        None,
+    )
     assert compaction.id not in dataset_at(stage.path).journal.attempts()
 
 
@@ -380,7 +384,11 @@ def _after_a_lost_engine(
     assert not first.events("AttemptFailed")
     assert not second.events("AttemptFailed")
     assert not stage_events(stage, "Reclaimed")
-    free = [c for v in versions if (c := v.ledger.get(Ulid(compaction_id))) and c.state is State.SCHEDULED]
+    free = [
+        c
+        for v in versions
+        if (c := v.ledger.get(Ulid(compaction_id))) and c.state is CompactionState.SCHEDULED
+    ]
     before, ranges = recorded(free[-1]), _ranges(stage, compaction_id)
     events = second.events()
     resumed = max(place for place, event in enumerate(events) if event["event"] == "Resumed")

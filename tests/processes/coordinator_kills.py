@@ -13,7 +13,7 @@ from benchmarks.data import copy_for_a_run
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
@@ -33,7 +33,7 @@ def kill_at_each_write(
     after its first write, after its second, and so on until it lives to see the commit. A client writes
     to the copy, the next coordinator finishes. Yields each copy, closed, and what it must show: the rows
     of `original` and what was written."""
-    left_behind: list[tuple[int, State]] = []
+    left_behind: list[tuple[int, CompactionState]] = []
     for write in range(1, MAX_WRITES):
         path = copy_for_a_run(database, folder / f"{write}" / "db")
         model = dict(original)
@@ -48,17 +48,21 @@ def kill_at_each_write(
             write_some(writer, model, random.Random(write), list(range(0, keys, 7)), 10)
             writer.flush()
             _finish(path)
-        assert _first(path) == (compaction_id, State.COMPLETED)
+        assert _first(path) == (compaction_id, CompactionState.COMPLETED)
         check_protocol(history(path))
         check_state_files(dataset_at(path), path)
         yield path, model
         shutil.rmtree(path)
     # Epoch taken; outputs published and inputs pinned, but not yet called Completed; all done.
-    for found in ((1, State.COMPACTED), (2, State.COMPACTED), (2, State.COMPLETED)):
+    for found in (
+        (1, CompactionState.COMPACTED),
+        (2, CompactionState.COMPACTED),
+        (2, CompactionState.COMPLETED),
+    ):
         assert found in left_behind
 
 
-def _first(path: Path) -> tuple[str, State]:
+def _first(path: Path) -> tuple[str, CompactionState]:
     ledger = latest(path)
     assert ledger is not None
     return ledger.compactions[0].id, ledger.compactions[0].state

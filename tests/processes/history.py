@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def _read(path: Path) -> Version:
 
 def owner(compaction: SlateCompaction | None) -> str | None:
     """Who runs it."""
-    is_running = compaction is not None and compaction.state is State.RUNNING
+    is_running = compaction is not None and compaction.state is CompactionState.RUNNING
     return compaction.worker.id if is_running and compaction is not None and compaction.worker else None
 
 
@@ -49,9 +49,9 @@ def recorded(compaction: SlateCompaction | None) -> frozenset[int]:
     return frozenset(i for i, r in enumerate(compaction.progress.ranges) if r.outputs)
 
 
-def lives(versions: list[Version]) -> dict[str, list[tuple[State, str | None]]]:
+def lives(versions: list[Version]) -> dict[str, list[tuple[CompactionState, str | None]]]:
     """Of each compaction its states and their owners in order, without repetitions."""
-    found: dict[str, list[tuple[State, str | None]]] = {}
+    found: dict[str, list[tuple[CompactionState, str | None]]] = {}
     for version in versions:
         for compaction in version.ledger.compactions:
             steps = found.setdefault(compaction.id, [])
@@ -62,18 +62,18 @@ def lives(versions: list[Version]) -> dict[str, list[tuple[State, str | None]]]:
 
 
 ALLOWED = {
-    (State.SUBMITTED, State.SCHEDULED),
-    (State.SUBMITTED, State.COMPLETED),
-    (State.SUBMITTED, State.FAILED),
-    (State.SCHEDULED, State.SUBMITTED),
-    (State.SCHEDULED, State.RUNNING),
-    (State.SCHEDULED, State.FAILED),
-    (State.RUNNING, State.SCHEDULED),
-    (State.RUNNING, State.COMPACTED),
-    (State.RUNNING, State.COMPLETED),  # short work of the worker beside the coordinator
-    (State.RUNNING, State.FAILED),
-    (State.COMPACTED, State.COMPLETED),
-    (State.COMPACTED, State.FAILED),
+    (CompactionState.SUBMITTED, CompactionState.SCHEDULED),
+    (CompactionState.SUBMITTED, CompactionState.COMPLETED),
+    (CompactionState.SUBMITTED, CompactionState.FAILED),
+    (CompactionState.SCHEDULED, CompactionState.SUBMITTED),
+    (CompactionState.SCHEDULED, CompactionState.RUNNING),
+    (CompactionState.SCHEDULED, CompactionState.FAILED),
+    (CompactionState.RUNNING, CompactionState.SCHEDULED),
+    (CompactionState.RUNNING, CompactionState.COMPACTED),
+    (CompactionState.RUNNING, CompactionState.COMPLETED),  # short work of the worker beside the coordinator
+    (CompactionState.RUNNING, CompactionState.FAILED),
+    (CompactionState.COMPACTED, CompactionState.COMPLETED),
+    (CompactionState.COMPACTED, CompactionState.FAILED),
 }
 
 
@@ -83,7 +83,10 @@ def check_protocol(versions: list[Version]) -> None:
     for compaction_id, steps in lives(versions).items():
         for (before, mine), (after, theirs) in pairwise(steps):
             assert before is after or (before, after) in ALLOWED, (compaction_id, before, after)
-            if before is State.RUNNING and after in (State.RUNNING, State.COMPACTED):
+            if before is CompactionState.RUNNING and after in (
+                CompactionState.RUNNING,
+                CompactionState.COMPACTED,
+            ):
                 assert mine == theirs, f"{theirs} moved {compaction_id} of {mine} on"
     epochs = [version.ledger.epoch for version in versions]
     assert epochs == sorted(epochs)

@@ -29,7 +29,7 @@ from lithify.engine.spark import SparkEngine
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.store.objects import ObjectStore
@@ -117,7 +117,7 @@ def main(options: NodeOptions) -> None:
             warm_up()
             _warm_slots(engine, options.warm_s)
         print(json.dumps({"event": READY}), flush=True)
-        room = Room(engine, _worker_options(options))
+        room = WorkerSlots(engine, _worker_options(options))
         if options.role == "worker":
             pool = WorkerPool(
                 UrlList([options.url, *options.more_urls]),
@@ -166,7 +166,7 @@ def _worker_options(options: NodeOptions) -> WorkerOptions:
     )
 
 
-def _worker(options: NodeOptions, url: str, engine: Engine, room: Room) -> Worker:
+def _worker(options: NodeOptions, url: str, engine: Engine, room: WorkerSlots) -> Worker:
     clock = SystemClock()
     name = options.name or f"lithify-{RandomIds().ulid(clock.now_ms())}"
     dataset = dataset_at(url, max_sst_size=options.max_sst_size)

@@ -8,7 +8,7 @@ from pathlib import Path
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
@@ -39,4 +39,4 @@ def let_it_wait_for_its_commit(path: Path) -> None:
     worker.tick()
     ledger = latest(path)
     assert ledger is not None
-    assert [c.state for c in ledger.compactions] == [State.COMPACTED]
+    assert [c.state for c in ledger.compactions] == [CompactionState.COMPACTED]

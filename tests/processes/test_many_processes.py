@@ -9,10 +9,10 @@ from pathlib import Path
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
-from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.slatedb.garbage import GarbageKind, GarbageOptions, collect
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.store.urls import open_store
@@ -50,7 +50,7 @@ def test_each_of_many_compactions_is_committed_once_though_workers_are_killed(tm
             victim.kill()
             workers.append(nodes.node(options))
         wait_until(lambda: len(coordinator.events("Committed")) >= SEGMENTS, LIMIT_S)
-        wait_until(lambda: all(c.state is State.COMPLETED for c in ledger_of(path)), LIMIT_S)
+        wait_until(lambda: all(c.state is CompactionState.COMPLETED for c in ledger_of(path)), LIMIT_S)
         assert dict(database.scan()) == model
         for process in nodes.all:
             process.end()
@@ -58,7 +58,7 @@ def test_each_of_many_compactions_is_committed_once_though_workers_are_killed(tm
     check_protocol(versions)
     for steps in lives(versions).values():
         # Of those committed together the ledger keeps the newest only.
-        assert [state for state, _ in steps].count(State.COMPLETED) <= 1
+        assert [state for state, _ in steps].count(CompactionState.COMPLETED) <= 1
     committed = [event["compaction"] for event in coordinator.events("Committed")]
     assert len(committed) == len(set(committed)) == SEGMENTS
     with open_db(path, segment_prefix_len=2) as database:
@@ -86,7 +86,7 @@ def test_a_writer_that_slept_through_commits_and_a_collection_takes_no_number_ag
         store, root = open_store(str(path))
         paths = DatabasePaths(root)
         report = collect(store, paths, SystemClock(), GarbageOptions(min_age_ms=0, dry_run=False))
-        assert report.counts[Kind.MANIFEST].deletable > 4
+        assert report.counts[GarbageKind.MANIFEST].deletable > 4
         boundary = int(store.get(paths.manifest_boundary))
         assert boundary > 0
         pinned = {c.manifest_id for c in Admin(path).list_checkpoints()}

@@ -17,7 +17,7 @@ import pytest
 
 from lithify.base.errors import CoordinatorAlive
 from lithify.engine.spark import SparkEngine
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.loops import LoopOptions
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import wait_until
@@ -54,7 +54,7 @@ def finishers(path: Path) -> dict[str, str]:
         compaction_id: worker
         for compaction_id, steps in lives(history(path)).items()
         for state, worker in steps[-1:]
-        if state is State.COMPLETED and worker is not None
+        if state is CompactionState.COMPLETED and worker is not None
     }
 
 

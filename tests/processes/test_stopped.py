@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.flaky import FAIR
@@ -30,7 +30,7 @@ def test_sigterm_gives_the_lease_and_the_claims_back(tmp_path: Path) -> None:
         dataset = dataset_at(these.urls[0], store_options=these.site.options)
         ledger, lease = dataset.ledger(), dataset.lease.read()
         assert ledger is not None
-        assert [(c.state, c.worker) for c in ledger.compactions] == [(State.SCHEDULED, None)]
+        assert [(c.state, c.worker) for c in ledger.compactions] == [(CompactionState.SCHEDULED, None)]
         assert lease is not None
         assert lease.lease is not None
         assert lease.lease.is_ended

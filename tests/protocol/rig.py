@@ -21,16 +21,16 @@ from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.service.coordinator import Coordinator
 from lithify.service.options import CoordinatorOptions, WorkerOptions
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import ManualClock
-from lithify.testing.engine import InlineEngine, Submitted
+from lithify.testing.engine import InlineEngine, SubmittedCall
 from tests.compacting import dataset_at
 from tests.judge.official import Put, copy_database, open_db
 
@@ -159,7 +159,7 @@ class Rig:
         stepped: bool = True,
         engine: InlineEngine | None = None,
         executor: Executor | None = None,
-        room: Room | None = None,
+        room: WorkerSlots | None = None,
         wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store,
         **options: Any,
     ) -> Worker:
@@ -173,9 +173,9 @@ class Rig:
             observer=self.events.append,
         )
 
-    def room(self, name: str, executor: Executor | None = None, **options: Any) -> Room:
+    def room(self, name: str, executor: Executor | None = None, **options: Any) -> WorkerSlots:
         """The room of a worker."""
-        return Room(self.engines[name], WorkerOptions(**options), executor)
+        return WorkerSlots(self.engines[name], WorkerOptions(**options), executor)
 
     # Looking
 
@@ -191,13 +191,13 @@ class Rig:
         (found,) = self.ledger.compactions
         return found
 
-    def states(self) -> list[State]:
+    def states(self) -> list[CompactionState]:
         return [compaction.state for compaction in self.ledger.compactions]
 
     def owner(self) -> str | None:
         """Who runs the only compaction."""
         worker = self.only.worker
-        return worker.id if worker is not None and self.only.state is State.RUNNING else None
+        return worker.id if worker is not None and self.only.state is CompactionState.RUNNING else None
 
     def seen(self, kind: type[EventT]) -> list[EventT]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -211,7 +211,7 @@ class Rig:
     def move(self, name: str, bytes_read: int, index: int = 0) -> None:
         """What the task of a range would do after reading so many bytes: say so."""
         dataset = self.dataset()
-        call: Submitted = self.engines[name].submitted[index]
+        call: SubmittedCall = self.engines[name].submitted[index]
         reporting = call.argument.reporting
         assert reporting is not None
         MovementReporter(reporting, dataset.store, self.clock, RandomIds()).report(bytes_read, 0)

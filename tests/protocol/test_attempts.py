@@ -13,15 +13,14 @@ from lithify.base.errors import StoreError
 from lithify.base.ids import RandomIds, Ulid
 from lithify.coordination.leadership import Term
 from lithify.protocol import transitions
-from lithify.protocol.attempts import MAX_FAILURES, Attempt, Failure
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.attempts import MAX_FAILURES, Attempt, FailedAttempt
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import FAILURE_PAUSE
 from lithify.service.options import CoordinatorOptions
 from lithify.service.worker import Worker
-from lithify.testing import Call, CountingStore, FaultyStore, Verb
-from lithify.testing import Fault as StoreFault
-from lithify.testing.engine import Fault, InlineEngine, Submitted
+from lithify.testing import Call, CountingStore, FaultyStore, StoreFault, Verb
+from lithify.testing.engine import InlineEngine, SubmittedCall, TaskFault
 from tests.compacting import compact
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 
@@ -29,9 +28,9 @@ REASON = "never started"
 MAX_ATTEMPTS = CoordinatorOptions().max_attempts
 
 
-def poisoned(is_poison: Callable[[Submitted], bool] = lambda call: True) -> InlineEngine:
+def poisoned(is_poison: Callable[[SubmittedCall], bool] = lambda call: True) -> InlineEngine:
     """An engine on which some calls always fail."""
-    return InlineEngine(faults=lambda call: Fault.FAIL_BEFORE if is_poison(call) else Fault.NONE)
+    return InlineEngine(faults=lambda call: TaskFault.FAIL_BEFORE if is_poison(call) else TaskFault.NONE)
 
 
 def until_failed(rig: Rig, coordinator: Coordinator, worker: Worker, limit_s: int = 3600) -> None:
@@ -48,7 +47,11 @@ def test_a_compaction_that_always_fails_is_given_up_with_its_reason(rig: Rig) ->
     coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
     until_failed(rig, coordinator, worker)
     (failed,) = rig.seen(events.Failed)
-    assert (failed.attempts, rig.only.state, rig.only.id) == (MAX_ATTEMPTS, State.FAILED, failed.compaction)
+    assert (failed.attempts, rig.only.state, rig.only.id) == (
+        MAX_ATTEMPTS,
+        CompactionState.FAILED,
+        failed.compaction,
+    )
     assert REASON in failed.reason
     assert rig.engines["w"].cancelled == [rig.only.id] * MAX_ATTEMPTS, "its other ranges do not go on"
     (failure,) = rig.dataset().journal.failures()
@@ -190,7 +193,7 @@ def test_giving_back_gracefully_is_no_attempt(rig: Rig) -> None:
         worker.release()
     assert rig.dataset().journal.attempts() == {}
     coordinator.tick()
-    assert rig.states() == [State.SCHEDULED]
+    assert rig.states() == [CompactionState.SCHEDULED]
 
 
 def test_others_go_on(segmented: Rig) -> None:
@@ -222,7 +225,7 @@ def test_a_worker_on_which_everything_fails_leaves_the_attempts_to_others(segmen
 
 def test_a_worker_with_room_for_one_does_the_others_before_it_tries_again(segmented: Rig) -> None:
     segmented.coordinator().tick()
-    free = [Ulid(c.id) for c in segmented.ledger.compactions if c.state is State.SCHEDULED]
+    free = [Ulid(c.id) for c in segmented.ledger.compactions if c.state is CompactionState.SCHEDULED]
     worker = segmented.worker(engine=poisoned(lambda call: call.job == free[0]), max_concurrent_compactions=1)
     for _ in range(40):
         worker.tick()
@@ -234,7 +237,7 @@ def test_a_worker_with_room_for_one_does_the_others_before_it_tries_again(segmen
 
 def test_a_worker_rests_after_failures_in_a_row_only(segmented: Rig) -> None:
     segmented.coordinator().tick()
-    script = chain([Fault.FAIL_BEFORE, Fault.NONE, Fault.FAIL_BEFORE], repeat(Fault.NONE))
+    script = chain([TaskFault.FAIL_BEFORE, TaskFault.NONE, TaskFault.FAIL_BEFORE], repeat(TaskFault.NONE))
     worker = segmented.worker(
         engine=InlineEngine(faults=lambda _: next(script)),
         max_concurrent_compactions=1,
@@ -285,7 +288,7 @@ def test_what_was_refused_untried_holds_nothing_back(rig: Rig, attempts: int, he
     dataset = rig.dataset()
     (proposal,) = dataset.propose(dataset.snapshot(), Ledger()).proposals
     spec, earlier = dataset.encode_spec(proposal.spec), Ulid(RandomIds().ulid(rig.clock.now_ms()))
-    dataset.journal.add_failure(Failure(earlier, "because", attempts, rig.clock.now_ms(), spec))
+    dataset.journal.add_failure(FailedAttempt(earlier, "because", attempts, rig.clock.now_ms(), spec))
     assert rig.coordinator().tick().is_idle is held_back
 
 
@@ -326,7 +329,7 @@ def test_a_run_for_a_person_gives_up_says_why_and_goes_on(segmented: Rig) -> Non
     dataset = segmented.dataset()
     poison: list[str] = []
 
-    def is_poison(call: Submitted) -> bool:
+    def is_poison(call: SubmittedCall) -> bool:
         poison[1:] = []
         poison.append(call.job)
         return call.job == poison[0]
@@ -347,7 +350,7 @@ def test_the_second_failure_of_the_same_sources_pauses_longer(rig: Rig) -> None:
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000)
     rig.events.clear()
     until_failed(rig, coordinator, worker)
-    assert rig.only.state is State.FAILED, "of those that are finished only the newest stays"
+    assert rig.only.state is CompactionState.FAILED, "of those that are finished only the newest stays"
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000)
     tick = coordinator.tick()
     assert tick.is_idle

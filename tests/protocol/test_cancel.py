@@ -8,15 +8,14 @@ import pytest
 
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds, Ulid
-from lithify.protocol.attempts import Failure
+from lithify.protocol.attempts import FailedAttempt
 from lithify.protocol.lease import Lease
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service import control
 from lithify.service.failures import CANCEL_PAUSE, FAILURE_PAUSE, given_up
 from lithify.service.status import status
 from lithify.store.objects import ObjectStore
-from lithify.testing import Call, FaultyStore
-from lithify.testing import Fault as StoreFault
+from lithify.testing import Call, FaultyStore, StoreFault
 from tests.protocol.rig import Rig, ledger_write
 
 PAUSE_S = CANCEL_PAUSE.first_ms / 1000
@@ -58,7 +57,7 @@ def test_a_real_failure_counts_by_itself(rig: Rig) -> None:
     spec = dataset.encode_spec(compaction.spec)
     for n in range(2):
         failed_id = RandomIds().ulid(n)
-        dataset.journal.add_failure(Failure(failed_id, "disk on fire", 5, rig.clock.now_ms(), spec))
+        dataset.journal.add_failure(FailedAttempt(failed_id, "disk on fire", 5, rig.clock.now_ms(), spec))
     rig.clock.advance_s(PAUSE_S + 1)
     (note,) = [note for note in rig.coordinator().tick().plan.notes if "left alone" in note]
     assert "disk on fire" in note
@@ -83,11 +82,11 @@ def test_what_was_cut_off_has_cancelled_nothing(rig: Rig) -> None:
     assert status(dataset, rig.clock, 30_000).failures == ()
     found = control.outcome(dataset, compaction_id)
     assert found is not None
-    assert found.state is State.SCHEDULED
+    assert found.state is CompactionState.SCHEDULED
     rig.finish(coordinator, worker)
     ended = control.outcome(rig.dataset(), compaction_id)
     assert ended is not None
-    assert ended.state is State.COMPLETED
+    assert ended.state is CompactionState.COMPLETED
     rig.check()
 
 

@@ -17,14 +17,14 @@ from lithify.base.errors import Fenced, LithifyError, StoreError
 from lithify.base.ids import RandomIds, Ulid
 from lithify.coordination.leadership import Term
 from lithify.protocol import transitions
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
-from lithify.testing import Call, Fault, FaultyStore
+from lithify.testing import Call, FaultyStore, StoreFault
 from lithify.testing.engine import InlineEngine
 from tests.pools import pool_of
 from tests.protocol.rig import Interposed, Rig, collect_ledgers, ledger_write
@@ -33,14 +33,14 @@ from tests.protocol.rig import Interposed, Rig, collect_ledgers, ledger_write
 @pytest.mark.parametrize(("most", "expected"), [(1, 1), (3, 3), (10, 4)])
 def test_a_worker_claims_up_to_its_limit_oldest_first(segmented: Rig, most: int, expected: int) -> None:
     segmented.coordinator().tick()
-    scheduled = [c.id for c in segmented.ledger.compactions if c.state is State.SCHEDULED]
+    scheduled = [c.id for c in segmented.ledger.compactions if c.state is CompactionState.SCHEDULED]
     worker = segmented.worker(max_concurrent_compactions=most)
     worker.tick()
     claimed = [str(event.compaction) for event in segmented.seen(events.Claimed)]
     assert claimed == scheduled[:expected]
     for compaction in segmented.ledger.compactions:
         if compaction.id in claimed:
-            assert compaction.state is State.RUNNING
+            assert compaction.state is CompactionState.RUNNING
             assert compaction.worker is not None
             assert (compaction.worker.id, compaction.worker.last_heartbeat_ms) == (
                 "w",
@@ -73,7 +73,7 @@ def test_what_exceeds_the_slots_is_left_to_others_for_a_while(segmented: Rig) ->
 
 def test_compactions_of_other_datasets_count_towards_the_limit(segmented: Rig) -> None:
     segmented.coordinator().tick()
-    room = Room(InlineEngine(10), WorkerOptions(max_concurrent_compactions=4))
+    room = WorkerSlots(InlineEngine(10), WorkerOptions(max_concurrent_compactions=4))
     worker = segmented.worker(room=room)
     others = [Ulid(RandomIds().ulid(n)) for n in range(4)]
     for other in others:
@@ -106,7 +106,7 @@ def test_a_worker_with_room_takes_more_while_it_works(segmented: Rig) -> None:
         engine.step()
         worker.tick()
     assert len(segmented.seen(events.Claimed)) == 3, "in the tick in which one was finished"
-    assert segmented.states().count(State.RUNNING) == 2
+    assert segmented.states().count(CompactionState.RUNNING) == 2
 
 
 @pytest.mark.parametrize("claims_first", [True, False], ids=["before the read", "between read and write"])
@@ -133,12 +133,12 @@ def test_a_claim_that_meets_another_change_is_tried_again(segmented: Rig) -> Non
     assert owners == {"other": 1, "w": 3}
 
 
-@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
-def test_a_claim_whose_write_fails_is_no_loss(rig: Rig, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER])
+def test_a_claim_whose_write_fails_is_no_loss(rig: Rig, fault: StoreFault) -> None:
     """Whether or not the write took effect, the worker ends up with the compaction and runs it once."""
     faults = 4
 
-    def decide(_: int, call: Call) -> Fault | None:
+    def decide(_: int, call: Call) -> StoreFault | None:
         nonlocal faults
         if not faults or not call.key.endswith(".compactions"):
             return None
@@ -214,8 +214,8 @@ def test_a_worker_shows_life_while_it_finds_out_what_to_run(rig: Rig) -> None:
 
 @pytest.mark.parametrize("executor", [None, Held()], ids=["in the tick", "beside it"])
 def test_what_cannot_be_prepared_is_given_back(rig: Rig, executor: Held | None) -> None:
-    def no_index(number: int, call: Call) -> Fault | None:
-        return Fault.FAIL_BEFORE if call.method.startswith("get_range") and broken else None
+    def no_index(number: int, call: Call) -> StoreFault | None:
+        return StoreFault.FAIL_BEFORE if call.method.startswith("get_range") and broken else None
 
     broken = True
     coordinator = rig.coordinator()
@@ -319,7 +319,7 @@ def test_what_was_claimed_for_a_worker_that_ends_before_it_looks_is_given_back(r
     assert rig.owner() == worker.id
     worker.release()
     assert rig.owner() is None
-    assert rig.only.state is State.SCHEDULED
+    assert rig.only.state is CompactionState.SCHEDULED
 
 
 def test_a_worker_without_idle_slots_is_given_nothing(segmented: Rig) -> None:
@@ -369,7 +369,9 @@ def test_what_an_older_coordinator_adds_before_the_ledger_is_taken_up_is_taken_u
     )
     tick = newer.tick()
     assert rig.ledger.epoch == 2
-    assert rig.states() == [State.SCHEDULED], "what the older one claimed for a dead worker is taken back"
+    assert rig.states() == [CompactionState.SCHEDULED], (
+        "what the older one claimed for a dead worker is taken back"
+    )
     (attempts,) = rig.dataset().journal.attempts().values()
     assert [attempt.worker for attempt in attempts] == [beside.id]
     with pytest.raises(Fenced):

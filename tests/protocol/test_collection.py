@@ -12,7 +12,7 @@ import pytest
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
@@ -85,7 +85,7 @@ def collected_beside_an_official_worker(path: Path, model: Mapping[bytes, bytes]
         found.update(names(path, "compacted"))
         gc(path)
         ledger = dataset.ledger()
-        return ledger is not None and [c.state for c in ledger.compactions] == [State.COMPLETED]
+        return ledger is not None and [c.state for c in ledger.compactions] == [CompactionState.COMPLETED]
 
     with open_db(path, settings={"compactor_options": compactor}) as database:
         wait_until(is_done)

@@ -10,12 +10,12 @@ import pytest
 from lithify.base import events
 from lithify.base.errors import Fenced, StoreError
 from lithify.protocol import transitions
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
-from lithify.testing import Call, CountingStore, Crash, Fault, FaultyStore, Verb
+from lithify.testing import Call, CountingStore, Crash, FaultyStore, StoreFault, Verb
 from tests.judge.official import Admin, Database, Put, open_db
 from tests.protocol.rig import (
     TIMEOUT_S,
@@ -34,7 +34,7 @@ def compacted(rig: Rig, coordinator: Coordinator, worker: Worker) -> None:
     worker.tick()
     rig.engines[worker.id].run_all()
     worker.tick()
-    assert State.COMPACTED in rig.states()
+    assert CompactionState.COMPACTED in rig.states()
 
 
 def test_all_that_is_ready_is_committed_at_once(segmented: Rig) -> None:
@@ -49,7 +49,9 @@ def test_all_that_is_ready_is_committed_at_once(segmented: Rig) -> None:
     # One version calls them Completed, the next has what is scheduled now.
     assert segmented.versions() == ledgers + 2
     finished = [c for c in segmented.ledger.compactions if c.state.is_terminal]
-    assert [c.state for c in finished] == [State.COMPLETED] * 4, "some version has to say how each ended"
+    assert [c.state for c in finished] == [CompactionState.COMPLETED] * 4, (
+        "some version has to say how each ended"
+    )
     segmented.finish(coordinator, worker)
     segmented.check()
 
@@ -75,11 +77,11 @@ def die_at(matches: Callable[[Call], bool], number: int, after: bool) -> Callabl
     def wrap(store: ObjectStore) -> ObjectStore:
         seen = 0
 
-        def decide(_: int, call: Call) -> Fault | None:
+        def decide(_: int, call: Call) -> StoreFault | None:
             nonlocal seen
             seen += matches(call)
             hit = matches(call) and seen == number
-            return (Fault.CRASH_AFTER if after else Fault.CRASH_BEFORE) if hit else None
+            return (StoreFault.CRASH_AFTER if after else StoreFault.CRASH_BEFORE) if hit else None
 
         return FaultyStore(store, decide)
 
@@ -107,7 +109,7 @@ def test_a_coordinator_that_dies_in_a_commit_leaves_it_to_the_next(
     second = rig.coordinator()
     rig.finish(second, worker)
     assert rig.only.id == compaction_id
-    assert rig.only.state is State.COMPLETED
+    assert rig.only.state is CompactionState.COMPLETED
     (tree,) = Admin(rig.path).trees()
     assert (len(tree.l0), len(tree.runs)) == (0, 1)
     rig.check()
@@ -131,7 +133,7 @@ def test_what_the_worker_beside_a_coordinator_has_just_finished_is_committed_at_
     tick = coordinator.tick()
     assert tick.committed == (compaction_id,)
     assert rig.versions() == versions + 1
-    assert (rig.only.id, rig.only.state) == (compaction_id, State.COMPLETED)
+    assert (rig.only.id, rig.only.state) == (compaction_id, CompactionState.COMPLETED)
     assert rig.only.outputs
     assert not worker.is_busy
     assert not rig.dataset().journal.attempts()
@@ -144,7 +146,7 @@ def test_what_took_long_is_compacted_before_it_is_committed(rig: Rig) -> None:
     rig.clock.advance_s(10)
     assert not coordinator.tick().committed
     worker.tick()
-    assert rig.only.state is State.COMPACTED
+    assert rig.only.state is CompactionState.COMPACTED
     rig.finish(coordinator, worker)
     rig.check()
 
@@ -171,7 +173,9 @@ def test_who_dies_in_committing_at_once_loses_no_rows(
         first.tick()
     is_in = after or matches is ledger_write
     assert len(rig.dataset().snapshot().root.runs) == is_in
-    assert rig.only.state is (State.COMPLETED if after and matches is ledger_write else State.RUNNING)
+    assert rig.only.state is (
+        CompactionState.COMPLETED if after and matches is ledger_write else CompactionState.RUNNING
+    )
     second, worker = rig.coordinator(), rig.worker("next")
     rig.pass_silently(second)
     rig.finish(second, worker)
@@ -184,8 +188,8 @@ def test_who_dies_in_committing_at_once_loses_no_rows(
 def test_a_commit_at_once_whose_ledger_could_not_be_written_is_completed_by_the_next_tick(rig: Rig) -> None:
     armed: list[bool] = []
 
-    def decide(_: int, call: Call) -> Fault | None:
-        return Fault.FAIL_BEFORE if armed and ledger_write(call) else None
+    def decide(_: int, call: Call) -> StoreFault | None:
+        return StoreFault.FAIL_BEFORE if armed and ledger_write(call) else None
 
     coordinator, worker = beside(rig, lambda store: FaultyStore(store, decide))
     armed.append(True)
@@ -194,7 +198,7 @@ def test_a_commit_at_once_whose_ledger_could_not_be_written_is_completed_by_the_
     armed.clear()
     manifests = rig.dataset().manifest_ids()
     coordinator.tick()
-    assert rig.only.state is State.COMPLETED
+    assert rig.only.state is CompactionState.COMPLETED
     assert rig.dataset().manifest_ids() == manifests
     assert not worker.is_busy
     rig.check()
@@ -212,10 +216,10 @@ def test_a_commit_at_once_whose_ledger_does_not_count_is_completed_by_the_next_t
     armed.append(True)
     assert len(coordinator.tick().committed) == 1
     assert not worker.is_busy
-    assert rig.states() == [State.RUNNING]
+    assert rig.states() == [CompactionState.RUNNING]
     manifests = rig.dataset().manifest_ids()
     coordinator.settle()
-    assert rig.states() == [State.COMPLETED]
+    assert rig.states() == [CompactionState.COMPLETED]
     assert rig.dataset().manifest_ids() == manifests
     rig.check()
 
@@ -224,9 +228,9 @@ def test_a_worker_that_ends_does_not_give_back_what_it_has_finished(rig: Rig) ->
     coordinator, worker = beside(rig)
     worker.finished(rig.ledger)
     worker.release()
-    assert rig.states() == [State.COMPACTED]
+    assert rig.states() == [CompactionState.COMPACTED]
     coordinator.tick()
-    assert rig.states() == [State.COMPLETED]
+    assert rig.states() == [CompactionState.COMPLETED]
     rig.check()
 
 
@@ -268,7 +272,7 @@ def test_what_only_the_manifest_calls_committed_is_completed_by_the_next_coordin
     assert len(run.views) == len(model)
     second = rig.coordinator()
     rig.finish(second, worker)
-    assert rig.only.state is State.COMPLETED
+    assert rig.only.state is CompactionState.COMPLETED
     assert len(rig.seen(events.Committed)) == 1
     assert not rig.seen(events.Refused)
     rig.check()
@@ -287,10 +291,10 @@ def test_a_restart_leaves_running_and_compacted_work_alone(segmented: Rig) -> No
     coordinator = segmented.coordinator()
     for compaction in segmented.ledger.compactions:
         was = before[compaction.id]
-        if was.state in (State.RUNNING, State.COMPACTED):
+        if was.state in (CompactionState.RUNNING, CompactionState.COMPACTED):
             assert compaction == was
         else:
-            assert compaction.state is State.SUBMITTED
+            assert compaction.state is CompactionState.SUBMITTED
     segmented.finish(coordinator, worker)
     assert len(segmented.seen(events.Committed)) == 6
     assert not segmented.seen(events.Lost)
@@ -319,9 +323,9 @@ def test_a_restart_keeps_the_progress_of_what_nobody_runs(rig: Rig) -> None:
     kept = rig.only.progress
     assert kept is not None
     coordinator = rig.coordinator()
-    assert (rig.only.state, rig.only.progress) == (State.SUBMITTED, kept)
+    assert (rig.only.state, rig.only.progress) == (CompactionState.SUBMITTED, kept)
     coordinator.tick()
-    assert (rig.only.state, rig.only.progress) == (State.SCHEDULED, kept)
+    assert (rig.only.state, rig.only.progress) == (CompactionState.SCHEDULED, kept)
     rig.finish(coordinator, rig.worker("second"))
     assert [event.finished_ranges for event in rig.seen(events.Resumed)] == [1]
     rig.check()
@@ -390,7 +394,7 @@ def test_a_fenced_coordinator_gives_nothing_up(rig: Rig) -> None:
     armed.append(True)
     with pytest.raises(Fenced):
         old.fail(rig.only.id, "somebody said so")
-    assert rig.only.state is State.SUBMITTED
+    assert rig.only.state is CompactionState.SUBMITTED
 
 
 def test_a_reclaim_that_meets_a_heartbeat_takes_nothing_back(rig: Rig) -> None:
@@ -450,15 +454,23 @@ def cancel(rig: Rig) -> None:
     rig.dataset().update_ledger(lambda latest: transitions.fail(latest, compaction_id))
 
 
-@pytest.mark.parametrize("state", [State.SUBMITTED, State.SCHEDULED, State.RUNNING, State.COMPACTED])
-def test_what_is_cancelled_stays_failed(rig: Rig, state: State) -> None:
+@pytest.mark.parametrize(
+    "state",
+    [
+        CompactionState.SUBMITTED,
+        CompactionState.SCHEDULED,
+        CompactionState.RUNNING,
+        CompactionState.COMPACTED,
+    ],
+)
+def test_what_is_cancelled_stays_failed(rig: Rig, state: CompactionState) -> None:
     coordinator, worker = rig.coordinator(), rig.worker()
     coordinator.tick()
-    if state is State.SUBMITTED:
+    if state is CompactionState.SUBMITTED:
         rig.coordinator()
-    elif state is State.RUNNING:
+    elif state is CompactionState.RUNNING:
         worker.tick()
-    elif state is State.COMPACTED:
+    elif state is CompactionState.COMPACTED:
         compacted(rig, coordinator, worker)
     compaction = rig.only
     assert compaction.state is state
@@ -466,13 +478,13 @@ def test_what_is_cancelled_stays_failed(rig: Rig, state: State) -> None:
     rig.engines["w"].run_all()
     rig.clock.advance_s(10)
     worker.tick()
-    assert (rig.only.id, rig.only.state) == (compaction.id, State.FAILED)
+    assert (rig.only.id, rig.only.state) == (compaction.id, CompactionState.FAILED)
     assert not worker.is_busy
     latest = rig.coordinator()
     latest.tick()
     assert not rig.seen(events.Committed)
     new = [c for c in rig.ledger.compactions if c.id != compaction.id]
-    assert [c.state for c in new] == [State.SCHEDULED], "the planner proposes it anew"
+    assert [c.state for c in new] == [CompactionState.SCHEDULED], "the planner proposes it anew"
     rig.finish(latest, worker)
     rig.check()
 
@@ -490,7 +502,7 @@ def test_a_cancel_that_comes_too_late_changes_nothing_that_matters(rig: Rig) -> 
     compacted(rig, coordinator, worker)
     armed.append(True)
     coordinator.tick()
-    assert rig.only.state is State.FAILED
+    assert rig.only.state is CompactionState.FAILED
     (tree,) = Admin(rig.path).trees()
     assert (len(tree.l0), len(tree.runs)) == (0, 1)
     rig.finish(coordinator, worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.base import events
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.testing import Call, CountingStore, Verb
 from tests.protocol.rig import TIMEOUT_S, Interposed, Rig, ledger_write
 
@@ -63,7 +63,7 @@ def test_a_range_that_hardly_moves_is_taken_back(rig: Rig, bytes_moved: int) -> 
         rig.clock.advance_s(1)
         waited_s += 1
     assert waited_s == pytest.approx(TIMEOUT_S, abs=2)
-    assert (rig.only.state, rig.only.worker) == (State.SCHEDULED, None)
+    assert (rig.only.state, rig.only.worker) == (CompactionState.SCHEDULED, None)
     (attempt,) = rig.dataset().journal.attempts()[rig.only.id]
     assert attempt.worker == "w"
     assert "no sign of life" in attempt.reason

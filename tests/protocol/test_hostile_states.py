@@ -23,8 +23,8 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, SortedRun, Sst, TieredSpec
-from lithify.protocol.model import Compaction, Ledger, State
-from lithify.protocol.model import Worker as Owner
+from lithify.protocol.model import AssignedWorker as Owner
+from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.service import control, status
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.options import CoordinatorOptions
@@ -73,7 +73,7 @@ def test_a_description_that_no_sst_has(rig: Rig, field: str, value: int) -> None
         result = compact(rig.dataset(), clock=rig.clock)
         assert len(result.failures) == 1
         assert not result.committed
-        assert [c.state for c in rig.ledger.compactions] == [State.FAILED]
+        assert [c.state for c in rig.ledger.compactions] == [CompactionState.FAILED]
     after = rig.dataset().snapshot()
     assert after.trees() == before.trees()
     found = status.status(rig.dataset(), rig.clock, TIMEOUT_MS)
@@ -98,7 +98,7 @@ def test_attempts_at_it_are_counted_until_it_is_given_up(rig: Rig, field: str) -
             break
         rig.clock.advance_s(1)
     (failed,) = rig.seen(events.Failed)
-    assert (failed.attempts, rig.states()) == (MAX_ATTEMPTS, [State.FAILED])
+    assert (failed.attempts, rig.states()) == (MAX_ATTEMPTS, [CompactionState.FAILED])
 
 
 def test_it_keeps_a_worker_from_no_other_database(rig: Rig, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_it_keeps_a_worker_from_no_other_database(rig: Rig, tmp_path: Path) -> N
     run_workers(pool_of(*workers), Rounds(), random.Random(1), LoopOptions(0.0, 0.0, 0.0))
     for coordinator in coordinators:
         coordinator.tick()
-    assert (rig.states(), other.states()) == ([State.SCHEDULED], [State.COMPLETED])
+    assert (rig.states(), other.states()) == ([CompactionState.SCHEDULED], [CompactionState.COMPLETED])
     assert rig.dataset().journal.attempts()
     other.check()
 
@@ -146,7 +146,7 @@ def test_a_drain_that_is_scheduled(segmented: Rig) -> None:
     tree = dataset.snapshot().segments[0]
     spec = DrainSpec(tree.prefix, tuple(view.id for view in tree.l0), ())
     newest = RandomIds().ulid(ulid_ms(tree.l0[0].id))
-    (drain,) = put_into_ledger(dataset, Compaction(newest, spec, State.SCHEDULED))
+    (drain,) = put_into_ledger(dataset, Compaction(newest, spec, CompactionState.SCHEDULED))
     for _ in range(100):
         coordinator.tick()
         worker.tick()
@@ -168,7 +168,7 @@ def test_outputs_that_would_make_a_manifest_no_client_reads(rig: Rig) -> None:
         dataset,
         id=RandomIds().ulid(0),
         spec=TieredSpec(b"", (oldest.id,), (), 0),
-        state=State.COMPACTED,
+        state=CompactionState.COMPACTED,
         outputs=(lie,),
     )
     put_into_ledger(dataset, compaction)
@@ -187,7 +187,7 @@ def test_sources_that_another_tree_holds_are_not_asked_for_for_ever(rig: Rig) ->
     views = tuple(view.id for view in dataset.snapshot().root.l0)
     spec = TieredSpec(b"no such segment", views, (), 0)
     holder = Owner("holder", rig.clock.now_ms())
-    odd = compaction_of(dataset, spec=spec, state=State.RUNNING, worker=holder)
+    odd = compaction_of(dataset, spec=spec, state=CompactionState.RUNNING, worker=holder)
     put_into_ledger(dataset, odd)
     before = rig.clock.now_ms()
     result = compact(dataset, full=False, clock=rig.clock, take_over=True)
@@ -221,7 +221,7 @@ def test_outputs_that_no_sst_is_like(rig: Rig, field: str) -> None:
     newest = dataset.snapshot().root.l0[0].sst
     hostile: dict[str, Any] = {field: 1 << 63}
     output = Sst(RandomIds().ulid(ulid_ms(newest.id)), replace(newest.info, **hostile))
-    put_into_ledger(dataset, compaction_of(dataset, state=State.COMPACTED, outputs=(output,)))
+    put_into_ledger(dataset, compaction_of(dataset, state=CompactionState.COMPACTED, outputs=(output,)))
     ((_, reason),) = coordinator.tick().refused
     assert "described as none can be" in reason
 
@@ -298,6 +298,6 @@ def test_what_nobody_foresaw_is_counted_as_an_attempt(rig: Rig, defects: list[st
     (failure,) = result.failures
     assert "OverflowError" in failure.reason
     assert "defect" in failure.reason
-    assert rig.states() == [State.FAILED]
+    assert rig.states() == [CompactionState.FAILED]
     assert len(defects) == MAX_ATTEMPTS
     defects.clear()

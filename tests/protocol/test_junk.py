@@ -18,8 +18,8 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import DrainSpec, TieredSpec
 from lithify.protocol.attempts import MAX_FAILURES
-from lithify.protocol.model import Compaction, Ledger, State
-from lithify.protocol.model import Worker as Owner
+from lithify.protocol.model import AssignedWorker as Owner
+from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service import status
 from lithify.service.coordinator import Coordinator
@@ -34,7 +34,7 @@ COUNTS = (200, 800)
 TIMEOUT_MS = 30_000
 
 
-def junk(dataset: SlateDataset, count: int, state: State) -> list[SlateCompaction]:
+def junk(dataset: SlateDataset, count: int, state: CompactionState) -> list[SlateCompaction]:
     """Compactions of what is there and of what is not, of all kinds."""
     rng, trees = random.Random(count), dataset.snapshot().trees()
     ids = RandomIds(rng)
@@ -45,7 +45,7 @@ def junk(dataset: SlateDataset, count: int, state: State) -> list[SlateCompactio
         runs = tuple(rng.sample((7, 8, 9), rng.randrange(3)))
         spec = rng.choice((TieredSpec(tree.prefix, views, runs, 7), DrainSpec(tree.prefix, views, runs)))
         newest_ms = max(ulid_ms(view.id) for view in trees[1].l0)
-        worker = Owner(f"w{rng.random()}", 1) if state is State.RUNNING else None
+        worker = Owner(f"w{rng.random()}", 1) if state is CompactionState.RUNNING else None
         made.append(Compaction(ids.ulid(newest_ms), spec, state, worker=worker))
     return made
 
@@ -61,7 +61,7 @@ class Counted(SlateDataset):
         return super().validate(compaction, snapshot, ledger)
 
 
-def work_for(rig: Rig, count: int, state: State) -> Counter[str]:
+def work_for(rig: Rig, count: int, state: CompactionState) -> Counter[str]:
     """What one coordinator does about so many of them."""
     stores: list[CountingStore] = []
 
@@ -75,7 +75,7 @@ def work_for(rig: Rig, count: int, state: State) -> Counter[str]:
     assert isinstance(dataset, Counted)
     dataset.calls = Counter()
     made.tick()
-    meant = [c for c in rig.ledger.compactions if c.state is State.SCHEDULED]
+    meant = [c for c in rig.ledger.compactions if c.state is CompactionState.SCHEDULED]
     assert meant
     entries = sorted((*rig.ledger.compactions, *junk(dataset, count, state)), key=lambda c: c.id)
     publish_ledger(rig.dataset(), replace(rig.ledger, compactions=tuple(entries)))
@@ -91,9 +91,11 @@ def work_for(rig: Rig, count: int, state: State) -> Counter[str]:
     return dataset.calls + Counter(writes=stores[-1].requests[Verb.PUT], versions=rig.versions() - versions)
 
 
-@pytest.mark.parametrize("state", [State.SUBMITTED, State.SCHEDULED, State.RUNNING])
+@pytest.mark.parametrize(
+    "state", [CompactionState.SUBMITTED, CompactionState.SCHEDULED, CompactionState.RUNNING]
+)
 def test_what_a_coordinator_does_about_junk_does_not_multiply(
-    segmented_template: Any, tmp_path_factory: pytest.TempPathFactory, state: State
+    segmented_template: Any, tmp_path_factory: pytest.TempPathFactory, state: CompactionState
 ) -> None:
     few, many = (
         work_for(Rig.of(segmented_template, tmp_path_factory.mktemp("junk")), count, state)
@@ -131,8 +133,8 @@ def test_finding_and_changing_one_of_many_looks_at_few() -> None:
     Watched.comparisons = 0
     for n in (0, 4711, 9999):
         assert ledger.get(Ulid(f"{n:026}")) is entries[n]
-        changed = ledger.update(Ulid(f"{n:026}"), lambda c: replace(c, state=State.FAILED))
-        assert [c.state for c in changed.compactions].count(State.FAILED) == 1
+        changed = ledger.update(Ulid(f"{n:026}"), lambda c: replace(c, state=CompactionState.FAILED))
+        assert [c.state for c in changed.compactions].count(CompactionState.FAILED) == 1
     assert ledger.get(Ulid("x")) is None
     with pytest.raises(KeyError):
         ledger.update(Ulid("x"), lambda c: c)
@@ -142,7 +144,7 @@ def test_finding_and_changing_one_of_many_looks_at_few() -> None:
 def test_looking_at_many_running_ones_lists_once(segmented: Rig) -> None:
     dataset = segmented.dataset()
     segmented.coordinator()
-    entries = sorted(junk(dataset, 400, State.RUNNING), key=lambda c: c.id)
+    entries = sorted(junk(dataset, 400, CompactionState.RUNNING), key=lambda c: c.id)
     publish_ledger(dataset, Ledger(dataset.snapshot().compactor_epoch, tuple(entries)))
     stores: list[CountingStore] = []
 
@@ -159,7 +161,7 @@ def test_people_are_shown_so_many_lines_and_told_of_the_rest(segmented: Rig) -> 
     dataset = segmented.dataset()
     views = dataset.snapshot().segments[0].l0 * text.MAX_SHOWN
     manifest = replace(dataset.snapshot(), root=replace(dataset.snapshot().root, l0=views))
-    ledger = Ledger(1, tuple(junk(dataset, text.MAX_SHOWN + 7, State.FAILED)))
+    ledger = Ledger(1, tuple(junk(dataset, text.MAX_SHOWN + 7, CompactionState.FAILED)))
     console = Console(file=StringIO(), width=200)
     draw(console, view.show_manifest(1, manifest).blocks)
     draw(console, view.show_ledger(ledger).blocks)

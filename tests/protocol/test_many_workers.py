@@ -21,7 +21,7 @@ from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
 from lithify.datasets.slatedb.ledger import decode_ledger
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.worker import Worker, WorkerOptions
@@ -129,6 +129,6 @@ def test_several_compactions_at_once_on_one_spark_session(
     assert len([e for e in events if isinstance(e, Committed)]) == 6
     files = sorted(f for f in (path / "compactions").iterdir() if "#" not in f.name)
     versions = [decode_ledger(file.read_bytes(), file.name) for file in files]
-    at_once = max(sum(c.state is State.RUNNING for c in ledger.compactions) for ledger in versions)
+    at_once = max(sum(c.state is CompactionState.RUNNING for c in ledger.compactions) for ledger in versions)
     assert at_once == 4
     check_filtered(path, segmented_template)

@@ -19,7 +19,7 @@ from lithify.coordination.leadership import Term
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.wrapped import Call
@@ -95,7 +95,7 @@ def entry_of(dataset: SlateDataset) -> SlateCompaction | None:
     return ledger.compactions[-1] if ledger is not None and ledger.compactions else None
 
 
-def state_of(dataset: SlateDataset) -> State | None:
+def state_of(dataset: SlateDataset) -> CompactionState | None:
     entry = entry_of(dataset)
     return entry.state if entry is not None else None
 
@@ -134,7 +134,7 @@ def half_done(path: Path, ours: Helper) -> set[str]:
     return kept
 
 
-def wait_for(dataset: SlateDataset, state: State) -> None:
+def wait_for(dataset: SlateDataset, state: CompactionState) -> None:
     deadline_s = time.monotonic() + LIMIT_S
     while state_of(dataset) is not state:
         assert time.monotonic() < deadline_s, entry_of(dataset)
@@ -146,7 +146,7 @@ def test_an_official_worker_takes_up_what_ours_began(path: Path, template: Templ
     ours = Helper(path, "ours")
     kept = half_done(path, ours)
     with opened(path, worker=True):
-        wait_for(ours.dataset, State.COMPLETED)
+        wait_for(ours.dataset, CompactionState.COMPLETED)
     entry = entry_of(ours.dataset)
     assert entry is not None
     assert entry.worker is not None
@@ -174,7 +174,7 @@ def test_ours_takes_up_what_an_official_worker_began(tmp_path: Path) -> None:
         if not entry.state.is_terminal:
             break
     assert entry is not None
-    assert entry.state is State.SCHEDULED, "closing the client gives it back"
+    assert entry.state is CompactionState.SCHEDULED, "closing the client gives it back"
     kept = outputs_of(entry)
     ours = Helper(path, "ours")
     ours.finish()
@@ -182,7 +182,7 @@ def test_ours_takes_up_what_an_official_worker_began(tmp_path: Path) -> None:
     assert isinstance(resumed, events.Resumed)
     assert resumed.finished_ranges == 0, "whether its ranges are finished only running them shows"
     with opened(path, worker=False):
-        wait_for(dataset, State.COMPLETED)
+        wait_for(dataset, CompactionState.COMPLETED)
     entry = entry_of(dataset)
     assert entry is not None
     assert kept <= {str(sst.id) for sst in entry.outputs}
@@ -201,7 +201,7 @@ def test_another_of_ours_replaces_a_silent_one_under_an_official_coordinator(
     half_done(path, first)
     with opened(path, worker=False):
         second.finish()
-        wait_for(second.dataset, State.COMPLETED)
+        wait_for(second.dataset, CompactionState.COMPLETED)
         (resumed,) = second.seen(events.Resumed)
         assert isinstance(resumed, events.Resumed)
         assert resumed.finished_ranges == 2
@@ -210,7 +210,9 @@ def test_another_of_ours_replaces_a_silent_one_under_an_official_coordinator(
         first.worker.tick()
         assert entry_of(first.dataset) == before
     committed = [ledger for ledger in history(path) if ledger.compactions]
-    completed = {c.id for ledger in committed for c in ledger.compactions if c.state is State.COMPLETED}
+    completed = {
+        c.id for ledger in committed for c in ledger.compactions if c.state is CompactionState.COMPLETED
+    }
     assert len(completed) == 1
     check(path, template)
 
@@ -229,7 +231,7 @@ def test_epochs_never_go_back_while_coordinators_come_and_go(path: Path, templat
     assert epochs[-1] == 3
     with opened(path, worker=False, timeout=NEVER):
         ours.engine.run_all()
-        ours.until(lambda: state_of(ours.dataset) is State.COMPLETED)
+        ours.until(lambda: state_of(ours.dataset) is CompactionState.COMPLETED)
     check(path, template)
 
 
@@ -248,7 +250,7 @@ def test_a_worker_whose_clock_is_behind_breaks_no_database(
     # Under a coordinator that compares clocks, a worker further behind than the timeout is always silent.
     with opened(path, worker=False, timeout="30s") as database:
         deadline_s = time.monotonic() + LIMIT_S
-        while state_of(dataset) is not State.COMPLETED:
+        while state_of(dataset) is not CompactionState.COMPLETED:
             assert time.monotonic() < deadline_s
             worker.tick()
             time.sleep(0.02)
@@ -271,7 +273,9 @@ def test_an_official_coordinator_that_takes_over_is_not_disturbed(
         def take_over() -> None:
             database = stack.enter_context(opened(path, worker=False))
             # Where our manifest was there first, the sources are gone, and that makes it Failed.
-            wait_for(dataset, State.COMPLETED if meanwhile is manifest_write else State.FAILED)
+            wait_for(
+                dataset, CompactionState.COMPLETED if meanwhile is manifest_write else CompactionState.FAILED
+            )
             clients.append(database)
             found.append(dataset.manifest_ids() + dataset.ledger_ids())
 
@@ -313,7 +317,7 @@ def test_a_coordinator_whose_clock_is_ahead_keeps_nobody_from_compacting(
         worker.tick()
         if coordinator.tick().is_idle:
             break
-    assert state_of(dataset) is State.COMPLETED
+    assert state_of(dataset) is CompactionState.COMPLETED
     with opened(path, worker=True) as database:
         before = entry_of(dataset)
         for n in range(4):

@@ -11,11 +11,11 @@ from lithify.base import events
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
 from lithify.protocol import transitions
-from lithify.protocol.model import Progress, RangeProgress, State
+from lithify.protocol.model import CompactionState, Progress, RangeProgress
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.testing import CountingStore, Verb
-from lithify.testing.engine import Fault, InlineEngine
+from lithify.testing.engine import InlineEngine, TaskFault
 from tests.judge.official import open_db
 from tests.protocol.rig import Interposed, Rig, ledger_write
 
@@ -61,7 +61,7 @@ def test_only_unfinished_ranges_run_again(rig: Rig, ending: Ending) -> None:
     worker = half_done(rig, coordinator)
     done, before = recorded(rig.only), rig.only
     ending(rig, coordinator, worker)
-    assert (rig.only.state, rig.only.worker, rig.only.id) == (State.SCHEDULED, None, before.id)
+    assert (rig.only.state, rig.only.worker, rig.only.id) == (CompactionState.SCHEDULED, None, before.id)
     assert rig.only.progress == before.progress
     second = rig.worker("second")
     second.tick()
@@ -210,7 +210,7 @@ def test_a_range_that_was_only_begun_goes_on_behind_its_last_row(rig: Rig) -> No
         progress = Progress((RangeProgress(EVERYTHING, whole[:1]),), horizon)
         return latest.update(
             rig.only.id,
-            lambda c: replace(c, state=State.SCHEDULED, worker=None, outputs=(), progress=progress),
+            lambda c: replace(c, state=CompactionState.SCHEDULED, worker=None, outputs=(), progress=progress),
         )
 
     rig.dataset().update_ledger(rewind)
@@ -303,7 +303,7 @@ def test_a_write_that_meets_the_reclaim_is_refused(rig: Rig, moment: str) -> Non
     zombie = rig.worker(
         "zombie",
         engine=InlineEngine(
-            stepped=True, faults=lambda _: Fault.FAIL_BEFORE if moment == "give back" else Fault.NONE
+            stepped=True, faults=lambda _: TaskFault.FAIL_BEFORE if moment == "give back" else TaskFault.NONE
         ),
         wrap=lambda store: Interposed(store, lambda call: bool(armed) and ledger_write(call), replace_it),
     )

@@ -9,7 +9,7 @@ import pytest
 from lithify.base import events
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.tiered import TieredPolicy
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from tests.judge.official import Admin, Put, TreeShape, open_db
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 
@@ -107,7 +107,7 @@ def test_what_is_not_is_failed_with_its_reason(shaped: Template, tmp_path: Path,
     failures = {failure.compaction: failure for failure in rig.dataset().journal.failures()}
     assert (failures[submitted].reason, failures[submitted].attempts) == (refused.reason, 0)
     compaction = rig.ledger.get(submitted)
-    assert compaction is None or compaction.state is State.FAILED
+    assert compaction is None or compaction.state is CompactionState.FAILED
     assert Admin(rig.path).trees() == (tree,)
     rig.check()
 

@@ -18,7 +18,7 @@ from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.service.coordinator import Coordinator
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing import ManualClock
@@ -57,7 +57,7 @@ class Three:
         self.pool = WorkerPool(
             UrlList(list(names)),
             lambda url, room: self._worker(names[url], room),
-            Room(self.engine, WorkerOptions()),
+            WorkerSlots(self.engine, WorkerOptions()),
             self.clock,
             observer=self.events.append,
         )
@@ -68,7 +68,7 @@ class Three:
             return dataset_of(self.table, clock=self.clock)
         return dataset_at(self.paths[name], clock=self.clock)
 
-    def _worker(self, name: str, room: Room) -> Worker:
+    def _worker(self, name: str, room: WorkerSlots) -> Worker:
         return Worker(
             self.open(name), self.engine, self.clock, "worker", room=room, observer=self.events.append
         )

@@ -14,10 +14,10 @@ from lithify.base.errors import EngineDown, Refused
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.engine.spark import SparkEngine
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service import one_shot
 from lithify.service.loops import LoopOptions, run_workers
-from lithify.testing.engine import Fault, InlineEngine, Submitted
+from lithify.testing.engine import InlineEngine, SubmittedCall, TaskFault
 from tests.compacting import compact
 from tests.protocol.conftest import plain_template, rig
 from tests.protocol.rig import Rig
@@ -32,10 +32,10 @@ def failing(times: int) -> InlineEngine:
     """An engine that is lost under its first calls."""
     left = times
 
-    def fault(_: Submitted) -> Fault:
+    def fault(_: SubmittedCall) -> TaskFault:
         nonlocal left
         left -= 1
-        return Fault.ENGINE_DOWN if left >= 0 else Fault.NONE
+        return TaskFault.ENGINE_DOWN if left >= 0 else TaskFault.NONE
 
     return InlineEngine(slots=10, faults=fault)
 
@@ -46,7 +46,7 @@ def test_an_engine_that_goes_down_uses_up_no_attempts() -> None:
         toy.add(*(ToySpec("unit") for _ in range(4)))
     service.rounds(12)
     for toy in service.toys.values():
-        assert toy.states() == {State.COMPACTED: 4}
+        assert toy.states() == {CompactionState.COMPACTED: 4}
         assert not toy.journal.attempts()
     assert len(service.seen(events.EngineLost)) == 20
     assert not service.seen(events.AttemptFailed)
@@ -72,7 +72,7 @@ def test_an_engine_that_is_gone_for_good_ends_the_process_and_gives_all_back() -
         run_workers(service.pool, Lost(), random.Random(1), LoopOptions())
     assert ended.value.exit_code == 7
     for toy in service.toys.values():
-        assert toy.states() == {State.SCHEDULED: 4}
+        assert toy.states() == {CompactionState.SCHEDULED: 4}
         assert not toy.journal.attempts()
 
 
@@ -101,7 +101,7 @@ def test_a_single_run_ends_when_its_engine_is_gone(rig: Rig) -> None:
             planner=rig.dataset().planner(full=True),
             observer=observe,
         )
-    assert rig.states() == [State.SCHEDULED]
+    assert rig.states() == [CompactionState.SCHEDULED]
     assert not rig.dataset().journal.attempts()
 
 

@@ -21,7 +21,7 @@ from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.testing import ManualClock
-from lithify.testing.engine import Fault, InlineEngine, Submitted
+from lithify.testing.engine import InlineEngine, SubmittedCall, TaskFault
 from tests.datasets.iceberg.conftest import catalog
 from tests.datasets.iceberg.running import dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
@@ -62,8 +62,8 @@ class World:
         spec: Any = compaction.spec
         return self.dataset.unit(spec)
 
-    def _fault(self, call: Submitted) -> Fault:
-        return Fault.FAIL_BEFORE if self._units[call.job] in self.poisoned else Fault.NONE
+    def _fault(self, call: SubmittedCall) -> TaskFault:
+        return TaskFault.FAIL_BEFORE if self._units[call.job] in self.poisoned else TaskFault.NONE
 
     def committed(self) -> set[str]:
         return {self._units[e.compaction] for e in self.events if isinstance(e, events.Committed)}

@@ -15,7 +15,7 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.commit_records import CommitRecord, CommitRecords
 from lithify.mirror import commit_recording
 from lithify.mirror.commit_recording import Recorder
-from lithify.store.metered import Answer, Verb
+from lithify.store.metered import RequestOutcome, Verb
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 
 URL = "s3://bucket/db"
@@ -57,7 +57,7 @@ def bench() -> Iterator[Bench]:
 def test_a_commit_with_all_that_it_took(bench: Bench) -> None:
     count = bench.recorder.counting("given")
     for verb in (Verb.GET, Verb.GET, Verb.PUT):
-        count(verb, Answer.OK)
+        count(verb, RequestOutcome.OK)
     bench.play(
         events.Submitted(URL, C, "8 L0 SSTs", 200, "root"),
         events.Claimed(URL, C, "w"),
@@ -106,12 +106,12 @@ def test_a_dataset_that_is_forgotten_is_followed_anew(bench: Bench) -> None:
     """Of a fleet many come and go."""
     recorder = Recorder(bench.clock, keep_ms=10 * DAY_MS)
     recorder.follow(URL, bench.records, coordinates=True)
-    recorder.counting(URL)(Verb.GET, Answer.OK)
+    recorder.counting(URL)(Verb.GET, RequestOutcome.OK)
     recorder.forget(URL)
     recorder.forget("s3://bucket/never followed")
     recorder(events.Committed(URL, C, "all"))
     recorder.follow(URL, bench.records, coordinates=True)
-    recorder.counting(URL)(Verb.PUT, Answer.OK)
+    recorder.counting(URL)(Verb.PUT, RequestOutcome.OK)
     recorder(events.Committed(URL, D, "all"))
     recorder.close()
     assert [(r.compaction, r.requests) for r in bench.records.newest()] == [(D, {"PUT": 1})]

@@ -14,7 +14,7 @@ from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.planning.turns import AGEING_TURNS
 from lithify.protocol.attempts import Attempt
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.transitions import AnyLedger
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.iceberg.conftest import catalog
@@ -47,7 +47,7 @@ def test_what_may_wait_waits_for_a_bounded_number_of_claims() -> None:
     toy.add(ToySpec("may wait", 0.0))
 
     def each() -> None:
-        if toy.states()[State.SCHEDULED] < 3:
+        if toy.states()[CompactionState.SCHEDULED] < 3:
             toy.add(ToySpec("urgent", 1.0), ToySpec("urgent", 1.0))
 
     service.rounds(30, each)

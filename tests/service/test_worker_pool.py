@@ -18,7 +18,7 @@ from lithify.base.errors import (
     StoreUnavailable,
 )
 from lithify.planning.turns import AGEING_TURNS
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.worker import MAX_STORE_LOSSES
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 from lithify.testing.engine import InlineEngine
@@ -29,7 +29,7 @@ HOT, COLD = "toy:///hot", "toy:///cold"
 
 def keep_full(toy: ToyDataset, priority: float = 0.5, count: int = 5) -> None:
     """There is always something to claim."""
-    if toy.states()[State.SCHEDULED] < count:
+    if toy.states()[CompactionState.SCHEDULED] < count:
         toy.add(*(ToySpec("unit", priority) for _ in range(count)))
 
 
@@ -65,7 +65,7 @@ def test_what_has_ended_takes_no_slot_though_its_dataset_cannot_be_told() -> Non
     assert claims(service) == ["toy:///away", *["toy:///well"] * 3]
     service.toy("away").error = None
     service.rounds(10)
-    assert service.toy("away").states()[State.COMPACTED] == 1
+    assert service.toy("away").states()[CompactionState.COMPACTED] == 1
 
 
 @pytest.mark.parametrize("others", [1, 4, 20])
@@ -111,7 +111,7 @@ def test_what_the_source_names_anew_joins_and_what_it_does_not_leaves() -> None:
     service.named = ["toy:///b"]
     service.rounds(4)
     assert claims(service)[:4] == ["toy:///a", "toy:///a", "toy:///b", "toy:///b"]
-    assert service.toy("a").states()[State.RUNNING] == 0, "what ran was finished before it left"
+    assert service.toy("a").states()[CompactionState.RUNNING] == 0, "what ran was finished before it left"
     assert len(service.toy("a").read_at_s) == 3
 
 
@@ -187,7 +187,7 @@ def test_while_something_runs_there_a_pause_is_no_longer_than_a_heartbeat_interv
     assert max(pauses_s) == 10
     service.toy("bad").error = None
     service.rounds(11)
-    assert service.toy("bad").states() == Counter({State.COMPACTED: 1})
+    assert service.toy("bad").states() == Counter({CompactionState.COMPACTED: 1})
 
 
 @pytest.mark.parametrize("error", [DatasetNotFound("no such table"), CorruptObject("metadata", "damaged")])
@@ -329,7 +329,9 @@ def test_who_is_told_what_to_claim_claims_this_very_compaction() -> None:
     assert service.pool.holding() == frozenset()
     assert not service.pool.claim("toy:///a", second), "it is done"
     service.rounds(5)
-    assert service.toy("a").states() == {State.SCHEDULED: 1, State.COMPACTED: 1}, "nothing else was claimed"
+    assert service.toy("a").states() == {CompactionState.SCHEDULED: 1, CompactionState.COMPACTED: 1}, (
+        "nothing else was claimed"
+    )
 
 
 def test_what_was_claimed_and_failed_is_told() -> None:

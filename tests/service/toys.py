@@ -19,10 +19,10 @@ from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
 from lithify.protocol.attempts import Journal
-from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
-from lithify.service.slots import Room
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
 from lithify.testing import ManualClock, MemoryStore
@@ -74,12 +74,12 @@ class ToyDataset:
         """Scheduled compactions, in this order."""
         ids = sorted(self._ids.ulid(self._clock.now_ms()) for _ in specs)
         new: list[AnyCompaction] = [
-            Compaction(i, spec, State.SCHEDULED) for i, spec in zip(ids, specs, strict=True)
+            Compaction(i, spec, CompactionState.SCHEDULED) for i, spec in zip(ids, specs, strict=True)
         ]
         self.value = self.value.add(*new)
         return ids
 
-    def states(self) -> Counter[State]:
+    def states(self) -> Counter[CompactionState]:
         return Counter(c.state for c in self.value.compactions)
 
     def ledger(self) -> AnyLedger:
@@ -111,8 +111,8 @@ class ToyDataset:
     def output_name(self, output: str) -> str:
         return output
 
-    def prepare(self, compaction: AnyCompaction, snapshot: str, slots: int = 0) -> Job:
-        return Job((RangeWork("all", toy_task, compaction.spec, 1),))
+    def prepare(self, compaction: AnyCompaction, snapshot: str, slots: int = 0) -> RangeJob:
+        return RangeJob((RangeWork("all", toy_task, compaction.spec, 1),))
 
     def outcome(self, result: RangeOutcome) -> RangeOutcome:
         return result
@@ -135,13 +135,13 @@ class Service:
         self.closed: dict[str, BaseException] = {}
         self.opened_at_s: dict[str, list[float]] = {}
         self.options = WorkerOptions(**{"max_concurrent_compactions": 1, **options})
-        self.room = Room(self.engine, self.options)
+        self.room = WorkerSlots(self.engine, self.options)
         self.pool = WorkerPool(self, self._open, self.room, self.clock, observer=self.events.append)
 
     def urls(self) -> list[str]:
         return self.named
 
-    def _open(self, url: str, room: Room) -> Worker:
+    def _open(self, url: str, room: WorkerSlots) -> Worker:
         self.opened_at_s.setdefault(url, []).append(self.clock.monotonic_s())
         if url in self.closed:
             raise self.closed[url]

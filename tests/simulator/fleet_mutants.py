@@ -15,16 +15,16 @@ from lithify.fleet import managed_dataset
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.history import CatalogHistory
 from lithify.fleet.catalog.model import QueueState
-from lithify.fleet.managed_dataset import Peers, Watched
-from lithify.fleet.members import Member, MemberFiles, Seen
+from lithify.fleet.managed_dataset import ManagedDataset, Peers
+from lithify.fleet.members import FleetMember, ListedMember, MemberFiles
 from lithify.fleet.task_queue_files import BoardFiles
 from lithify.planning.fleet import admission, quarantine
 from lithify.planning.fleet import task_offers as hints
 from lithify.planning.fleet.fairness import FairTurns
-from lithify.planning.fleet.polling import Asking
+from lithify.planning.fleet.polling import PollBackoff
 from lithify.protocol import transitions
 from lithify.protocol.failure_detector import SilenceWatch
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyLedger
 from lithify.store.versions import Version, VersionedFiles
 from tests.simulator.mutants import Mutant
@@ -58,22 +58,23 @@ def _write_over(self: VersionedFiles, base: Version | None, data: bytes) -> Vers
 
 def _try_again(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
     return ledger.update(
-        compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None, outputs=(), progress=None)
+        compaction_id,
+        lambda c: replace(c, state=CompactionState.SCHEDULED, worker=None, outputs=(), progress=None),
     )
 
 
 def _all_running(self: SilenceWatch, ledger: AnyLedger, now_s: float) -> tuple[Ulid, ...]:
-    return tuple(c.id for c in ledger.compactions if c.state is State.RUNNING)
+    return tuple(c.id for c in ledger.compactions if c.state is CompactionState.RUNNING)
 
 
-def _lead_always(self: Watched) -> bool:
+def _lead_always(self: ManagedDataset) -> bool:
     return self._may_lead and self._asking is None
 
 
-_honest_seek = Watched._seek_leadership
+_honest_seek = ManagedDataset._seek_leadership
 
 
-def _take_for_dead(self: Watched, dataset: Any) -> None:
+def _take_for_dead(self: ManagedDataset, dataset: Any) -> None:
     alive, dead = self._peers.alive, self._peers.dead
     self._peers.alive, self._peers.dead = frozenset({self._peers.name}), alive | dead
     try:
@@ -104,7 +105,7 @@ def _read_all_queues(self: BoardFiles, queue_id: str, members: Iterable[str]) ->
 _honest_beat = MemberFiles.beat
 
 
-def _need_the_newest(self: MemberFiles, member: Member) -> None:
+def _need_the_newest(self: MemberFiles, member: FleetMember) -> None:
     _honest_beat(self, replace(member, needs=member.catalog))
 
 
@@ -116,7 +117,7 @@ def _leave_the_last(self: BoardFiles, queue_id: str, member: str, hints: Iterabl
         _honest_write(self, queue_id, member, hints)
 
 
-def _only_when_rung(self: Asking, now_ms: int, *, has_rung: bool) -> bool:
+def _only_when_rung(self: PollBackoff, now_ms: int, *, has_rung: bool) -> bool:
     return has_rung
 
 
@@ -124,7 +125,7 @@ MUTANTS = (
     Mutant(
         "boards are read when the bell rings only",
         (rules.DONE, rules.STARVED),
-        ((Asking, "reads_boards", _only_when_rung),),
+        ((PollBackoff, "reads_boards", _only_when_rung),),
     ),
     Mutant(
         "what is urgent has it all, for ever",
@@ -141,17 +142,17 @@ MUTANTS = (
         "what was committed is tried again", (rules.COMMITTING,), ((transitions, "complete", _try_again),)
     ),
     Mutant("whoever runs counts as silent", (rules.BEATING,), ((SilenceWatch, "silent", _all_running),)),
-    Mutant("all datasets are led", (rules.IDLE,), ((Watched, "_should_lead", _lead_always),)),
+    Mutant("all datasets are led", (rules.IDLE,), ((ManagedDataset, "_should_lead", _lead_always),)),
     Mutant(
         "who leads is taken for dead",
         (rules.PEACE,),
-        ((Watched, "_seek_leadership", _take_for_dead),),
+        ((ManagedDataset, "_seek_leadership", _take_for_dead),),
         first_seed=5_004,
     ),
     Mutant(
         "who has ever been a member lives",
         (rules.FAILOVER, rules.DONE, rules.STARVED),
-        ((Seen, "is_alive", True),),
+        ((ListedMember, "is_alive", True),),
         first_seed=5_000,
     ),
     Mutant("nobody is excused", (rules.BLAME,), ((Peers, "excuses", _never),)),
@@ -202,7 +203,7 @@ MUTANTS = (
     Mutant(
         "a dataset that was made anew is not opened anew",
         (rules.ANEW,),
-        ((Watched, "_drop", _nothing),),
+        ((ManagedDataset, "_drop", _nothing),),
     ),
     Mutant(
         "the last hint stays on its board",

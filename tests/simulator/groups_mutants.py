@@ -13,8 +13,8 @@ from lithify.coordination import groups as files
 from lithify.coordination import membership
 from lithify.coordination.groups import GroupFiles
 from lithify.watermarks import groups
-from lithify.watermarks.groups import NO_MARKS, Group, Joined, Marks, Role, Track
-from lithify.watermarks.model import Hold, Mark, Member, Needed, Threshold
+from lithify.watermarks.groups import NO_MARKS, GroupRole, GroupState, Joined, Marks, Track
+from lithify.watermarks.model import GroupMember, Hold, Mark, Needed, Threshold
 from lithify.watermarks.rules import Collected
 from tests.simulator.mutants import Mutant
 from tests.watermarks.marks import marks_of
@@ -24,7 +24,7 @@ SHOWN = (rules.DELETED, rules.ABORTED, rules.COMMITTED, rules.STUCK, rules.READE
 
 
 def _furthest(
-    required: Collection[Member], marks: Iterable[Mark], holds: Iterable[Hold], now_ms: int
+    required: Collection[GroupMember], marks: Iterable[Mark], holds: Iterable[Hold], now_ms: int
 ) -> Collected:
     return Collected(max((Needed(m.position or 0, m.member.name) for m in marks), key=lambda n: n.position))
 
@@ -33,14 +33,14 @@ def _who_has_said_something(members: Iterable[Joined], track: Track) -> list[Joi
     return [one for one in members if one.role in groups.REQUIRED[track] and one.marks]
 
 
-def _as_published(group: Group, member: Member, partition: int) -> Marks:
+def _as_published(group: GroupState, member: GroupMember, partition: int) -> Marks:
     return NO_MARKS if group.find(member) is None else group.thresholds_of(partition)
 
 
 _honest_bound = groups.bound
 
 
-def _clean_for_both(group: Group, member: Member, partition: int) -> Marks:
+def _clean_for_both(group: GroupState, member: GroupMember, partition: int) -> Marks:
     clean = _honest_bound(group, member, partition).clean
     return Marks(clean, clean)
 
@@ -55,13 +55,13 @@ def _all_is_clean(before: Log, round_: Round) -> Log:
 _honest_published = groups.published
 
 
-def _for_the_members_it_knew(self: GroupFiles, epoch: int) -> Group:
+def _for_the_members_it_knew(self: GroupFiles, epoch: int) -> GroupState:
     """Those when its epoch began."""
     known = vars(self).setdefault("known", {}).setdefault(epoch, self._known(epoch))
     members = [one.member for one in known.members.values()]
     marks = {member: files._marks_in(self.said(member)) for member in members}
 
-    def change(group: Group) -> Group:
+    def change(group: GroupState) -> GroupState:
         files._check_epoch(group, epoch)
         old = _honest_published(replace(group, members=known.members), marks, self._clock.now_ms())
         return replace(_honest_published(group, marks, self._clock.now_ms()), thresholds=old.thresholds)
@@ -89,7 +89,7 @@ def _the_last(before: Mapping[int, Any], now: Mapping[int, Any]) -> dict[int, An
     return dict(now)
 
 
-def _stays(group: Group, name: str, now_ms: int) -> Group:
+def _stays(group: GroupState, name: str, now_ms: int) -> GroupState:
     return group
 
 
@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "readers are left out of the minimum",
         (rules.THRESHOLDS, rules.READERS),
-        changed((groups, "REQUIRED", dict.fromkeys(Track, frozenset({Role.COPY})))),
+        changed((groups, "REQUIRED", dict.fromkeys(Track, frozenset({GroupRole.COPY})))),
     ),
     Mutant("a copy removes by its own marks", SHOWN, changed((copies, "bound", marks_of)), first_seed=5_010),
     Mutant(

@@ -18,11 +18,11 @@ from lithify.coordination import holds, thresholds
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.maintenance import checkpoints, expire, expired_files, snapshot_pins
-from lithify.datasets.iceberg.maintenance.checkpoints import Checkpoint
+from lithify.datasets.iceberg.maintenance.checkpoints import StreamCheckpoint
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.maintenance.expired_files import ExpiredFiles
-from lithify.datasets.iceberg.maintenance.expiry_policy import Retention, retention_of
-from lithify.datasets.iceberg.maintenance.pending import Entry, Pending
+from lithify.datasets.iceberg.maintenance.expiry_policy import TableRetention, retention_of
+from lithify.datasets.iceberg.maintenance.pending import Pending, PendingFiles
 from lithify.store.objects import ObjectStore
 from lithify.watermarks.model import Hold, Threshold
 from lithify.watermarks.rules import Collected, admits
@@ -59,7 +59,7 @@ def _planned(store: ObjectStore, folder: str) -> tuple[int | None, int | None]:
     return max(((int(m.key.rpartition("/")[2]), m.last_modified_ms) for m in metas), default=(None, None))
 
 
-def _due_at_once(entry: Entry, grace_ms: int, now_ms: int) -> bool:
+def _due_at_once(entry: PendingFiles, grace_ms: int, now_ms: int) -> bool:
     return entry.since_ms is not None and not entry.blocked
 
 
@@ -74,7 +74,7 @@ class _NothingIsReached:
 _honest_confirm = Pending.confirm
 
 
-def _expired_as_written(self: Pending, *args: Any) -> tuple[Entry, ...]:
+def _expired_as_written(self: Pending, *args: Any) -> tuple[PendingFiles, ...]:
     found = _honest_confirm(self, *args)
     return tuple(entry if entry.blocked else replace(entry, since_ms=entry.written_ms) for entry in found)
 
@@ -143,14 +143,14 @@ def _drop_in_doubt(
 _honest_carry_out = ExpiredFiles._carry_out
 
 
-def _drop_first(self: ExpiredFiles, entry: Entry, *args: Any) -> None:
+def _drop_first(self: ExpiredFiles, entry: PendingFiles, *args: Any) -> None:
     files = list(self._pending.paths(entry))
     self._pending.drop(entry)
     with mock.patch.object(self._pending, "paths", side_effect=lambda _: iter(files)):
         _honest_carry_out(self, entry, *args)
 
 
-def _keep_one(properties: Mapping[str, str], now_ms: int, *args: Any) -> Retention:
+def _keep_one(properties: Mapping[str, str], now_ms: int, *args: Any) -> TableRetention:
     return replace(retention_of(properties, now_ms, *args), min_kept=1)
 
 
@@ -162,7 +162,7 @@ def _never(*_: object, **__: object) -> bool:
     return False
 
 
-def _no_reason(table: Table, entry: Entry) -> str:
+def _no_reason(table: Table, entry: PendingFiles) -> str:
     return ""
 
 
@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "a reader never counts as begun",
         (rules.ENDS,),
-        ((Checkpoint, "is_begun", False),),
+        ((StreamCheckpoint, "is_begun", False),),
     ),
     Mutant(
         "compactions of ours hold nothing",

@@ -28,9 +28,9 @@ from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
 from lithify.protocol import transitions
 from lithify.protocol.failure_detector import SilenceWatch
-from lithify.protocol.heartbeat_gate import Pulse
+from lithify.protocol.heartbeat_gate import ProgressGate
 from lithify.protocol.lease import Lease, encode_lease
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyCompaction, AnyLedger, IllegalTransition
 from lithify.service.worker import Worker
 from lithify.store import versions
@@ -114,11 +114,11 @@ def _without_marker(tree: Any, spec: Any) -> Any:
 
 def _owned_by_anybody(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
     compaction = ledger.get(compaction_id)
-    return compaction is not None and compaction.state is State.RUNNING
+    return compaction is not None and compaction.state is CompactionState.RUNNING
 
 
 def _finished_whosever_it_is(self: Worker, ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
-    running = [c for c in ledger.compactions if c.state is State.RUNNING]
+    running = [c for c in ledger.compactions if c.state is CompactionState.RUNNING]
     return tuple(transitions.compacted(c, self.id, 0, ()) for c in running if c.id not in self._running)
 
 
@@ -139,7 +139,7 @@ _honest_recover = transitions.recover
 def _revive(ledger: AnyLedger, epoch: int) -> AnyLedger:
     ledger = _honest_recover(ledger, epoch)
     revived = tuple(
-        replace(c, state=State.SUBMITTED, outputs=(), worker=None) if c.state.is_terminal else c
+        replace(c, state=CompactionState.SUBMITTED, outputs=(), worker=None) if c.state.is_terminal else c
         for c in ledger.compactions
     )
     return replace(ledger, compactions=revived)
@@ -154,7 +154,7 @@ def _trim_all(ledger: AnyLedger, ended: Collection[Ulid] = ()) -> AnyLedger:
 
 
 def _everybody_is_silent(self: SilenceWatch, ledger: AnyLedger, now_s: float) -> tuple[Ulid, ...]:
-    return tuple(c.id for c in ledger.compactions if c.state is State.RUNNING)
+    return tuple(c.id for c in ledger.compactions if c.state is CompactionState.RUNNING)
 
 
 _honest_claim = transitions.claim
@@ -426,7 +426,7 @@ MUTANTS = (
     Mutant(
         "heartbeats go on while nothing moves",
         (rules.DRAINED,),
-        ((Pulse, "deserves_heartbeat", lambda *_: True),),
+        ((ProgressGate, "deserves_heartbeat", lambda *_: True),),
         first_seed=5_103,
     ),
     Mutant(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lithify.base.ids import RandomIds
 from lithify.protocol.attempts import Attempt, Movement
-from lithify.protocol.model import Compaction, State, Worker
-from lithify.protocol.status import CompactionStatus, Known, RangeState, Stay, describe
+from lithify.protocol.model import AssignedWorker, Compaction, CompactionState
+from lithify.protocol.status import CompactionDetails, CompactionStatus, RangeState, Stay, describe
 
 NOW_MS = 1_700_000_100_000
 TIMEOUT_MS = 30_000
@@ -22,7 +22,7 @@ OPEN = RangeState(False, 0)
 
 
 def running() -> Compaction[Any, Any, Any]:
-    return Compaction(ID, "spec", State.RUNNING, worker=Worker("w", NOW_MS))
+    return Compaction(ID, "spec", CompactionState.RUNNING, worker=AssignedWorker("w", NOW_MS))
 
 
 def moving(index: int, bytes_read: int, name: str = "w") -> Movement:
@@ -30,7 +30,7 @@ def moving(index: int, bytes_read: int, name: str = "w") -> Movement:
 
 
 def status_of(
-    compaction: Compaction[Any, Any, Any], known: Known, alive: bool | None = True
+    compaction: Compaction[Any, Any, Any], known: CompactionDetails, alive: bool | None = True
 ) -> CompactionStatus:
     return describe(compaction, "root", known, NOW_MS, TIMEOUT_MS, alive)
 
@@ -49,7 +49,7 @@ def status_of(
     ],
 )
 def test_how_far(ranges: tuple[RangeState, ...], movements: dict[str, Movement], done_bytes: int) -> None:
-    found = status_of(running(), Known(1000, ranges, movements=movements))
+    found = status_of(running(), CompactionDetails(1000, ranges, movements=movements))
     assert found.done_bytes == done_bytes
     assert found.finished_ranges == sum(r.is_finished for r in ranges)
     assert found.share_done == done_bytes / 1000
@@ -58,7 +58,7 @@ def test_how_far(ranges: tuple[RangeState, ...], movements: dict[str, Movement],
 def test_how_long_still_is_reckoned_from_what_this_worker_did() -> None:
     # Half was finished when it was claimed 10 s ago; another quarter is now: 10 s more.
     stay = Stay(NOW_MS - 10_000, (DONE, DONE, OPEN, OPEN))
-    known = Known(1000, (DONE, DONE, DONE, OPEN), stay)
+    known = CompactionDetails(1000, (DONE, DONE, DONE, OPEN), stay)
     assert status_of(running(), known).remaining_ms == 10_000
     assert status_of(running(), known).bytes_per_s == 25
     assert status_of(running(), known).since_ms == NOW_MS - 10_000
@@ -72,7 +72,7 @@ def test_how_long_still_is_reckoned_from_what_this_worker_did() -> None:
 
 def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
     # Claimed 100 s ago, first ranges recorded 10 s ago, as much again since: 10 s for each quarter.
-    known = Known(
+    known = CompactionDetails(
         1000,
         (DONE, DONE, OPEN, OPEN),
         Stay(NOW_MS - 100_000),
@@ -85,7 +85,7 @@ def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
 
 def test_the_pace_is_not_that_of_a_moment() -> None:
     """What other ranges had read when the first were recorded is not known."""
-    known = Known(
+    known = CompactionDetails(
         1000,
         (DONE, OPEN, OPEN, OPEN),
         Stay(NOW_MS - 10_000),
@@ -101,16 +101,22 @@ def test_the_pace_is_not_that_of_a_moment() -> None:
         (Compaction(ID, "s"), 0, 0, True, "the coordinator's next look"),
         (Compaction(ID, "s"), 0, 0, False, "a coordinator; none is running"),
         (Compaction(ID, "s"), 0, 0, None, "the coordinator; whether one is running cannot be seen"),
-        (Compaction(ID, "s", State.SCHEDULED), 0, 0, True, "a free worker to claim it"),
+        (Compaction(ID, "s", CompactionState.SCHEDULED), 0, 0, True, "a free worker to claim it"),
         (
-            Compaction(ID, "s", State.SCHEDULED),
+            Compaction(ID, "s", CompactionState.SCHEDULED),
             0,
             2,
             True,
             "a free worker to claim it after 2 failed attempts",
         ),
-        (Compaction(ID, "s", State.COMPACTED), 0, 0, False, "a coordinator; none is running"),
-        (Compaction(ID, "s", State.COMPACTED), 0, 0, True, "its commit, which may be together with others"),
+        (Compaction(ID, "s", CompactionState.COMPACTED), 0, 0, False, "a coordinator; none is running"),
+        (
+            Compaction(ID, "s", CompactionState.COMPACTED),
+            0,
+            0,
+            True,
+            "its commit, which may be together with others",
+        ),
         (running(), TIMEOUT_MS, 0, True, ""),
         (
             running(),
@@ -132,7 +138,7 @@ def test_what_it_waits_for(
 ) -> None:
     tries = tuple(Attempt("w", f"reason {n}", n) for n in range(attempts))
     heard_ms = None if silent_ms is None else NOW_MS - silent_ms
-    found = status_of(compaction, Known(1000, attempts=tries, heard_ms=heard_ms), alive)
+    found = status_of(compaction, CompactionDetails(1000, attempts=tries, heard_ms=heard_ms), alive)
     assert found.waits_for.startswith(waits_for)
     assert bool(found.waits_for) == bool(waits_for)
     assert found.attempts == attempts
@@ -140,7 +146,9 @@ def test_what_it_waits_for(
 
 
 def test_compacted_is_all_done() -> None:
-    assert status_of(Compaction(ID, "s", State.COMPACTED), Known(1000)).share_done == 1.0
+    assert (
+        status_of(Compaction(ID, "s", CompactionState.COMPACTED), CompactionDetails(1000)).share_done == 1.0
+    )
 
 
 @given(
@@ -151,7 +159,7 @@ def test_compacted_is_all_done() -> None:
 def test_nobody_is_ever_more_than_done(
     cost_bytes: int, ranges: tuple[RangeState, ...], movements: dict[str, Movement]
 ) -> None:
-    known = Known(cost_bytes, ranges, Stay(NOW_MS - 1000), movements=movements)
+    known = CompactionDetails(cost_bytes, ranges, Stay(NOW_MS - 1000), movements=movements)
     found = status_of(running(), known)
     assert 0 <= found.done_bytes <= cost_bytes
     assert 0 <= found.share_done <= 1

@@ -16,7 +16,7 @@ from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
 from lithify.protocol import transitions
 from lithify.protocol.lease import LEASE_MS, VALID_MS, Lease, Taking
-from lithify.protocol.model import Progress, RangeProgress, State, Worker
+from lithify.protocol.model import AssignedWorker, CompactionState, Progress, RangeProgress
 from lithify.protocol.presence import Presence
 from lithify.service.status import status
 from lithify.store.metered import Verb
@@ -193,7 +193,7 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     assert moved is not None
     first = dataset.history().first_progress(moved)
     assert first is not None
-    assert first.compaction.worker == Worker("second", 100)
+    assert first.compaction.worker == AssignedWorker("second", 100)
 
     # Without the version in which it was claimed, nobody knows.
     for version_id in range(1, claimed + 1):
@@ -209,4 +209,4 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     assert latest.get(min(wanted, other)) is None
     entry = dataset.history().last_entry(wanted)
     assert entry is not None
-    assert entry.state in (State.RUNNING, State.FAILED)
+    assert entry.state in (CompactionState.RUNNING, CompactionState.FAILED)

@@ -20,7 +20,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from lithify.base.errors import ObjectNotFound, Refused, StoreUnavailable
 from lithify.store import aws_profiles
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from tests import serving
 
@@ -61,7 +61,7 @@ class Shown:
 
     def by(self, **more: str) -> tuple[str, str, str | None]:
         """The key, the region and the token of the next request to a store."""
-        store, _ = open_store("s3://bucket", self.options(**more), Waiting(0))
+        store, _ = open_store("s3://bucket", self.options(**more), WaitPolicy(0))
         with pytest.raises(ObjectNotFound):
             store.head("k")
         return self.requests[-1]
@@ -260,7 +260,7 @@ def test_a_portal_that_is_away_is_waited_for(home: Path, monkeypatch: pytest.Mon
     assert profile is not None
     with pytest.raises(StoreUnavailable, match=r"profile work gives no credentials .*https://portal"):
         profile()
-    store, _ = open_store("s3://bucket", {"aws_endpoint": NOBODY, "aws_profile": "work"}, Waiting(0))
+    store, _ = open_store("s3://bucket", {"aws_endpoint": NOBODY, "aws_profile": "work"}, WaitPolicy(0))
     with pytest.raises(StoreUnavailable):
         store.head("k")
 

@@ -7,7 +7,7 @@ import pytest
 from obstore.exceptions import GenericError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 
 from lithify.store.resilience.causes import failure_of, not_served, said_by
-from lithify.store.resilience.retries import Failure
+from lithify.store.resilience.retries import RequestFailure
 
 
 def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:
@@ -25,50 +25,54 @@ def provider(said: str) -> UnauthenticatedError:
     [
         (
             connecting('Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }'),
-            Failure.PASSING,
+            RequestFailure.PASSING,
             "connection refused",
         ),
         (
             connecting('"dns error", Custom { error: "failed to lookup address information" }'),
-            Failure.DOUBTFUL,
+            RequestFailure.DOUBTFUL,
             "its name is not found",
         ),
-        (connecting("kind: Timeout, source: TimedOut"), Failure.PASSING, "no answer in time"),
-        (connecting("InvalidCertificate(UnknownIssuer)"), Failure.DOUBTFUL, "its certificate is not trusted"),
-        (connecting("kind: Builder"), Failure.LASTING, "no request can be made of it"),
+        (connecting("kind: Timeout, source: TimedOut"), RequestFailure.PASSING, "no answer in time"),
+        (
+            connecting("InvalidCertificate(UnknownIssuer)"),
+            RequestFailure.DOUBTFUL,
+            "its certificate is not trusted",
+        ),
+        (connecting("kind: Builder"), RequestFailure.LASTING, "no request can be made of it"),
         (
             connecting("kind: Timeout", "http://169.254.169.254/latest/api/token"),
-            Failure.DOUBTFUL,
+            RequestFailure.DOUBTFUL,
             "no answer in time",
         ),
         (
             GenericError("Generic S3 error: Got invalid list response: syntax error"),
-            Failure.DOUBTFUL,
+            RequestFailure.DOUBTFUL,
             "a listing that is no XML",
         ),
         (
             OSError("Generic S3 error: Error performing POST - HTTP error: request or response body error"),
-            Failure.PASSING,
+            RequestFailure.PASSING,
             "the connection failed",
         ),
         (
             OSError("x: status code: 403 Forbidden: <Code>AccessDenied</Code>"),
-            Failure.LASTING,
+            RequestFailure.LASTING,
             "403 Forbidden",
         ),
-        (OSError("no space left on device"), Failure.LASTING, "no space left on device"),
+        (OSError("no space left on device"), RequestFailure.LASTING, "no space left on device"),
         (
             PermissionDeniedError("x: status code: 403 Forbidden: <Code>AccessDenied</Code>"),
-            Failure.LASTING,
+            RequestFailure.LASTING,
             "403 Forbidden",
         ),
-        (provider("StoreUnavailable: the portal is away"), Failure.PASSING, "no credentials"),
-        (provider("StoreError: log in"), Failure.LASTING, "no credentials"),
-        (InvalidPathError("the path is no path"), Failure.LASTING, "InvalidPathError"),
-        (ValueError("something else"), Failure.LASTING, "ValueError"),
+        (provider("StoreUnavailable: the portal is away"), RequestFailure.PASSING, "no credentials"),
+        (provider("StoreError: log in"), RequestFailure.LASTING, "no credentials"),
+        (InvalidPathError("the path is no path"), RequestFailure.LASTING, "InvalidPathError"),
+        (ValueError("something else"), RequestFailure.LASTING, "ValueError"),
     ],
 )
-def test_what_an_error_means(error: Exception, failure: Failure, cause: str) -> None:
+def test_what_an_error_means(error: Exception, failure: RequestFailure, cause: str) -> None:
     assert failure_of(error) == (failure, cause)
 
 

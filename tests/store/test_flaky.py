@@ -13,7 +13,7 @@ import pytest
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from lithify.base.events import Event
 from lithify.store.objects import ObjectStore
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
 from lithify.testing.s3 import S3Server, Weather
@@ -159,7 +159,7 @@ def test_which_answers_may_be_better_next_time(s3: S3, status: int, code: str, t
 def test_nobody_listens_and_the_cause_is_told_at_the_end(s3: S3) -> None:
     told: list[Event] = []
     options = {**s3.options, "aws_endpoint": "http://127.0.0.1:1"}
-    store, _ = open_store("s3://bucket", options, Waiting(0.3, "s3://bucket/db", told.append))
+    store, _ = open_store("s3://bucket", options, WaitPolicy(0.3, "s3://bucket/db", told.append))
     with pytest.raises(StoreUnavailable, match=r"(?i)get x: connection refused.*waited for the store"):
         store.get("x")
     assert told == []
@@ -170,7 +170,7 @@ def test_reads_that_hang_cost_little_and_are_told(s3: S3) -> None:
     url, told = f"s3://{s3.bucket()}", list[Event]()
     open_store(url, s3.options)[0].put("there", BODY)
     with flaky(s3, first(2, Fault.HANG, "GET")) as options:
-        store = open_store(url, options, Waiting(60.0, "db", told.append))[0]
+        store = open_store(url, options, WaitPolicy(60.0, "db", told.append))[0]
         assert store.get("there") == BODY
     assert is_told_with_its_end(told)
 
@@ -211,7 +211,7 @@ def test_what_hangs_in_the_middle_is_told_before_it_is_cut_off(s3: S3) -> None:
     open_store(url, s3.options)[0].put("there", BODY)
     with flaky(s3, first(1, Fault.HANG_WITHIN, "GET")) as options:
         patient = {**options, "read_timeout": "6s"}
-        assert open_store(url, patient, Waiting(60.0, "db", told.append))[0].get("there") == BODY
+        assert open_store(url, patient, WaitPolicy(60.0, "db", told.append))[0].get("there") == BODY
     assert is_told_with_its_end(told)
 
 
@@ -246,7 +246,7 @@ def test_a_healthy_listing_of_many_pages_is_made_once_and_is_no_outage(s3: S3) -
         return 200, f"<ListBucketResult>{body}</ListBucketResult>".encode()
 
     with between(s3, page) as options:
-        store, _ = open_store(f"s3://{s3.bucket()}", options, Waiting(60.0, "db", told.append))
+        store, _ = open_store(f"s3://{s3.bucket()}", options, WaitPolicy(60.0, "db", told.append))
         assert len(list(store.list(""))) == pages
     assert (len(begun), told) == (1, [])
 

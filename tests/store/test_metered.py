@@ -6,12 +6,12 @@ from collections import Counter
 from contextlib import suppress
 
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
-from lithify.store.metered import Answer, MeteredStore, Verb
-from lithify.testing import Fault, FaultyStore, MemoryStore
+from lithify.store.metered import MeteredStore, RequestOutcome, Verb
+from lithify.testing import FaultyStore, MemoryStore, StoreFault
 
 
 def test_every_request_is_told_once() -> None:
-    told: Counter[tuple[Verb, Answer]] = Counter()
+    told: Counter[tuple[Verb, RequestOutcome]] = Counter()
     store = MeteredStore(MemoryStore(), lambda verb, answer: told.update([(verb, answer)]))
     store.create("a/x", b"1")
     with suppress(ObjectExists):
@@ -30,20 +30,20 @@ def test_every_request_is_told_once() -> None:
         writer.commit()
     store.delete("a/x")
     assert told == {
-        (Verb.PUT, Answer.OK): 2,
-        (Verb.PUT, Answer.CONFLICT): 2,
-        (Verb.GET, Answer.MISSING): 1,
-        (Verb.GET, Answer.OK): 2,
-        (Verb.HEAD, Answer.OK): 1,
-        (Verb.LIST, Answer.OK): 1,
-        (Verb.DELETE, Answer.OK): 1,
+        (Verb.PUT, RequestOutcome.OK): 2,
+        (Verb.PUT, RequestOutcome.CONFLICT): 2,
+        (Verb.GET, RequestOutcome.MISSING): 1,
+        (Verb.GET, RequestOutcome.OK): 2,
+        (Verb.HEAD, RequestOutcome.OK): 1,
+        (Verb.LIST, RequestOutcome.OK): 1,
+        (Verb.DELETE, RequestOutcome.OK): 1,
     }
 
 
 def test_failures_are_told_and_raised() -> None:
-    told: list[tuple[Verb, Answer]] = []
-    broken = FaultyStore(MemoryStore(), lambda _number, _call: Fault.FAIL_BEFORE)
+    told: list[tuple[Verb, RequestOutcome]] = []
+    broken = FaultyStore(MemoryStore(), lambda _number, _call: StoreFault.FAIL_BEFORE)
     store = MeteredStore(broken, lambda verb, answer: told.append((verb, answer)))
     with suppress(StoreError):
         store.put("x", b"1")
-    assert told == [(Verb.PUT, Answer.ERROR)]
+    assert told == [(Verb.PUT, RequestOutcome.ERROR)]

@@ -13,7 +13,7 @@ from lithify.store import multipart
 from lithify.store.multipart import PART_BYTES
 from lithify.store.resilience import pace
 from lithify.store.resilience.requests import Requests, Watch
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from lithify.testing.s3 import Outage, S3Server, Weather
 from tests.outages import is_told_with_its_end
@@ -106,7 +106,7 @@ def test_an_outage_in_the_middle_is_waited_for_and_told(pieces: int) -> None:
             else:
                 is_over.set()
 
-        store, _ = open_store("s3://b", store_options(server.url), Waiting(60.0, "db", tell))
+        store, _ = open_store("s3://b", store_options(server.url), WaitPolicy(60.0, "db", tell))
         server.weather = Weather(outage=Outage.SLOW_DOWN)
         with store.open_writer("object") as writer:
             for _ in range(pieces):
@@ -156,7 +156,7 @@ def test_a_part_that_hangs_is_sent_again_soon_where_parts_are_known_to_take_less
 
 
 def test_how_long_a_part_may_take() -> None:
-    known = pace.Pace()
+    known = pace.UploadPace()
     assert (known.limit_s, known.patience_s) == (120.0, None), "nothing is known yet"
     known.note(0.2)
     assert (known.limit_s, known.patience_s) == (15.0, 3.0)

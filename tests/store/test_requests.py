@@ -20,7 +20,7 @@ from lithify.store.resilience import hedging
 from lithify.store.resilience.causes import UNKNOWN_NAME
 from lithify.store.resilience.hedging import Traffic, Usual, followed
 from lithify.store.resilience.requests import Requests
-from lithify.store.resilience.waiting import Known, Waiting
+from lithify.store.resilience.waiting import StoreOutage, WaitPolicy
 from lithify.testing import ManualClock
 
 REFUSED = "connection refused"
@@ -42,7 +42,9 @@ class World:
     calls: int = 0
 
     def __post_init__(self) -> None:
-        waiting = Waiting(self.max_s, "s3://b/db", self.told.append, lambda: self.is_ending, tasks_max_s=9.0)
+        waiting = WaitPolicy(
+            self.max_s, "s3://b/db", self.told.append, lambda: self.is_ending, tasks_max_s=9.0
+        )
         self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7))
 
     def call(self) -> str:
@@ -151,7 +153,7 @@ def test_an_interrupt_ends_the_wait_at_once() -> None:
             raise KeyboardInterrupt
 
     told: list[Event] = []
-    requests = Requests("s3://b", Waiting(300.0, "", told.append), clock=Interrupted())
+    requests = Requests("s3://b", WaitPolicy(300.0, "", told.append), clock=Interrupted())
 
     def call() -> None:
         raise away()
@@ -185,7 +187,7 @@ class Probing(World):
             self.may_probe.wait(20)
             self.call()
 
-        waiting = Waiting(5.0, "s3://b/db", tell, lambda: self.is_ending, comes_back=True)
+        waiting = WaitPolicy(5.0, "s3://b/db", tell, lambda: self.is_ending, comes_back=True)
         self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7), probe=probe)
 
 
@@ -214,8 +216,8 @@ def test_an_answer_of_whatever_kind_shows_that_the_store_is_back() -> None:
 
 
 def test_what_one_dataset_knows_of_a_store_another_need_not_find_out() -> None:
-    world, known = Probing(back_s=1000.0), Known()
-    waiting = Waiting(5.0, "db", world.told.append, comes_back=True)
+    world, known = Probing(back_s=1000.0), StoreOutage()
+    waiting = WaitPolicy(5.0, "db", world.told.append, comes_back=True)
     one, other = (
         Requests("s3://b", waiting, clock=world.clock, probe=lambda: world.may_probe.wait(20), known=known)
         for _ in range(2)
@@ -276,7 +278,7 @@ class Watching(World):
             self.asked.set()
             self.call()
 
-        waiting = Waiting(300.0, "s3://b/db", self.tell)
+        waiting = WaitPolicy(300.0, "s3://b/db", self.tell)
         self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7), probe=probe)
         self.is_told = threading.Event()
         self.is_over = threading.Event()
@@ -337,7 +339,7 @@ def test_a_service_does_not_wait_within_a_try_for_longer_than_its_bound(
 ) -> None:
     monkeypatch.setattr(hedging, "LOOK_S", 0.01)
     clock = _Real(step_s=0.5)
-    waiting = Waiting(5.0, "db", lambda _: None, comes_back=True)
+    waiting = WaitPolicy(5.0, "db", lambda _: None, comes_back=True)
     requests = Requests("s3://b", waiting, clock=clock, probe=lambda: over.wait(20))
     with pytest.raises(StoreUnavailable, match=r"no answer for \d s"):
         getattr(requests, verb)(lambda: over.wait(20))
@@ -355,7 +357,7 @@ def test_a_look_for_the_stores_return_that_hangs_is_made_again(
         if isinstance(event, StoreBack):
             is_back.set()
 
-    waiting = Waiting(5.0, "db", tell, comes_back=True)
+    waiting = WaitPolicy(5.0, "db", tell, comes_back=True)
     looks = in_turn(lambda: str(over.wait(60)), lambda: str(over.wait(60)), lambda: "there")
     requests = Requests("s3://b", waiting, clock=_Real(step_s=0.5), probe=looks)
     with pytest.raises(StoreUnavailable):

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from lithify.store.resilience.retries import Failure, RetryPolicy
+from lithify.store.resilience.retries import RequestFailure, RetryPolicy
 
 
 def pauses(policy: RetryPolicy, seed: int, tries: int = 40) -> list[float]:
     """Of that many failures in a row, each of which took no time."""
     rng, waited_s, found = random.Random(seed), 0.0, []
     for n in range(1, tries + 1):
-        pause_s = policy.pause_s(n, waited_s, Failure.PASSING, rng)
+        pause_s = policy.pause_s(n, waited_s, RequestFailure.PASSING, rng)
         if pause_s is None:
             break
         found.append(pause_s)
@@ -23,7 +23,7 @@ def pauses(policy: RetryPolicy, seed: int, tries: int = 40) -> list[float]:
 
 
 def test_what_the_store_has_decided_is_not_asked_again() -> None:
-    assert RetryPolicy(math.inf).pause_s(1, 0.0, Failure.LASTING, random.Random(1)) is None
+    assert RetryPolicy(math.inf).pause_s(1, 0.0, RequestFailure.LASTING, random.Random(1)) is None
 
 
 def test_pauses_double_up_to_a_bound_and_are_drawn_from_zero_to_that() -> None:
@@ -43,9 +43,9 @@ def test_it_ends_when_the_time_is_over_and_not_before() -> None:
 
 def test_what_may_be_a_mistake_is_given_up_after_seconds() -> None:
     rng = random.Random(1)
-    assert RetryPolicy(math.inf).pause_s(1, 9.9, Failure.DOUBTFUL, rng) is not None
-    assert RetryPolicy(math.inf).pause_s(1, 10.0, Failure.DOUBTFUL, rng) is None
-    assert RetryPolicy(1.0).pause_s(1, 1.0, Failure.DOUBTFUL, rng) is None
+    assert RetryPolicy(math.inf).pause_s(1, 9.9, RequestFailure.DOUBTFUL, rng) is not None
+    assert RetryPolicy(math.inf).pause_s(1, 10.0, RequestFailure.DOUBTFUL, rng) is None
+    assert RetryPolicy(1.0).pause_s(1, 1.0, RequestFailure.DOUBTFUL, rng) is None
 
 
 def test_tries_can_be_bounded_besides() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lithify.base.errors import Refused
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from tests.s3 import S3, serve_s3
 
@@ -128,15 +128,15 @@ def test_the_environment_is_read_whatever_options_are_given(
 
 
 def test_who_has_thousands_of_datasets_shares_the_store_between_them(s3: S3) -> None:
-    shared, bucket = Waiting(is_shared=True), s3.bucket()
+    shared, bucket = WaitPolicy(is_shared=True), s3.bucket()
     one, prefix = open_store(f"s3://{bucket}/one", s3.options, shared)
-    two, _ = open_store(f"s3://{bucket}/two", s3.options, Waiting(is_shared=True))
+    two, _ = open_store(f"s3://{bucket}/two", s3.options, WaitPolicy(is_shared=True))
     assert one is two
     one.put(f"{prefix}/object", b"x")
     assert two.get("one/object") == b"x"
     others = (
         open_store(f"s3://{bucket}/one", s3.options)[0],
-        open_store(f"s3://{bucket}/one", s3.options, Waiting(1.0, is_shared=True))[0],
+        open_store(f"s3://{bucket}/one", s3.options, WaitPolicy(1.0, is_shared=True))[0],
         open_store(f"s3://{bucket}/one", {**s3.options, "timeout": "20s"}, shared)[0],
         open_store(f"s3://{s3.bucket()}/one", s3.options, shared)[0],
     )

@@ -17,17 +17,17 @@ from lithify.store.versions import (
     MAX_TRUSTED_LOOKS,
     MAX_UPDATE_TRIES,
     Bond,
-    Counts,
+    PendingVersion,
     Version,
     VersionConflict,
     VersionedFiles,
 )
 from lithify.testing import (
     CountingStore,
-    Fault,
     FaultyStore,
     ManualClock,
     MemoryStore,
+    StoreFault,
     Verb,
     WrappedStore,
     crash_at_every_call,
@@ -112,12 +112,12 @@ def test_equal_bytes_of_another_party_are_not_mistaken_for_ours(keeps_put_ids: b
 
 
 def test_a_lost_answer_is_settled_by_reading_back() -> None:
-    store = FaultyStore.scripted(MemoryStore(), {1: Fault.FAIL_AFTER})
+    store = FaultyStore.scripted(MemoryStore(), {1: StoreFault.FAIL_AFTER})
     assert open_files(store).publish(None, b"mine") == Version(1, b"mine")
 
 
 def test_a_lost_answer_counts_as_a_conflict_where_the_store_keeps_no_put_ids() -> None:
-    store = FaultyStore.scripted(MemoryStore(keeps_put_ids=False), {1: Fault.FAIL_AFTER})
+    store = FaultyStore.scripted(MemoryStore(keeps_put_ids=False), {1: StoreFault.FAIL_AFTER})
     files = open_files(store)
     with pytest.raises(VersionConflict):
         files.publish(None, b"mine")
@@ -136,8 +136,10 @@ def test_our_own_write_that_the_store_repeated_is_no_conflict() -> None:
     assert open_files(Repeating(inner)).publish(None, b"mine") == Version(1, b"mine")
 
 
-@pytest.mark.parametrize("faults", [{1: Fault.FAIL_BEFORE}, {1: Fault.FAIL_AFTER, 2: Fault.FAIL_BEFORE}])
-def test_what_cannot_be_settled_is_reported_as_unknown(faults: dict[int, Fault]) -> None:
+@pytest.mark.parametrize(
+    "faults", [{1: StoreFault.FAIL_BEFORE}, {1: StoreFault.FAIL_AFTER, 2: StoreFault.FAIL_BEFORE}]
+)
+def test_what_cannot_be_settled_is_reported_as_unknown(faults: dict[int, StoreFault]) -> None:
     store = FaultyStore.scripted(MemoryStore(), faults)
     with pytest.raises(StoreError, match="unknown") as caught:
         open_files(store).publish(None, b"mine")
@@ -160,7 +162,7 @@ def test_who_could_not_publish_because_the_store_is_away_says_so() -> None:
 
 
 def test_a_failing_boundary_read_acknowledges_nothing() -> None:
-    store = FaultyStore.scripted(MemoryStore(), {2: Fault.FAIL_BEFORE})
+    store = FaultyStore.scripted(MemoryStore(), {2: StoreFault.FAIL_BEFORE})
     with pytest.raises(StoreError):
         open_files(store).publish(None, b"mine")
 
@@ -550,7 +552,7 @@ def test_a_crash_at_any_call_of_an_update_leaves_the_old_or_the_new_version() ->
 # Writing without waiting for the proof
 
 
-def write(files: VersionedFiles, part: bytes) -> tuple[Version | None, Counts]:
+def write(files: VersionedFiles, part: bytes) -> tuple[Version | None, PendingVersion]:
     return files.write(append(part), ManualClock(), random.Random(0))
 
 
@@ -617,7 +619,7 @@ def test_what_was_written_just_behind_the_boundary_has_a_successor_already() -> 
 
 
 def test_a_proof_that_could_not_be_had_can_be_asked_for_again() -> None:
-    store = FaultyStore.scripted(MemoryStore(), {4: Fault.FAIL_BEFORE})
+    store = FaultyStore.scripted(MemoryStore(), {4: StoreFault.FAIL_BEFORE})
     version, counts = write(open_files(store), b"mine")
     assert store.calls[2].method == "create"
     with pytest.raises(StoreError):

@@ -18,12 +18,12 @@ from simulator.core.waiting import AtOnce
 from lithify.base import concurrency
 from lithify.base.errors import StoreError
 from lithify.store.versions import MAX_TRUSTED_LOOKS, Version, VersionConflict, VersionedFiles
-from lithify.testing import Call, Fault, FaultyStore, MemoryStore, WrappedStore
+from lithify.testing import Call, FaultyStore, MemoryStore, StoreFault, WrappedStore
 
 PARTIES = st.integers(0, 1)
 VALUES = st.sampled_from([b"a", b"b"])
 CALL_OFFSETS = st.integers(1, 4)
-FAULTS = st.sampled_from([Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
+FAULTS = st.sampled_from([StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER])
 BOUNDARY = "gc/boundary"
 
 
@@ -50,7 +50,7 @@ class Party:
 
     def __init__(self, shared: MemoryStore, creators: dict[str, WrappedStore]) -> None:
         self.interrupted = Interrupted(shared, creators)
-        self.planned: dict[int, Fault] = {}
+        self.planned: dict[int, StoreFault] = {}
         self.store = FaultyStore(self.interrupted, lambda number, _: self.planned.pop(number, None))
         self.restart()
 
@@ -167,7 +167,7 @@ class Protocol(RuleBasedStateMachine):
         self.collect(keep)
 
     @rule(party=PARTIES, offset=CALL_OFFSETS, fault=FAULTS)
-    def plan_fault(self, party: int, offset: int, fault: Fault) -> None:
+    def plan_fault(self, party: int, offset: int, fault: StoreFault) -> None:
         planned = self.parties[party]
         planned.planned[len(planned.store.calls) + offset] = fault
 

@@ -13,7 +13,7 @@ import pytest
 
 from lithify.base.errors import StoreError
 from lithify.store import remote, walking
-from lithify.store.objects import Folder, ObjectMeta, ObjectStore
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.walking import walk
 from lithify.store.wrapped import Call, WrappedStore
@@ -65,7 +65,7 @@ def test_what_stores_give(opened: tuple[ObjectStore, str], monkeypatch: pytest.M
     folder = store.folder(root)
     assert set(folder.folders) == {f"{root}/data", f"{root}/data-2", f"{root}/metadata"}
     assert [meta.key for meta in folder.objects] == [f"{root}/top"]
-    assert store.folder(f"{root}/nothing") == Folder((), ())
+    assert store.folder(f"{root}/nothing") == FolderListing((), ())
     assert sorted(keys_of(walk(store, root))) == keys
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lithify.base.errors import Cancelled, CorruptObject, EngineError
 from lithify.engine.ports import Engine
-from lithify.testing.engine import Fault, InlineEngine, Submitted
+from lithify.testing.engine import InlineEngine, SubmittedCall, TaskFault
 from tests.engine import tasks
 
 
@@ -60,16 +60,16 @@ def test_cancel_ends_waiting_calls_of_one_job() -> None:
 @pytest.mark.parametrize(
     ("fault", "attempts", "fails"),
     [
-        (Fault.NONE, 1, False),
-        (Fault.FAIL_BEFORE, 0, True),
-        (Fault.FAIL_AFTER, 1, True),
-        (Fault.RUN_TWICE, 2, False),
+        (TaskFault.NONE, 1, False),
+        (TaskFault.FAIL_BEFORE, 0, True),
+        (TaskFault.FAIL_AFTER, 1, True),
+        (TaskFault.RUN_TWICE, 2, False),
     ],
 )
-def test_faults(tmp_path: Path, fault: Fault, attempts: int, fails: bool) -> None:
-    seen: list[Submitted] = []
+def test_faults(tmp_path: Path, fault: TaskFault, attempts: int, fails: bool) -> None:
+    seen: list[SubmittedCall] = []
 
-    def faults(call: Submitted) -> Fault:
+    def faults(call: SubmittedCall) -> TaskFault:
         seen.append(call)
         return fault
 

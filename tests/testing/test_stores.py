@@ -13,10 +13,10 @@ from lithify.testing import (
     CountingStore,
     Crash,
     DelayingStore,
-    Fault,
     FaultyStore,
     ManualClock,
     MemoryStore,
+    StoreFault,
     Verb,
     WrappedStore,
     crash_at_every_call,
@@ -109,7 +109,7 @@ def test_wrappers_change_nothing_by_themselves() -> None:
 
 def test_a_failure_before_and_a_failure_after() -> None:
     inner = MemoryStore()
-    store = FaultyStore.scripted(inner, {1: Fault.FAIL_BEFORE, 2: Fault.FAIL_AFTER})
+    store = FaultyStore.scripted(inner, {1: StoreFault.FAIL_BEFORE, 2: StoreFault.FAIL_AFTER})
     with pytest.raises(StoreError, match=r"put a \(call 1\)"):
         store.put("a", b"x")
     assert contents(inner) == {}
@@ -121,7 +121,7 @@ def test_a_failure_before_and_a_failure_after() -> None:
 
 
 def test_the_lost_answer_may_have_been_a_refusal() -> None:
-    store = FaultyStore.scripted(MemoryStore(), {1: Fault.FAIL_AFTER})
+    store = FaultyStore.scripted(MemoryStore(), {1: StoreFault.FAIL_AFTER})
     with pytest.raises(StoreError, match="answer is lost") as caught:
         store.get("nothing")
     assert not isinstance(caught.value, ObjectNotFound)
@@ -130,7 +130,7 @@ def test_the_lost_answer_may_have_been_a_refusal() -> None:
 def test_truncated_reads() -> None:
     inner = MemoryStore()
     inner.put("a", b"0123456789")
-    store = FaultyStore(inner, lambda *_: Fault.TRUNCATE)
+    store = FaultyStore(inner, lambda *_: StoreFault.TRUNCATE)
     assert store.get("a") == b"01234"
     assert store.get_with_meta("a")[0] == b"01234"
     with pytest.raises(StoreError, match="too short"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from lithify.base.errors import Refused
-from lithify.views.blocks import Level, Levels, Piece
+from lithify.views.blocks import Level, LevelPart, Levels
 from lithify.views.levels_picture import MAX_LEVELS, draw_levels
 from lithify.views.picture import Box, Label, Picture, Stroke, save, svg
 
@@ -64,8 +64,8 @@ def test_svg_needs_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_levels_are_as_wide_as_their_bytes() -> None:
     levels = [
-        Level("L0: 2", (Piece(100, "active", "one"), Piece(300, "planned", "two"))),
-        Level("run 1", (Piece(800, name="all"),)),
+        Level("L0: 2", (LevelPart(100, "active", "one"), LevelPart(300, "planned", "two"))),
+        Level("run 1", (LevelPart(800, name="all"),)),
     ]
     picture = draw_levels(Levels("what there is", levels, "SSTs"))
     widths = {s.title: s.width for s in picture.shapes if isinstance(s, Box) and s.title}
@@ -84,7 +84,7 @@ def test_levels_are_as_wide_as_their_bytes() -> None:
 
 
 def test_of_very_many_levels_the_first_are_drawn() -> None:
-    levels = [Level(f"run {n}", (Piece(1),), f"segment {n}") for n in range(1000)]
+    levels = [Level(f"run {n}", (LevelPart(1),), f"segment {n}") for n in range(1000)]
     picture = draw_levels(Levels("many", levels, "SSTs"))
     assert sum(isinstance(s, Box) for s in picture.shapes) == MAX_LEVELS + 1
     assert "And 940 more levels." in [s.text for s in picture.shapes if isinstance(s, Label)]

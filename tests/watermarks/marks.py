@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lithify.watermarks.groups import NO_MARKS, Group, Marks
-from lithify.watermarks.model import Member
+from lithify.watermarks.groups import NO_MARKS, GroupState, Marks
+from lithify.watermarks.model import GroupMember
 
 
-def marks_of(group: Group, member: Member, partition: int) -> Marks:
+def marks_of(group: GroupState, member: GroupMember, partition: int) -> Marks:
     """Nothing when it is no member."""
     found = group.find(member)
     return NO_MARKS if found is None else found.marks.get(partition, NO_MARKS)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.watermarks.groups import (
-    Group,
+    BlockedRemoval,
+    GroupRole,
+    GroupState,
     Joined,
     Marks,
-    Role,
-    Standing,
+    PartitionStanding,
     Track,
-    Waiting,
     bound,
     is_source,
     joined,
@@ -27,30 +27,30 @@ from lithify.watermarks.groups import (
     said,
     waiting,
 )
-from lithify.watermarks.model import Member
+from lithify.watermarks.model import GroupMember
 from tests.watermarks.marks import marks_of
 
-A, B, C = Member("a", "1"), Member("b", "1"), Member("c", "1")
+A, B, C = GroupMember("a", "1"), GroupMember("b", "1"), GroupMember("c", "1")
 P = 0
 positions = st.integers(0, 9)
 all_marks = st.builds(Marks, positions, positions)
-standings = st.builds(Standing, all_marks, positions)
+standings = st.builds(PartitionStanding, all_marks, positions)
 
 
-def group_of(*members: Member, role: Role = Role.COPY) -> Group:
-    group = Group()
+def group_of(*members: GroupMember, role: GroupRole = GroupRole.COPY) -> GroupState:
+    group = GroupState()
     for member in members:
         group = joined(group, member, role, 0, {})
     return group
 
 
-def say(group: Group, now_ms: int = 1, **marks: tuple[int, int]) -> Group:
+def say(group: GroupState, now_ms: int = 1, **marks: tuple[int, int]) -> GroupState:
     """Members by their names, with their two marks in the one partition."""
     pairs = {group.members[name].member: {P: Marks(*pair)} for name, pair in marks.items()}
     return published(group, pairs, now_ms)
 
 
-def thresholds(group: Group) -> tuple[int, int]:
+def thresholds(group: GroupState) -> tuple[int, int]:
     found = group.thresholds_of(P)
     return found.clean, found.resolved
 
@@ -68,14 +68,14 @@ def test_thresholds_never_go_down_nor_past_what_anybody_has_said(
     group, number = group_of(A), 0
     for what, name, marks, end in played:
         before, number = group, number + 1
-        newcomer = Member(name, str(number))
+        newcomer = GroupMember(name, str(number))
         match what:
             case "say":
                 group = published(group, {one.member: {P: marks} for one in group.members.values()}, number)
             case "fresh":
-                group = joined(group, newcomer, Role.COPY, number)
+                group = joined(group, newcomer, GroupRole.COPY, number)
             case "with data" | "reader":
-                role = Role.COPY if what == "with data" else Role.READER
+                role = GroupRole.COPY if what == "with data" else GroupRole.READER
                 if passed(group, role, {P: end}) is None:
                     group = joined(group, newcomer, role, number, {P: end})
             case "leave":
@@ -85,7 +85,7 @@ def test_thresholds_never_go_down_nor_past_what_anybody_has_said(
         for track in Track:
             then, now = before.thresholds_of(P).of(track), group.thresholds_of(P).of(track)
             assert now >= then
-            required = [m for m in group.members.values() if track is Track.CLEAN or m.role is Role.COPY]
+            required = [m for m in group.members.values() if track is Track.CLEAN or m.role is GroupRole.COPY]
             if now > then:
                 assert all(now <= m.marks.get(P, Marks()).of(track) for m in required)
             for one in group.members.values():
@@ -103,20 +103,23 @@ def test_the_thresholds_are_the_least_of_both_marks_on_their_own() -> None:
 def test_who_has_said_nothing_keeps_everything() -> None:
     group = say(group_of(A, B), a=(9, 9))
     assert thresholds(group) == (0, 0)
-    assert waiting(group) == (Waiting(P, Track.CLEAN, 0, "b", 1, 9), Waiting(P, Track.RESOLVED, 0, "b", 1, 9))
+    assert waiting(group) == (
+        BlockedRemoval(P, Track.CLEAN, 0, "b", 1, 9),
+        BlockedRemoval(P, Track.RESOLVED, 0, "b", 1, 9),
+    )
 
 
 def test_who_is_silent_is_named_with_the_time_since_when() -> None:
     group = say(group_of(A, B), 10, a=(9, 9), b=(4, 9))
     group = say(group, 20, a=(12, 12))
-    assert waiting(group)[0] == Waiting(P, Track.CLEAN, 4, "b", 10, 12)
+    assert waiting(group)[0] == BlockedRemoval(P, Track.CLEAN, 4, "b", 10, 12)
     group = say(group, 30, b=(7, 12))
-    assert waiting(group)[0] == Waiting(P, Track.CLEAN, 7, "b", 30, 12)
+    assert waiting(group)[0] == BlockedRemoval(P, Track.CLEAN, 7, "b", 30, 12)
     assert waiting(say(group, 40, b=(12, 12))) == ()
 
 
 def test_what_is_said_for_another_incarnation_does_not_count() -> None:
-    group = joined(say(group_of(A, B), a=(9, 9), b=(3, 3)), Member("b", "2"), Role.COPY, 1, {P: 9})
+    group = joined(say(group_of(A, B), a=(9, 9), b=(3, 3)), GroupMember("b", "2"), GroupRole.COPY, 1, {P: 9})
     group = published(group, {B: {P: Marks(9, 9)}}, 2)
     assert thresholds(group) == (3, 3)
     assert bound(group, A, P) == Marks(0, 0), "it may have anything below there"
@@ -135,7 +138,7 @@ def test_the_last_copy_may_leave() -> None:
 
 
 def test_who_comes_with_nothing_adopts_the_thresholds_and_keeps_nobody() -> None:
-    group = joined(say(group_of(A), a=(9, 8)), B, Role.COPY, 2)
+    group = joined(say(group_of(A), a=(9, 8)), B, GroupRole.COPY, 2)
     assert marks_of(group, B, P) == Marks(9, 8)
     assert bound(group, A, P) == Marks(9, 8)
     assert thresholds(say(group, a=(12, 12))) == (9, 8), "until it is clean itself"
@@ -144,15 +147,15 @@ def test_who_comes_with_nothing_adopts_the_thresholds_and_keeps_nobody() -> None
 @pytest.mark.parametrize(
     ("role", "end", "is_late"),
     [
-        (Role.COPY, 8, True),
-        (Role.COPY, 9, False),
-        (Role.COPY, 10, False),
-        (Role.READER, 4, True),
-        (Role.READER, 5, False),  # markers are nothing to a reader
+        (GroupRole.COPY, 8, True),
+        (GroupRole.COPY, 9, False),
+        (GroupRole.COPY, 10, False),
+        (GroupRole.READER, 4, True),
+        (GroupRole.READER, 5, False),  # markers are nothing to a reader
     ],
 )
 def test_who_comes_with_something_must_have_all_below_the_thresholds(
-    role: Role, end: int, is_late: bool
+    role: GroupRole, end: int, is_late: bool
 ) -> None:
     group = say(group_of(A), a=(5, 9))
     assert passed(group, role, {P: end}) == (P if is_late else None)
@@ -160,16 +163,16 @@ def test_who_comes_with_something_must_have_all_below_the_thresholds(
 
 def test_a_partition_that_a_newcomer_does_not_name_it_does_not_have() -> None:
     group = published(group_of(A), {A: {3: Marks(1, 1)}}, 1)
-    assert passed(group, Role.COPY, {P: 100}) == 3
+    assert passed(group, GroupRole.COPY, {P: 100}) == 3
 
 
 def test_who_joins_twice_has_joined_once() -> None:
     group = say(group_of(A, B), a=(9, 9), b=(9, 9))
-    assert joined(group, B, Role.COPY, 7, {P: 9}) is group
+    assert joined(group, B, GroupRole.COPY, 7, {P: 9}) is group
 
 
 def test_a_reader_counts_for_tombstones_only() -> None:
-    group = joined(group_of(A), B, Role.READER, 0, {P: 4})
+    group = joined(group_of(A), B, GroupRole.READER, 0, {P: 4})
     group = say(group, a=(9, 9))
     assert thresholds(group) == (4, 9)
     assert thresholds(say(group, b=(2, 0))) == (4, 9), "offsets that are reset backwards lower nothing"
@@ -208,11 +211,11 @@ def test_a_new_leader_publishes_again() -> None:
 
 @given(st.dictionaries(st.integers(0, 2), standings), st.dictionaries(st.integers(0, 2), standings))
 def test_what_was_said_stays_said_and_who_has_less_has_lost_something(
-    before: dict[int, Standing], now: dict[int, Standing]
+    before: dict[int, PartitionStanding], now: dict[int, PartitionStanding]
 ) -> None:
     both = said(before, now)
     assert lost(both, said(both, before)) is None
-    is_all_there = all(both[partition] == now.get(partition, Standing()) for partition in before)
+    is_all_there = all(both[partition] == now.get(partition, PartitionStanding()) for partition in before)
     assert (lost(before, now) is None) == is_all_there
     for one in (before, now):
         for partition, standing in one.items():
@@ -221,11 +224,12 @@ def test_what_was_said_stays_said_and_who_has_less_has_lost_something(
 
 
 @pytest.mark.parametrize(
-    "now", [Standing(Marks(3, 4), 9), Standing(Marks(4, 3), 9), Standing(Marks(4, 4), 8)]
+    "now",
+    [PartitionStanding(Marks(3, 4), 9), PartitionStanding(Marks(4, 3), 9), PartitionStanding(Marks(4, 4), 8)],
 )
-def test_less_of_anything_is_a_loss(now: Standing) -> None:
-    assert lost({P: Standing(Marks(4, 4), 9)}, {P: now}) == P
-    assert lost({P: Standing(Marks(4, 4), 9)}, {P: Standing(Marks(4, 4), 9)}) is None
+def test_less_of_anything_is_a_loss(now: PartitionStanding) -> None:
+    assert lost({P: PartitionStanding(Marks(4, 4), 9)}, {P: now}) == P
+    assert lost({P: PartitionStanding(Marks(4, 4), 9)}, {P: PartitionStanding(Marks(4, 4), 9)}) is None
 
 
 def test_marks_are_by_partition() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.watermarks.model import Hold, Mark, Member, Needed, Reason, Threshold
+from lithify.watermarks.model import BlockReason, GroupMember, Hold, Mark, Needed, Threshold
 from lithify.watermarks.rules import (
     Collected,
     admits,
@@ -23,7 +23,7 @@ from lithify.watermarks.rules import (
 
 NOW = 1000
 positions = st.integers(0, 50)
-members = st.builds(Member, st.sampled_from("abc"), st.sampled_from(["1", "2"]))
+members = st.builds(GroupMember, st.sampled_from("abc"), st.sampled_from(["1", "2"]))
 marks = st.lists(st.builds(Mark, members, st.none() | positions), max_size=8)
 holds = st.lists(
     st.builds(
@@ -66,7 +66,7 @@ def test_a_threshold_never_goes_down_and_never_passes_what_is_needed(rounds: lis
 
 @given(required_members, marks, holds, watermarks, st.none() | st.builds(at, positions))
 def test_what_is_cut_off_nobody_needs(
-    required: frozenset[Member],
+    required: frozenset[GroupMember],
     said: list[Mark],
     held: list[Hold],
     low: int | None,
@@ -76,7 +76,7 @@ def test_what_is_cut_off_nobody_needs(
     below = cut(published, low, collected)
     known = {mark.member for mark in said if mark.position is not None}
     if not required <= known:
-        assert below in (Reason.MISSING_MEMBER, Reason.UNPUBLISHED)
+        assert below in (BlockReason.MISSING_MEMBER, BlockReason.UNPUBLISHED)
     if isinstance(below, int):
         assert published is not None
         assert low is not None
@@ -95,19 +95,19 @@ def test_a_mark_never_goes_down_within_an_incarnation(said: list[Mark]) -> None:
 
 
 def test_a_new_incarnation_has_said_nothing() -> None:
-    before, now = Member("a", "1"), Member("a", "2")
-    assert collect([now], [Mark(before, 9)], [], NOW).reason is Reason.MISSING_MEMBER
-    assert collect([now], [Mark(before, 9), Mark(now, None)], [], NOW).reason is Reason.UNPUBLISHED
+    before, now = GroupMember("a", "1"), GroupMember("a", "2")
+    assert collect([now], [Mark(before, 9)], [], NOW).reason is BlockReason.MISSING_MEMBER
+    assert collect([now], [Mark(before, 9), Mark(now, None)], [], NOW).reason is BlockReason.UNPUBLISHED
     assert collect([now], [Mark(now, 3)], [], NOW).least == Needed(3, "a")
 
 
 def test_members_nobody_requires_block_nothing() -> None:
-    assert collect([], [Mark(Member("a"), None), Mark(Member("b"), 1)], [], NOW) == Collected()
+    assert collect([], [Mark(GroupMember("a"), None), Mark(GroupMember("b"), 1)], [], NOW) == Collected()
 
 
 def test_a_member_that_is_missing_leaves_the_threshold_where_it_is_and_what_is_known_is_told() -> None:
-    collected = collect([Member("a"), Member("b")], [Mark(Member("b"), 7)], [], NOW)
-    assert collected == Collected(Needed(7, "b"), Reason.MISSING_MEMBER, "a")
+    collected = collect([GroupMember("a"), GroupMember("b")], [Mark(GroupMember("b"), 7)], [], NOW)
+    assert collected == Collected(Needed(7, "b"), BlockReason.MISSING_MEMBER, "a")
     assert next_threshold(at(3), 9, collected) == Threshold(3, Needed(7, "b"))
     assert next_threshold(None, 9, collected) is None
 
@@ -123,8 +123,8 @@ def test_a_lapsed_hold_keeps_nothing_and_goes_once_it_cannot_be_renewed() -> Non
 
 def test_the_reasons() -> None:
     nothing = Collected()
-    assert cut(at(5), None, nothing) is Reason.NOTHING_TO_DO
-    assert cut(None, 5, nothing) is Reason.NO_WATERMARK
+    assert cut(at(5), None, nothing) is BlockReason.NOTHING_TO_DO
+    assert cut(None, 5, nothing) is BlockReason.NO_WATERMARK
     assert cut(at(5), 9, nothing) == 5
     assert cut(at(9), 5, nothing) == 5
     assert cut(at(9), 5, Collected(Needed(2, "x"))) == 2

@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lithify.base import concurrency
 from lithify.store.local import LocalStore
-from lithify.web.readers import Source
+from lithify.web.readers import PageSource
 
 REQUESTS = (
     "get",
@@ -62,10 +62,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.fixture
 def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks has it read and rendered anew."""
-    look = Source.look
+    look = PageSource.look
 
-    def look_anew(source: Source, *given: Any) -> Any:
+    def look_anew(source: PageSource, *given: Any) -> Any:
         source._seen = {name: (-math.inf, 0.0, seen) for name, (_, _, seen) in source._seen.items()}
         return look(source, *given)
 
-    monkeypatch.setattr(Source, "look", look_anew)
+    monkeypatch.setattr(PageSource, "look", look_anew)

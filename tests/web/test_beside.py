@@ -26,10 +26,10 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.model import KeyRange
-from lithify.mirror.dataset_mirror import BESIDE_S, SharedReads, sharing, watching
+from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror, sharing, watching
 from lithify.protocol import transitions
 from lithify.protocol.attempts import Movement
-from lithify.protocol.model import Progress, RangeProgress, State
+from lithify.protocol.model import CompactionState, Progress, RangeProgress
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving
@@ -139,7 +139,7 @@ def test_with_a_hundred_who_watch_it_costs_the_same(tmp_path: Path, asked: Count
     """The same rounds over equal databases, with nobody and with a hundred looks after each."""
 
     def requests(folder: Path, looks: int) -> int:
-        clock, config, shared = ManualClock(NOW_MS), settled(None), SharedReads("db", ManualClock(NOW_MS))
+        clock, config, shared = ManualClock(NOW_MS), settled(None), DatasetMirror("db", ManualClock(NOW_MS))
         url = write_database(folder / "db")
         dataset = wiring.open_dataset(url, config, shared=shared)
         leadership = wiring.leadership(dataset)
@@ -242,7 +242,7 @@ def test_what_is_done_there_shows_at_once(tmp_path: Path) -> None:
     """A cancellation is in the list of failures before the next round."""
     url = write_database(tmp_path / "db")
     config, clock = settled(None), SystemClock()
-    shared = SharedReads(url, clock)
+    shared = DatasetMirror(url, clock)
     dataset = wiring.open_dataset(url, config, shared=shared)
     dataset.glance()
 
@@ -269,7 +269,7 @@ def test_what_is_done_there_shows_at_once(tmp_path: Path) -> None:
 def test_a_running_compaction_is_as_far_as_its_worker_has_looked(tmp_path: Path) -> None:
     """Bytes that tasks report, ranges that are finished, since when, at what pace."""
     url, clock, config = write_database(tmp_path / "db"), ManualClock(NOW_MS), settled(None)
-    shared = SharedReads(url, clock)
+    shared = DatasetMirror(url, clock)
     dataset = sharing(dataset_at(tmp_path / "db"), shared, clock)
     watched = Dataset(
         url, config, clock=clock, through=partial(watching, shared=shared), commits=shared.newest
@@ -281,7 +281,12 @@ def test_a_running_compaction_is_as_far_as_its_worker_has_looked(tmp_path: Path)
     dataset.update_ledger(lambda latest: transitions.claim(latest, Ulid(compaction), "w", clock.now_ms()))
     clock.advance_s(10)
     (found,) = watched.status().compactions
-    assert (found.state, found.worker, found.done_bytes, found.since_ms) == (State.RUNNING, "w", 0, NOW_MS)
+    assert (found.state, found.worker, found.done_bytes, found.since_ms) == (
+        CompactionState.RUNNING,
+        "w",
+        0,
+        NOW_MS,
+    )
     ranges = tuple(RangeProgress(KeyRange(low, high)) for low, high in ((None, b"k10"), (b"k10", None)))
     progress = Progress(ranges, horizon=1)
     dataset.update_ledger(
@@ -305,7 +310,7 @@ def test_a_running_compaction_is_as_far_as_its_worker_has_looked(tmp_path: Path)
 
 def test_before_it_was_read_and_after_it_is_another_processs_that_is_said(tmp_path: Path) -> None:
     url, clock = write_database(tmp_path / "db"), ManualClock(NOW_MS)
-    shared = SharedReads(url, clock)
+    shared = DatasetMirror(url, clock)
     watched = Dataset(url, settled(None), through=partial(watching, shared=shared))
     with pytest.raises(StoreUnavailable, match="has not read it yet"):
         watched.status()
@@ -318,7 +323,7 @@ def test_before_it_was_read_and_after_it_is_another_processs_that_is_said(tmp_pa
 
 def test_what_stands_beside_is_read_seldom(tmp_path: Path, asked: Counter[str]) -> None:
     url, clock = write_database(tmp_path / "db"), ManualClock(NOW_MS)
-    shared = SharedReads(url, clock)
+    shared = DatasetMirror(url, clock)
     dataset = sharing(dataset_at(tmp_path / "db"), shared, clock)
     records = wiring.commit_records(dataset)
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import lithify
 from lithify.base.errors import StoreUnavailable
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.presence import CoordinatorStatus, Presence
 from lithify.protocol.proposal import Plan
 from lithify.protocol.status import CompactionStatus, Status
@@ -274,7 +274,7 @@ def compaction(**given: Any) -> CompactionStatus:
         **{
             "id": "01M7Y73N1RT45V6YVXGPSA14XX",
             "unit": "root",
-            "state": State.RUNNING,
+            "state": CompactionState.RUNNING,
             "submitted_ms": 0,
             "since_ms": 0,
             "worker": "lithify-01M7Y73N1RT45V6YVXGPSA14XX",

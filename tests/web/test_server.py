@@ -23,7 +23,7 @@ from lithify.base.clock import SystemClock
 from lithify.cli.serving import served_beside
 from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.store import urls
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.web import guard, serving, streams
 from lithify.web.guard import Guard
 from tests.web.dashboards import TOKEN, page_of, write_database
@@ -217,7 +217,7 @@ def test_no_rule_of_a_fleet_makes_the_dashboard_wait_longer(
     fleet.add(str(Path(database).parent / "*"), settings={"service.store_wait": "5m"})
     waits: list[float] = []
 
-    def open_store(url: str, options: Any, waiting: Waiting) -> Any:
+    def open_store(url: str, options: Any, waiting: WaitPolicy) -> Any:
         waits.append(waiting.max_s)
         return open_any(url, options, waiting)
 

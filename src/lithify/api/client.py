@@ -41,10 +41,10 @@ from lithify.datasets.holding import Held
 from lithify.datasets.maintenance import (
     PARTS,
     ExpiryAsked,
+    HoldRequest,
     Maintenance,
     MaintenanceResult,
     OrphansAsked,
-    Wanted,
 )
 from lithify.datasets.options import Asked, KindOption
 from lithify.datasets.registry import config_type, registered_for
@@ -53,12 +53,12 @@ from lithify.datasets.waiting import command_waiting
 from lithify.engine.ports import Engine
 from lithify.mirror.commit_view import show_commits
 from lithify.observe.progress import Totals
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.status import CompactionStatus, Status
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.status import status, under_way
-from lithify.store.metered import Answer, Verb
+from lithify.store.metered import RequestOutcome, Verb
 from lithify.store.resilience.waiting import log_waiting
 from lithify.views.blocks import Shown
 
@@ -76,7 +76,7 @@ class Job:
     ids: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
-    def wait(self, *, timeout_s: float | None = None) -> list[control.Outcome]:
+    def wait(self, *, timeout_s: float | None = None) -> list[control.CompactionOutcome]:
         """Wait until they have ended; how. `DeadlineExceeded` when they have not in time."""
         return self.dataset.wait(self.ids, timeout_s=timeout_s)
 
@@ -112,7 +112,7 @@ class Dataset:
         self._engine = engine
         self._closing = ExitStack()
         self._listener: Observer = log_waiting
-        self._requests: Callable[[Verb, Answer], None] | None = None
+        self._requests: Callable[[Verb, RequestOutcome], None] | None = None
         """What is told of requests to its store, while somebody counts them."""
         if opened is None:
             waiting = command_waiting(url, config, lambda event: self._listener(event))
@@ -163,7 +163,7 @@ class Dataset:
         with self._listening(on_event):
             return self._compact(asked, totals, take_over, on_event)
 
-    def _count(self, verb: Verb, answer: Answer) -> None:
+    def _count(self, verb: Verb, answer: RequestOutcome) -> None:
         if self._requests is not None:
             self._requests(verb, answer)
 
@@ -212,7 +212,7 @@ class Dataset:
         )
         seconds = self._clock.monotonic_s() - started_s
         before, after = self._kind.look(summary.before), self._kind.look(summary.after)
-        shown = self._kind.show_run(kinds.Run(self.url, before, after, summary, totals, seconds))
+        shown = self._kind.show_run(kinds.DatasetRun(self.url, before, after, summary, totals, seconds))
         return result_of(summary, totals, seconds, shown)
 
     def submit(self, *, full: bool = False, **options: Any) -> Job:
@@ -235,7 +235,7 @@ class Dataset:
         *,
         timeout_s: float | None = None,
         on_look: Callable[[Sequence[CompactionStatus]], None] | None = None,
-    ) -> list[control.Outcome]:
+    ) -> list[control.CompactionOutcome]:
         """Wait until these compactions have ended, or all that are under way now; how. `on_look` is told
         again and again how they stand. Here and below an id may be cut to its end, as people see it."""
         timeout_s = arguments.optional(arguments.real, "timeout_s", timeout_s)
@@ -325,7 +325,7 @@ class Dataset:
     ) -> Held:
         """Keep a snapshot, by default the newest, and all that came after it, until the lease ends or it is
         released. As a context it renews itself. `Refused` when it may be gone already."""
-        wanted = Wanted(
+        wanted = HoldRequest(
             arguments.optional(arguments.number, "snapshot", snapshot),
             arguments.optional(arguments.time_ms, "at", at),
         )
@@ -566,9 +566,9 @@ def _owner() -> str:
 __all__ = [
     "PARTS",
     "CommitRecord",
+    "CompactionState",
     "Dataset",
     "Job",
-    "State",
     "Status",
     "open",
 ]

@@ -35,28 +35,28 @@ from lithify.datasets.kind import Dataset
 from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
-from lithify.fleet.catalog.model import Rule
-from lithify.fleet.coordinator import Keeper, KeeperPorts
+from lithify.fleet.catalog.model import DatasetRule
+from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
-from lithify.fleet.members import Role, Says, new_member_name, unheard
+from lithify.fleet.members import FleetRole, Says, new_member_name, unheard
 from lithify.fleet.status import fleet_status
-from lithify.fleet.worker import Crew, CrewPorts, NoSource
+from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
 from lithify.mirror.dataset_mirror import SharingRecords, shared_of
 from lithify.protocol.proposal import Plan
-from lithify.service.once_logger import Trouble
+from lithify.service.once_logger import OnceLogger
 
 if TYPE_CHECKING:
     from lithify.fleet.fleet_mirror import SharedFleet
     from lithify.mirror.commit_recording import Recorder
-    from lithify.mirror.dataset_mirror import SharedReads
+    from lithify.mirror.dataset_mirror import DatasetMirror
     from lithify.service.coordinator import Coordinator, CountAttempts
-    from lithify.service.slots import Room
+    from lithify.service.slots import WorkerSlots
     from lithify.service.worker import Worker
-    from lithify.store.metered import Answer, Verb
-    from lithify.store.resilience.waiting import Waiting
+    from lithify.store.metered import RequestOutcome, Verb
+    from lithify.store.resilience.waiting import WaitPolicy
 
-    Count = Callable[[Verb, Answer], None]
+    Count = Callable[[Verb, RequestOutcome], None]
 
 PAUSE_S = 5.0
 """After a round that failed."""
@@ -102,7 +102,7 @@ class FleetProcess:
         self._exit_when_idle_s = exit_when_idle_s
         self._spark = spark
         self._engine = engine
-        roles = [role for role, does in ((Role.KEEPER, keeps), (Role.WORKER, works)) if does]
+        roles = [role for role, does in ((FleetRole.KEEPER, keeps), (FleetRole.WORKER, works)) if does]
         self._metrics = None if config.metrics.port is None else wiring.fleet_metrics(roles)
         self._observe = on_event if self._metrics is None else each(on_event, self._metrics)
         self._commits, self._work_done = _recorder(), _recorder()
@@ -117,7 +117,7 @@ class FleetProcess:
         self._lock = threading.Lock()
         self._due = ToCollect()
         self._has_left = threading.Event()
-        self._crew: Crew | None = None
+        self._crew: FleetWorker | None = None
         self._shared = shared if keeps else None
         self._keeper = self._new_keeper() if keeps else None
         self._works = works
@@ -138,7 +138,7 @@ class FleetProcess:
 
     def _run(self, stop: threading.Event) -> None:
         if not self._works:
-            with _Threads(stop, self._loops(), self._end):
+            with _LoopThreads(stop, self._loops(), self._end):
                 stop.wait()
             return
         engine = self._engine
@@ -153,7 +153,7 @@ class FleetProcess:
     def _run_with(self, engine: Engine, stop: threading.Event) -> None:
         crew = self._crew = self._new_crew(engine)
         crew.start()
-        with _Threads(stop, self._loops(), self._end):
+        with _LoopThreads(stop, self._loops(), self._end):
             try:
                 self._work(crew, stop)
             finally:
@@ -167,9 +167,9 @@ class FleetProcess:
         loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect, "lithify-pulse": self._beat}
         return loops if self._shared is None else loops | {"lithify-beside": self._read_beside}
 
-    def _work(self, crew: Crew, stop: threading.Event) -> None:
+    def _work(self, crew: FleetWorker, stop: threading.Event) -> None:
         options = wiring.loop_options(self._config)
-        trouble = Trouble("the workers could not finish a round and try again")
+        trouble = OnceLogger("the workers could not finish a round and try again")
         while not stop.is_set() and not crew.is_over:
             pause_s = LEAST_PAUSE_S
             try:
@@ -178,7 +178,7 @@ class FleetProcess:
                 if not changed:
                     pause_s = max(LEAST_PAUSE_S, crew.due_in_s())
                 _finished(trouble, crew.problem)
-                self._finished_round(Role.WORKER)
+                self._finished_round(FleetRole.WORKER)
             except EngineDown:
                 raise
             except LithifyError as error:
@@ -196,7 +196,7 @@ class FleetProcess:
         keeper, stop = self._keeper, self._stop
         if keeper is None:
             return
-        trouble = Trouble("the keeper could not finish a round and tries again")
+        trouble = OnceLogger("the keeper could not finish a round and tries again")
         while not stop.is_set():
             try:
                 with contained("a round of the keeper"):
@@ -205,14 +205,14 @@ class FleetProcess:
                     self._shared.keep(keeper.watched)
                     self._shared.saw_datasets(keeper.datasets, keeper.not_found)
                 _finished(trouble, keeper.problem)
-                self._finished_round(Role.KEEPER)
+                self._finished_round(FleetRole.KEEPER)
             except LithifyError as error:
                 trouble.say(error)
                 pause_s = PAUSE_S
             stop.wait(pause_s)
         self._close("the keeper", keeper.close)
 
-    def _finished_round(self, role: Role) -> None:
+    def _finished_round(self, role: FleetRole) -> None:
         if self._metrics is not None:
             self._metrics.finished_round(role)
 
@@ -238,7 +238,7 @@ class FleetProcess:
 
     def _beat(self) -> None:
         members = [member for member in (self._keeper, self._crew) if member is not None]
-        trouble = Trouble("this process could not say that it lives")
+        trouble = OnceLogger("this process could not say that it lives")
         while not self._has_left.wait(PULSE_LOOK_S):
             try:
                 with contained("a sign of life"):
@@ -253,7 +253,10 @@ class FleetProcess:
         """For a dashboard."""
         assert self._shared is not None
         assert self._keeper is not None, "it is beside one"
-        files, trouble = self._files(), Trouble("what only the dashboard of the fleet shows cannot be read")
+        files, trouble = (
+            self._files(),
+            OnceLogger("what only the dashboard of the fleet shows cannot be read"),
+        )
         while not self._stop.wait(BESIDE_LOOK_S):
             failed = False
             for shared in (None, *self._shared.due()):
@@ -269,7 +272,7 @@ class FleetProcess:
             if not failed:
                 trouble.is_over()
 
-    def _read_dataset_beside(self, shared: SharedReads) -> None:
+    def _read_dataset_beside(self, shared: DatasetMirror) -> None:
         assert self._shared is not None
         assert self._keeper is not None
         rule = self._keeper.datasets.get(shared.url)
@@ -295,7 +298,7 @@ class FleetProcess:
             self._url, self._config, waiting, self._clock, self._ids, self._count_request
         )
 
-    def _config_of(self, rule: Rule) -> Config:
+    def _config_of(self, rule: DatasetRule) -> Config:
         """The settings for datasets of a rule. `Refused` when it asks for what is not allowed here."""
         if not rule.settings:
             return wiring.config_of(rule, self._config, self._url)
@@ -307,18 +310,18 @@ class FleetProcess:
                     self._configs.popitem(last=False)
             return self._configs[key]
 
-    def _found(self, rule: Rule) -> list[str]:
+    def _found(self, rule: DatasetRule) -> list[str]:
         config = self._config_of(rule)
         return wiring.find_datasets(rule, config, self._waiting(rule.pattern, config))
 
-    def _name(self, role: Role) -> str:
+    def _name(self, role: FleetRole) -> str:
         return new_member_name(role, self._ids.ulid(self._clock.now_ms()))
 
-    def _new_keeper(self) -> Keeper:
-        name = self._name(Role.KEEPER)
+    def _new_keeper(self) -> FleetCoordinator:
+        name = self._name(FleetRole.KEEPER)
 
         def coordinator(
-            dataset: Dataset, rule: Rule, admit: Callable[[Plan], Plan], counts: CountAttempts
+            dataset: Dataset, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
         ) -> Coordinator:
             from lithify.service.coordinator import Coordinator
 
@@ -355,15 +358,15 @@ class FleetProcess:
             left=self._commits.forget,
             says=self._says,
         )
-        return Keeper(name, ports)
+        return FleetCoordinator(name, ports)
 
-    def _new_crew(self, engine: Engine) -> Crew:
+    def _new_crew(self, engine: Engine) -> FleetWorker:
         from lithify import __version__
         from lithify.service.worker_pool import WorkerPool
 
-        name = self._name(Role.WORKER)
+        name = self._name(FleetRole.WORKER)
 
-        def open_worker(url: str, room: Room) -> Worker:
+        def open_worker(url: str, room: WorkerSlots) -> Worker:
             return wiring.worker(self._kept_open(url), engine, self._config, observe, name, room=room)
 
         observe = each(self._observe, self._work_done)
@@ -377,7 +380,7 @@ class FleetProcess:
             observer=observe,
         )
         ports = CrewPorts(self._files(), pool, self._clock, socket.gethostname(), __version__, self._says)
-        return Crew(name, ports, self._queues)
+        return FleetWorker(name, ports, self._queues)
 
     def _kept_open(self, url: str) -> Dataset:
         """A dataset of the crew, opened once as long as it is wanted now and then as it is."""
@@ -393,7 +396,7 @@ class FleetProcess:
             self._let_go(self._crew)
         return dataset
 
-    def _let_go(self, crew: Crew) -> None:
+    def _let_go(self, crew: FleetWorker) -> None:
         """Of the dataset that was wanted last so long ago, of those of which nothing runs here."""
         idle = next((url for url, _ in self._opened if not crew.works_on(url)), None)
         if idle is not None:
@@ -401,13 +404,17 @@ class FleetProcess:
                 del self._opened[key]
             self._work_done.forget(idle)
 
-    def _open_watched(self, url: str, rule: Rule) -> Dataset:
+    def _open_watched(self, url: str, rule: DatasetRule) -> Dataset:
         """A dataset of the keeper."""
         shared = None if self._shared is None else self._shared.of(url)
         return self._open(url, rule, self._commits, shared)
 
     def _open(
-        self, url: str, rule: Rule, recorder: Recorder | None = None, shared: SharedReads | None = None
+        self,
+        url: str,
+        rule: DatasetRule,
+        recorder: Recorder | None = None,
+        shared: DatasetMirror | None = None,
     ) -> Dataset:
         """A dataset belongs to one thread, so each opens its own. `recorder` is told of its requests,
         `shared` of what is read and written."""
@@ -418,7 +425,7 @@ class FleetProcess:
         waiting = self._waiting(url, config)
         return wiring.open_dataset(url, config, waiting=waiting, count=count, shared=shared)
 
-    def _follow(self, recorder: Recorder, dataset: Dataset, rule: Rule, *, coordinates: bool) -> None:
+    def _follow(self, recorder: Recorder, dataset: Dataset, rule: DatasetRule, *, coordinates: bool) -> None:
         """Record its commits, or what is done for them, unless the settings say that nothing does."""
         keep_ms = wiring.keep_history_ms(self._config_of(rule))
         if keep_ms:
@@ -428,14 +435,14 @@ class FleetProcess:
             recorder.follow(dataset.url, records, coordinates=coordinates, keep_ms=keep_ms)
 
     @property
-    def _count_request(self) -> Callable[[Verb, Answer], None] | None:
+    def _count_request(self) -> Callable[[Verb, RequestOutcome], None] | None:
         return None if self._metrics is None else self._metrics.count_request
 
     @property
     def _says(self) -> Says:
         return unheard if self._metrics is None else self._metrics.says
 
-    def _waiting(self, url: str, config: Config) -> Waiting:
+    def _waiting(self, url: str, config: Config) -> WaitPolicy:
         """All datasets of a store wait for it alike, and it is told of once."""
         store = "/".join(url.split("/")[:3]) if "://" in url else url
         return replace(service_waiting(store, config, self._tell, self._is_ending), is_shared=True)
@@ -453,16 +460,16 @@ class ToCollect:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._rules: dict[str, Rule] = {}
+        self._rules: dict[str, DatasetRule] = {}
         """By URL; the newest counts."""
         self._is_over = False
 
-    def add(self, url: str, rule: Rule) -> None:
+    def add(self, url: str, rule: DatasetRule) -> None:
         with self._changed:
             self._rules[url] = rule
             self._changed.notify()
 
-    def take(self) -> tuple[str, Rule] | None:
+    def take(self) -> tuple[str, DatasetRule] | None:
         """Wait for the next one; `None` when it is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._rules or self._is_over)
@@ -478,7 +485,7 @@ class ToCollect:
             self._changed.notify_all()
 
 
-class _Threads:
+class _LoopThreads:
     """Loops beside the caller, the keeper's first: they end when `stop` is set, and are waited for then."""
 
     def __init__(
@@ -522,7 +529,7 @@ def _recorder() -> Recorder:
 
 
 def _both(first: Count | None, second: Count) -> Count:
-    def count(verb: Verb, answer: Answer) -> None:
+    def count(verb: Verb, answer: RequestOutcome) -> None:
         if first is not None:
             first(verb, answer)
         second(verb, answer)
@@ -530,7 +537,7 @@ def _both(first: Count | None, second: Count) -> Count:
     return count
 
 
-def _finished(trouble: Trouble, problem: LithifyError | None) -> None:
+def _finished(trouble: OnceLogger, problem: LithifyError | None) -> None:
     """A round was finished; with a catalog that cannot be used, if there is a problem."""
     if problem is None:
         trouble.is_over()

@@ -40,7 +40,7 @@ from lithify.engine.ports import Engine
 from lithify.fleet.allowed import check_allowed
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.files import Numbered
-from lithify.fleet.catalog.model import Catalog, Coordinates, Queue, Rule, Tenant, check_public
+from lithify.fleet.catalog.model import Catalog, CatalogTenant, Coordinates, DatasetRule, Queue, check_public
 from lithify.fleet.catalog.patterns import normal
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.discovery import Discovery
@@ -113,7 +113,7 @@ class Fleet:
         datasets, not_found = self.datasets()
         problems = dict(not_found)
 
-        def ask(url: str, rule: Rule) -> None:
+        def ask(url: str, rule: DatasetRule) -> None:
             try:
                 with contained(f"asking what runs in {url}"):
                     dataset = wiring.open_dataset(url, self._config_of(rule))
@@ -189,7 +189,7 @@ class Fleet:
         given, who = _as_texts(arguments.mapping("settings", settings)), _coordinates(coordinates)
         queue = arguments.optional(arguments.text, "queue", queue)
         tenant = arguments.optional(arguments.text, "tenant", tenant)
-        rules = [Rule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
+        rules = [DatasetRule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
         for rule in rules:
             check_public(rule)
             _check_names(rule)
@@ -206,7 +206,7 @@ class Fleet:
             raise Refused(f"{missing[0]}: no rule has this pattern; `lithify fleet list` shows them")
         return self._changed(lambda catalog: changes.remove_rules(catalog, wanted))
 
-    def datasets(self) -> tuple[Mapping[str, Rule], Mapping[str, LithifyError]]:
+    def datasets(self) -> tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]]:
         """The datasets that it has now, by URL, and what could not be looked up, by pattern. Folders that are
         no datasets may be among them."""
         discovery = Discovery(self._found, self._clock)
@@ -232,9 +232,9 @@ class Fleet:
 
     # Tenants
 
-    def set_tenant(self, name: str, **attributes: Any) -> Tenant:
-        """Change how the work of a tenant is treated; attributes are those of `Tenant`. It need have no
-        datasets yet."""
+    def set_tenant(self, name: str, **attributes: Any) -> CatalogTenant:
+        """Change how the work of a tenant is treated; attributes are those of `CatalogTenant`. It need have
+        no datasets yet."""
         name = arguments.text("name", name)
         catalog = self._changed(lambda catalog: changes.set_tenant(catalog, name, **attributes))
         return next(tenant for tenant in catalog.tenants if tenant.name == name)
@@ -300,10 +300,10 @@ class Fleet:
     def _new_id(self) -> str:
         return self._ids.ulid(self._clock.now_ms())
 
-    def _found(self, rule: Rule) -> Iterable[str]:
+    def _found(self, rule: DatasetRule) -> Iterable[str]:
         return wiring.find_datasets(rule, self._config_of(rule))
 
-    def _config_of(self, rule: Rule) -> Config:
+    def _config_of(self, rule: DatasetRule) -> Config:
         """The settings for its datasets."""
         return wiring.config_of(rule, self._config, self.url)
 
@@ -314,7 +314,7 @@ class ShownFleet(Fleet):
     def __init__(self, url: str, *, settings: Settings | None = None) -> None:
         super().__init__(url, settings=wiring.patient(settled(settings)))
 
-    def _config_of(self, rule: Rule) -> Config:
+    def _config_of(self, rule: DatasetRule) -> Config:
         return wiring.patient(super()._config_of(rule))
 
 
@@ -326,7 +326,7 @@ class WatchedFleet(ShownFleet):
         super().__init__(url, settings=settings)
         self.shared = shared
 
-    def datasets(self) -> tuple[Mapping[str, Rule], Mapping[str, LithifyError]]:
+    def datasets(self) -> tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]]:
         return self.shared.datasets()
 
     def status(self) -> FleetStatus:
@@ -363,7 +363,7 @@ class WatchedFleet(ShownFleet):
         return self._config_of(rule)
 
 
-def _added(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:
+def _added(catalog: Catalog, rules: Iterable[DatasetRule]) -> Catalog:
     return changes.add_rules(catalog, rules)
 
 
@@ -378,7 +378,7 @@ def _as_texts(settings: Mapping[str, object]) -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def _check_names(rule: Rule) -> None:
+def _check_names(rule: DatasetRule) -> None:
     """`Refused` when one of its settings has no effect on the datasets that it names."""
     own = registered_for(rule.pattern)
     others = {kind.load_settings().NAME: kind for kind in all_registered()}
@@ -392,7 +392,7 @@ def _check_names(rule: Rule) -> None:
             )
 
 
-def _check_values(rule: Rule) -> None:
+def _check_values(rule: DatasetRule) -> None:
     """`Refused` when no dataset could be opened with its settings, or one of them does nothing."""
     try:
         registered_for(rule.pattern).load().check_settings(wiring.with_settings_of(rule, config_type()()))

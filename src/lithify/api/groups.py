@@ -28,8 +28,8 @@ from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.waiting import command_waiting
 from lithify.views.blocks import Shown
 from lithify.views.groups import show_group
-from lithify.watermarks.groups import Marks, Role, Standing
-from lithify.watermarks.model import Member
+from lithify.watermarks.groups import GroupRole, Marks, PartitionStanding
+from lithify.watermarks.model import GroupMember
 
 _MAX_LEADERS = 5
 
@@ -75,12 +75,12 @@ class Group:
         except ValueError as error:
             raise Refused(f"partitions and offsets are whole numbers, none negative: {error}") from None
         there = self._files.read().members.get(name)
-        if there is not None and there.role is not Role.READER:
+        if there is not None and there.role is not GroupRole.READER:
             raise Refused(f"{name} is a {there.role} of the group; take another name")
-        member = Member(name, self._files.new_incarnation()) if there is None else there.member
+        member = GroupMember(name, self._files.new_incarnation()) if there is None else there.member
         if there is None:
-            self._files.join(member, Role.READER, offsets)
-        said = {partition: Standing(Marks(clean=at), at) for partition, at in offsets.items()}
+            self._files.join(member, GroupRole.READER, offsets)
+        said = {partition: PartitionStanding(Marks(clean=at), at) for partition, at in offsets.items()}
         self._files.say(member, said)
         return self._published()
 

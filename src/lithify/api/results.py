@@ -10,7 +10,7 @@ from typing import Any
 from lithify.base.errors import LithifyError, Refused
 from lithify.datasets.maintenance import PARTS
 from lithify.observe.progress import Totals
-from lithify.protocol.run_summary import Ended, RunSummary
+from lithify.protocol.run_summary import FailedCompaction, RunSummary
 from lithify.views.blocks import Line, Shown, Timeline
 
 
@@ -60,8 +60,8 @@ class Result:
     """Whether there was anything to do."""
     committed: tuple[str, ...]
     """Ids of compactions."""
-    refused: tuple[Ended, ...]
-    failed: tuple[Ended, ...]
+    refused: tuple[FailedCompaction, ...]
+    failed: tuple[FailedCompaction, ...]
     notes: tuple[str, ...]
     left_alone: tuple[str, ...]
     """Of the notes, those about what cannot be compacted."""

@@ -52,11 +52,11 @@ from lithify.base.events import Observer, each, ignore
 from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
-from lithify.mirror.dataset_mirror import SharedReads, SharingRecords, sharing, watching
+from lithify.mirror.dataset_mirror import DatasetMirror, SharingRecords, sharing, watching
 from lithify.observe.logs import FIELDS
 from lithify.protocol.finding import Finding
 from lithify.service.loops import once_back, run_coordinator, run_workers
-from lithify.service.once_logger import Trouble
+from lithify.service.once_logger import OnceLogger
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Service:
 
             check(self._config)
         self._shared = {
-            url: SharedReads(url, SystemClock(), coordinates=coordinates) for url in self._urls if is_shown
+            url: DatasetMirror(url, SystemClock(), coordinates=coordinates) for url in self._urls if is_shown
         }
         self._watched: dict[str, ClientDataset] = {}
         """Opened for a dashboard."""
@@ -209,7 +209,9 @@ class Service:
         readers: dict[str, Callable[[], Any]] = {
             url: partial(self._begin_beside, url) for url in self._shared
         }
-        troubles = {url: Trouble(f"what only the dashboard of {url} shows cannot be read") for url in readers}
+        troubles = {
+            url: OnceLogger(f"what only the dashboard of {url} shows cannot be read") for url in readers
+        }
         while not stop.is_set():
             for url, trouble in troubles.items():
                 try:
@@ -313,7 +315,7 @@ class Service:
     def _try_to_coordinate(self, url: str, name: str, stop: threading.Event) -> None:
         """Coordinate one of several, again and again where that cannot begin. Raises `Fenced`, and what
         refuses it at the start."""
-        trouble = Trouble(f"{url} is not coordinated for now, and that is tried again")
+        trouble = OnceLogger(f"{url} is not coordinated for now, and that is tried again")
         failures, may_refuse = 0, self._coordinated[url] is not None
         while not stop.is_set():
             try:
@@ -391,7 +393,7 @@ class Service:
         count = None if recorder is None else recorder.counting(url)
         shared = self._shared.get(url)
         dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count, shared)
-        # Events call it as it calls itself.
+        # Events call it calls itself.
         if recorder is not None:
             records = wiring.commit_records(dataset)
             if shared is not None:

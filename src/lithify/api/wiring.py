@@ -35,32 +35,32 @@ if TYPE_CHECKING:
     from lithify.datasets.registry import Registered
     from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
-    from lithify.fleet.catalog.model import Rule
+    from lithify.fleet.catalog.model import DatasetRule
     from lithify.fleet.files import FleetFiles
-    from lithify.fleet.members import Role
+    from lithify.fleet.members import FleetRole
     from lithify.fleet.metrics import FleetMetrics
     from lithify.mirror.commit_recording import Recorder
-    from lithify.mirror.dataset_mirror import SharedReads
+    from lithify.mirror.dataset_mirror import DatasetMirror
     from lithify.observe.metrics import Metrics
     from lithify.service.coordinator import Coordinator
     from lithify.service.garbage_loop import Collector
     from lithify.service.loops import LoopOptions
     from lithify.service.options import CoordinatorOptions, WorkerOptions
-    from lithify.service.slots import Room
+    from lithify.service.slots import WorkerSlots
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
-    from lithify.store.metered import Answer, Verb
+    from lithify.store.metered import RequestOutcome, Verb
     from lithify.store.objects import ObjectStore
-    from lithify.store.resilience.waiting import Waiting
+    from lithify.store.resilience.waiting import WaitPolicy
 
 
 def open_dataset(
     url: str,
     config: Config,
     metrics: Metrics | None = None,
-    waiting: Waiting | None = None,
-    count: Callable[[Verb, Answer], None] | None = None,
-    shared: SharedReads | None = None,
+    waiting: WaitPolicy | None = None,
+    count: Callable[[Verb, RequestOutcome], None] | None = None,
+    shared: DatasetMirror | None = None,
 ) -> Dataset:
     """The dataset at `url`; `metrics` and `shared` see what is read of it. `metrics` and `count` are told of
     the requests to its store, for which it waits as commands do, or as `waiting` says."""
@@ -89,8 +89,8 @@ def _open_dataset(
     url: str,
     config: Config,
     metrics: Metrics | None,
-    waiting: Waiting | None,
-    count: Callable[[Verb, Answer], None] | None,
+    waiting: WaitPolicy | None,
+    count: Callable[[Verb, RequestOutcome], None] | None,
 ) -> Dataset:
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
@@ -248,7 +248,7 @@ def worker_pool(
     from lithify.base.clock import SystemClock
     from lithify.service.worker_pool import UrlList, WorkerPool
 
-    def open_worker(url: str, shared: Room) -> Worker:
+    def open_worker(url: str, shared: WorkerSlots) -> Worker:
         return worker(open_dataset(url), engine, config, observer, names.get(url), room=shared)
 
     return WorkerPool(
@@ -261,15 +261,15 @@ def worker_pool(
     )
 
 
-def room(engine: Engine, config: Config) -> Room:
+def room(engine: Engine, config: Config) -> WorkerSlots:
     """What the workers of this process share."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from lithify.service.slots import Room
+    from lithify.service.slots import WorkerSlots
 
     options = worker_options(config)
     threads = ThreadPoolExecutor(options.max_concurrent_compactions, thread_name_prefix="lithify-prepare")
-    return Room(engine, options, threads)
+    return WorkerSlots(engine, options, threads)
 
 
 def worker(
@@ -279,7 +279,7 @@ def worker(
     observer: Observer,
     name: str | None = None,
     *,
-    room: Room,
+    room: WorkerSlots,
 ) -> Worker:
     """A worker of `dataset`, under a new name unless it has one."""
     from lithify.base.clock import SystemClock
@@ -366,7 +366,7 @@ def loop_options(config: Config) -> LoopOptions:
     )
 
 
-def fleet_metrics(roles: Iterable[Role]) -> FleetMetrics:
+def fleet_metrics(roles: Iterable[FleetRole]) -> FleetMetrics:
     """What counts in a process that is these members of a fleet."""
     from lithify.base.clock import SystemClock
     from lithify.fleet.metrics import FleetMetrics
@@ -377,10 +377,10 @@ def fleet_metrics(roles: Iterable[Role]) -> FleetMetrics:
 def fleet_files(
     url: str,
     config: Config,
-    waiting: Waiting,
+    waiting: WaitPolicy,
     clock: Clock,
     ids: Ids,
-    count: Callable[[Verb, Answer], None] | None = None,
+    count: Callable[[Verb, RequestOutcome], None] | None = None,
 ) -> FleetFiles:
     """What the fleet at `url` keeps in the store; `count` is told of the requests for it."""
     from lithify.fleet.files import FleetFiles
@@ -394,7 +394,7 @@ def fleet_files(
     return FleetFiles(url, proved(store, folder, ids), folder, clock, ids)
 
 
-def group_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: Ids) -> GroupFiles:
+def group_files(url: str, config: Config, waiting: WaitPolicy, clock: Clock, ids: Ids) -> GroupFiles:
     """What the group of copies at `url` keeps in the store."""
     from lithify.coordination.groups import GroupFiles
     from lithify.store.proof import proved
@@ -404,7 +404,7 @@ def group_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: I
     return GroupFiles(proved(store, folder, ids), folder, clock, ids)
 
 
-def config_of(rule: Rule, config: Config, fleet: str) -> Config:
+def config_of(rule: DatasetRule, config: Config, fleet: str) -> Config:
     """The settings for datasets of a rule, on top of those of the process. `Refused` when the rule asks for
     what the process does not allow the catalog of the fleet at that URL."""
     from lithify.fleet.allowed import check_allowed
@@ -414,7 +414,7 @@ def config_of(rule: Rule, config: Config, fleet: str) -> Config:
     return found
 
 
-def with_settings_of(rule: Rule, config: Config) -> Config:
+def with_settings_of(rule: DatasetRule, config: Config) -> Config:
     """The same, without asking what is allowed."""
     from lithify.config.loading import overlaid
 
@@ -431,7 +431,7 @@ def patient(config: Config) -> Config:
     return overlaid(config, {"service.store_wait": ("the dashboard", SHOWN_STORE_WAIT)})
 
 
-def find_datasets(rule: Rule, config: Config, waiting: Waiting | None = None) -> list[str]:
+def find_datasets(rule: DatasetRule, config: Config, waiting: WaitPolicy | None = None) -> list[str]:
     """URLs of what a rule with a pattern names; `config` is for these. Some may turn out to be none."""
     from lithify.datasets.waiting import command_waiting
 

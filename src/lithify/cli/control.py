@@ -157,9 +157,9 @@ def wait(
                 write_line(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
             if not ended:
                 write_line("No compaction is under way.")
-        from lithify.protocol.model import State
+        from lithify.protocol.model import CompactionState
 
-        if any(o.state is State.FAILED for o in ended):
+        if any(o.state is CompactionState.FAILED for o in ended):
             raise typer.Exit(1)
 
 

@@ -25,7 +25,7 @@ from lithify.cli.settings import settings
 if TYPE_CHECKING:
     from lithify.api.fleets import Fleet, WatchedFleet
     from lithify.config.model import Config
-    from lithify.web.serving import Source
+    from lithify.web.serving import DashboardService
 
 
 @takes_kind_options("run")
@@ -147,7 +147,7 @@ def worker(
 
 
 def served_beside(
-    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: Source | None = None
+    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: DashboardService | None = None
 ) -> AbstractContextManager[Any]:
     """The dashboard is served meanwhile, if the settings have a port for it; of what `source` reads anyway,
     if there is one."""

@@ -50,11 +50,11 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 from lithify.watermarks.groups import (
-    Group,
+    GroupRole,
+    GroupState,
     Joined,
     Marks,
-    Role,
-    Standing,
+    PartitionStanding,
     Thresholds,
     joined,
     led,
@@ -64,7 +64,7 @@ from lithify.watermarks.groups import (
     said,
     taken,
 )
-from lithify.watermarks.model import Member
+from lithify.watermarks.model import GroupMember
 
 KEPT_VERSIONS = 20
 _FORMAT = 1
@@ -90,22 +90,22 @@ class GroupFiles:
         self._clock = clock
         self._ids = ids
         self._rng = rng if rng is not None else random.Random()
-        self._decoded: tuple[Version, Group] | None = None
+        self._decoded: tuple[Version, GroupState] | None = None
         self.files = VersionedFiles(
             store, join(folder, "group"), _SUFFIX, join(folder, "group.boundary"), ids, clock=clock
         )
 
-    def read(self) -> Group:
+    def read(self) -> GroupState:
         """The latest version. `DatasetNotFound` when there is no group."""
         return self._decode(self.files.confirmed())
 
-    def begin(self) -> Group:
+    def begin(self) -> GroupState:
         """Make a group without members. `Refused` where there is another one."""
 
         def first(version: Version | None) -> bytes | None:
             if version is None:
-                return encode(Group())
-            if self._decode(version) != Group():
+                return encode(GroupState())
+            if self._decode(version) != GroupState():
                 raise Refused(f"there is a group in {join(self._store.url, self._folder)} already")
             return None
 
@@ -118,8 +118,8 @@ class GroupFiles:
         return self._ids.uuid().hex
 
     def join(
-        self, member: Member, role: Role, ends: Mapping[int, int] | None = None, owner: str = ""
-    ) -> Group:
+        self, member: GroupMember, role: GroupRole, ends: Mapping[int, int] | None = None, owner: str = ""
+    ) -> GroupState:
         """Make somebody a member, in the place of an earlier incarnation if there is one, and a group where
         there is none. `ends`: how far it has each partition, all of it kept while it was a member, or since
         before the group; `None`: it begins with nothing, and has nothing yet. `TooLate` when that is not
@@ -128,7 +128,7 @@ class GroupFiles:
         checked_name(member.name)
         checked_name(member.incarnation)
 
-        def change(group: Group) -> Group:
+        def change(group: GroupState) -> GroupState:
             there = group.members.get(member.name)
             if there is not None and there.role is not role:
                 raise Refused(f"{member.name} is a {there.role} of the group; take another name")
@@ -139,28 +139,30 @@ class GroupFiles:
 
         return self._update(change, may_begin=True)
 
-    def _check(self, group: Group, name: str, role: Role, ends: Mapping[int, int]) -> None:
+    def _check(self, group: GroupState, name: str, role: GroupRole, ends: Mapping[int, int]) -> None:
         partition = passed(group, role, ends)
         if partition is not None:
             thresholds = group.thresholds_of(partition)
-            past = thresholds.clean if role is Role.READER else max(thresholds.clean, thresholds.resolved)
+            past = (
+                thresholds.clean if role is GroupRole.READER else max(thresholds.clean, thresholds.resolved)
+            )
             raise TooLate(
                 f"{role} {name} comes too late: it has partition {partition} up to {ends.get(partition, 0)}, "
                 f"and what says that something is gone may have been removed below {past}; let it begin with "
                 "nothing"
             )
 
-    def leave(self, name: str) -> Group:
+    def leave(self, name: str) -> GroupState:
         """Remove a member, whatever it still does; no error when there is none. What it has may be used no
         more as if it were a member's."""
         return self._update(lambda group: left(group, name, self._clock.now_ms()))
 
-    def said(self, member: Member) -> dict[int, Standing]:
+    def said(self, member: GroupMember) -> dict[int, PartitionStanding]:
         """What a member has said in this incarnation, by partition."""
         found = self._read_marks(member)
         return {} if found is None else found[0]
 
-    def say(self, member: Member, now: Mapping[int, Standing]) -> None:
+    def say(self, member: GroupMember, now: Mapping[int, PartitionStanding]) -> None:
         """Say what a member has: what is committed there, and will be there after a crash. What it said
         before stays said."""
         key = self._marks_key(member)
@@ -189,19 +191,19 @@ class GroupFiles:
         """Take the next epoch, which fences every older leader; the epoch."""
         return self._update(lambda group: led(group, leader)).epoch
 
-    def publish(self, epoch: int) -> Group:
+    def publish(self, epoch: int) -> GroupState:
         """Collect what the members have said, and publish the thresholds that follow; nothing where nothing
         has changed since this leader published. `Fenced` when there is a newer leader."""
         members = [one.member for one in self._known(epoch).members.values()]
         marks = {member: _marks_in(self.said(member)) for member in members}
 
-        def change(group: Group) -> Group:
+        def change(group: GroupState) -> GroupState:
             _check_epoch(group, epoch)
             return published(group, marks, self._clock.now_ms())
 
         return self._update(change)
 
-    def _known(self, epoch: int) -> Group:
+    def _known(self, epoch: int) -> GroupState:
         group = self._decode(self.files.latest())
         _check_epoch(group, epoch)
         return group
@@ -221,9 +223,9 @@ class GroupFiles:
 
     # Objects
 
-    def _update(self, change: Callable[[Group], Group], *, may_begin: bool = False) -> Group:
+    def _update(self, change: Callable[[GroupState], GroupState], *, may_begin: bool = False) -> GroupState:
         def changed(version: Version | None) -> bytes | None:
-            before = Group() if version is None and may_begin else self._decode(version)
+            before = GroupState() if version is None and may_begin else self._decode(version)
             after = change(before)
             for partition in before.thresholds:
                 then, now = before.thresholds_of(partition), after.thresholds_of(partition)
@@ -235,7 +237,7 @@ class GroupFiles:
 
         return self._decode(self.files.update(changed, self._clock, self._rng))
 
-    def _decode(self, version: Version | None) -> Group:
+    def _decode(self, version: Version | None) -> GroupState:
         if version is None:
             place = join(self._store.url, self._folder)
             raise DatasetNotFound(f"there is no group in {place}; the first to join makes it")
@@ -244,10 +246,10 @@ class GroupFiles:
             self._decoded = decoded = version, self.files.decode(version, decode)
         return decoded[1]
 
-    def _marks_key(self, member: Member) -> str:
+    def _marks_key(self, member: GroupMember) -> str:
         return join(self._marks, f"{member.name}{_TOKEN}{member.incarnation}{_SUFFIX}")
 
-    def _read_marks(self, member: Member) -> tuple[dict[int, Standing], str | None] | None:
+    def _read_marks(self, member: GroupMember) -> tuple[dict[int, PartitionStanding], str | None] | None:
         key = self._marks_key(member)
         try:
             data, meta = self._store.get_with_meta(key)
@@ -256,7 +258,7 @@ class GroupFiles:
         return _decode_marks(data, key, member), meta.etag
 
 
-def check_owner(group: Group, name: str, owner: str) -> None:
+def check_owner(group: GroupState, name: str, owner: str) -> None:
     """`Refused` when the name is another's."""
     other = taken(group, name, owner)
     if other is not None:
@@ -266,19 +268,19 @@ def check_owner(group: Group, name: str, owner: str) -> None:
         )
 
 
-def _check_epoch(group: Group, epoch: int) -> None:
+def _check_epoch(group: GroupState, epoch: int) -> None:
     if group.epoch != epoch:
         raise Fenced(f"the group has a newer leader, {group.leader}, in epoch {group.epoch} after {epoch}")
 
 
-def _marks_in(standings: Mapping[int, Standing]) -> dict[int, Marks]:
+def _marks_in(standings: Mapping[int, PartitionStanding]) -> dict[int, Marks]:
     return {partition: standing.marks for partition, standing in standings.items()}
 
 
 # Documents
 
 
-def encode(group: Group) -> bytes:
+def encode(group: GroupState) -> bytes:
     """A version of a group as JSON. Partitions are keys, the two positions of a partition a pair."""
     return json.dumps(
         {
@@ -304,11 +306,11 @@ def encode(group: Group) -> bytes:
     ).encode()
 
 
-def decode(data: bytes, key: str) -> Group:
+def decode(data: bytes, key: str) -> GroupState:
     """`CorruptObject` when it is none, `Unsupported` when a newer version of Lithify wrote it."""
     try:
         fields = _fields_of(data, key)
-        return Group(
+        return GroupState(
             _number(fields["epoch"]),
             text(fields["leader"]),
             _number(fields["published_in"]),
@@ -319,7 +321,7 @@ def decode(data: bytes, key: str) -> Group:
         raise CorruptObject(key, f"does not decode as a group: {error}") from error
 
 
-def _encode_marks(member: Member, standings: Mapping[int, Standing]) -> bytes:
+def _encode_marks(member: GroupMember, standings: Mapping[int, PartitionStanding]) -> bytes:
     return json.dumps(
         {
             "format": _FORMAT,
@@ -329,7 +331,7 @@ def _encode_marks(member: Member, standings: Mapping[int, Standing]) -> bytes:
     ).encode()
 
 
-def _decode_marks(data: bytes, key: str, member: Member) -> dict[int, Standing]:
+def _decode_marks(data: bytes, key: str, member: GroupMember) -> dict[int, PartitionStanding]:
     try:
         fields = _fields_of(data, key)
         if fields["incarnation"] != member.incarnation:
@@ -349,9 +351,9 @@ def _fields_of(data: bytes, key: str) -> Any:
 
 def _joined(name: str, fields: Any) -> Joined:
     marks = {_partition(p): Marks(*_numbers(pair, 2)) for p, pair in fields["marks"].items()}
-    member = Member(name, text(fields["incarnation"]))
+    member = GroupMember(name, text(fields["incarnation"]))
     owner = text(fields.get("owner", ""))
-    return Joined(member, Role(fields["role"]), _number(fields["since_ms"]), marks, owner)
+    return Joined(member, GroupRole(fields["role"]), _number(fields["since_ms"]), marks, owner)
 
 
 def _thresholds(pair: Any) -> Thresholds:
@@ -359,9 +361,9 @@ def _thresholds(pair: Any) -> Thresholds:
     return Thresholds(threshold_from(clean), threshold_from(resolved))
 
 
-def _standing(numbers: Any) -> Standing:
+def _standing(numbers: Any) -> PartitionStanding:
     clean, resolved, end = _numbers(numbers, 3)
-    return Standing(Marks(clean, resolved), end)
+    return PartitionStanding(Marks(clean, resolved), end)
 
 
 def _numbers(values: Any, count: int) -> list[int]:

@@ -7,8 +7,8 @@ owner's. The lease keeps that from happening for nothing, or to a program that m
    may have read the lease with them (`look_ahead`). Neither the order of the two nor their age matters: what
    was decided by a lease that is not there any more ends at the first write, which goes by its etag, and by
    an epoch that is not the newest any more in step 4. An older lease proves less, never more.
-2. Unless told to take over, nobody but Lithify's coordinators may hold the epoch (`Led.why_held`). What
-   is not known counts as held.
+2. Unless told to take over, nobody but Lithify's coordinators may hold the epoch (`FencedResource.why_held`).
+   What is not known counts as held.
 3. Unless told to take over, or its holder has resigned, ask the holder: write an own name into its lease
    (`challenger`), and watch. A holder that writes its lease is alive. A question without an answer for
    `LEASE_MS` has no live holder. A question of somebody else serves as well. Whoever knows by other signs
@@ -118,7 +118,7 @@ def _follows(taking: Taking, epoch: int) -> bool:
     return taking.epoch == epoch + 1
 
 
-class Led(Protocol):
+class FencedResource(Protocol):
     """What a dataset gives so that it can be led."""
 
     @property
@@ -162,7 +162,7 @@ class Led(Protocol):
 class Leadership:
     """The leadership of one dataset, as one process seeks and holds it."""
 
-    def __init__(self, dataset: Led, clock: Clock, ids: Ids, holder: str | None = None) -> None:
+    def __init__(self, dataset: FencedResource, clock: Clock, ids: Ids, holder: str | None = None) -> None:
         """Under a new name, unless it has one."""
         self._dataset = dataset
         self._clock = clock

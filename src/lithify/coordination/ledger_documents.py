@@ -16,15 +16,15 @@ from lithify.base.ids import parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.protocol.lease import MAX_EPOCH
 from lithify.protocol.model import (
+    AssignedWorker,
     Compaction,
+    CompactionState,
     Ledger,
     OutputT,
     Progress,
     RangeProgress,
     RangeT,
     SpecT,
-    State,
-    Worker,
 )
 
 FIRST_VERSION = 1
@@ -122,9 +122,9 @@ class LedgerFormat(Generic[SpecT, RangeT, OutputT]):
         return Compaction(
             id=parse_ulid(fields["id"]),
             spec=self.specs.read(fields["spec"]),
-            state=State(fields["state"]),
+            state=CompactionState(fields["state"]),
             outputs=tuple(self.outputs.read(entry) for entry in fields["outputs"]),
-            worker=None if worker is None else Worker(text(worker[0]), int(worker[1])),
+            worker=None if worker is None else AssignedWorker(text(worker[0]), int(worker[1])),
             progress=None if progress is None else Progress(tuple(self._range(*part) for part in progress)),
         )
 

@@ -20,7 +20,7 @@ from lithify.protocol.lease import Permit, Taking, Tries, next_epoch
 from lithify.protocol.model import Ledger, OutputT, RangeT, SpecT
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles
+from lithify.store.versions import Bond, Change, PendingVersion, Version, VersionedFiles
 
 SUFFIX = ".json"
 
@@ -102,7 +102,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
 
     def write(
         self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
-    ) -> tuple[Ledger[SpecT, RangeT, OutputT], Counts]:
+    ) -> tuple[Ledger[SpecT, RangeT, OutputT], PendingVersion]:
         """The same, without waiting for the proof that what was written counts."""
         changed, (_, counts) = self._change(change, self.files.write)
         return changed, counts

@@ -24,8 +24,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from lithify.coordination.groups import GroupFiles, TooLate, check_owner
-from lithify.watermarks.groups import Marks, Role, Standing, adopted, lost
-from lithify.watermarks.model import Member
+from lithify.watermarks.groups import GroupRole, Marks, PartitionStanding, adopted, lost
+from lithify.watermarks.model import GroupMember
 
 _log = logging.getLogger("lithify")
 
@@ -35,7 +35,7 @@ class Kept:
     """What a member has, as it was read at once."""
 
     incarnation: str
-    standings: Mapping[int, Standing]
+    standings: Mapping[int, PartitionStanding]
     """By partition."""
 
     def is_in(self, now: Kept) -> bool:
@@ -43,7 +43,7 @@ class Kept:
         return now.incarnation == self.incarnation and lost(self.standings, now.standings) is None
 
 
-class Keeper(Protocol):
+class MemberStateStore(Protocol):
     """What keeps it. Each change is made in one step, on condition that what was read is in it still
     (`Kept.is_in`); `False` when it is not."""
 
@@ -62,7 +62,7 @@ class Keeper(Protocol):
         ...
 
 
-class Entry(StrEnum):
+class EntryStep(StrEnum):
     """What came of one step."""
 
     MEMBER = "is a member"
@@ -75,7 +75,9 @@ class Entry(StrEnum):
 class Membership:
     """The place of one copy or reader in a group."""
 
-    def __init__(self, files: GroupFiles, name: str, role: Role, keeper: Keeper, owner: str = "") -> None:
+    def __init__(
+        self, files: GroupFiles, name: str, role: GroupRole, keeper: MemberStateStore, owner: str = ""
+    ) -> None:
         """`owner`: what it is, as a URL; empty where nobody could take another for it."""
         self._files = files
         self._name = name
@@ -83,14 +85,14 @@ class Membership:
         self._keeper = keeper
         self._owner = owner
 
-    def enter(self) -> tuple[Entry, Member]:
+    def enter(self) -> tuple[EntryStep, GroupMember]:
         """Do what has to be done first, one step of it: call again until it is a member. Then it may go on,
         in this incarnation. `Refused` when the name is another's."""
-        member = Member(self._name, self._keeper.read().incarnation)
+        member = GroupMember(self._name, self._keeper.read().incarnation)
         before = self._files.said(member)
         kept = self._keeper.read()
         if kept.incarnation != member.incarnation:
-            return Entry.CHANGED, member
+            return EntryStep.CHANGED, member
         group = self._files.read()
         check_owner(group, self._name, self._owner)
         mine = group.find(member)
@@ -107,28 +109,28 @@ class Membership:
         new = adopted(mine.marks, kept.standings)
         if new:
             is_done = self._keeper.adopt(kept, new)
-            return (Entry.ADOPTED if is_done else Entry.CHANGED), member
-        return Entry.MEMBER, member
+            return (EntryStep.ADOPTED if is_done else EntryStep.CHANGED), member
+        return EntryStep.MEMBER, member
 
-    def is_still(self, member: Member) -> bool:
+    def is_still(self, member: GroupMember) -> bool:
         """Whether what was read before this counts."""
         return self._files.read().find(member) is not None
 
-    def _join(self, kept: Kept) -> tuple[Entry, Member]:
-        member = Member(self._name, self._files.new_incarnation())
+    def _join(self, kept: Kept) -> tuple[EntryStep, GroupMember]:
+        member = GroupMember(self._name, self._files.new_incarnation())
         if not self._keeper.renew(kept, member.incarnation):
-            return Entry.CHANGED, member
+            return EntryStep.CHANGED, member
         ends = {partition: standing.end for partition, standing in kept.standings.items()}
         try:
             self._files.join(member, self._role, ends, self._owner)
         except TooLate as error:
             _log.warning("%s", error)
             return self._join_empty(Kept(member.incarnation, kept.standings))
-        return Entry.JOINED, member
+        return EntryStep.JOINED, member
 
-    def _join_empty(self, kept: Kept) -> tuple[Entry, Member]:
-        member = Member(self._name, self._files.new_incarnation())
+    def _join_empty(self, kept: Kept) -> tuple[EntryStep, GroupMember]:
+        member = GroupMember(self._name, self._files.new_incarnation())
         if not self._keeper.empty(kept, member.incarnation):
-            return Entry.CHANGED, member
+            return EntryStep.CHANGED, member
         self._files.join(member, self._role, owner=self._owner)
-        return Entry.JOINED_EMPTY, member
+        return EntryStep.JOINED_EMPTY, member

@@ -5,7 +5,7 @@
 | `progress/<compaction>/<index>-<unique>.json`  | `Movement`, rewritten in place |
 | `progress/<compaction>/finished-<worker>.json` | names of last outputs          |
 | `attempts/<compaction>/<unique>.json`          | `Attempt`, written once        |
-| `failures/<compaction>.json`                   | `Failure`, written once        |
+| `failures/<compaction>.json`                   | `FailedAttempt`, written once        |
 
 Anybody may have written there, so an object that is no such value, in every number, or larger than
 `MAX_NOTE_BYTES`, counts as absent.
@@ -32,7 +32,7 @@ from lithify.base.concurrency import all_of
 from lithify.base.errors import ObjectNotFound, StoreError
 from lithify.base.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE, whole_number
-from lithify.protocol.attempts import MAX_FAILURES, Attempt, Failure, Movement, in_vain
+from lithify.protocol.attempts import MAX_FAILURES, Attempt, FailedAttempt, Movement, in_vain
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -108,11 +108,11 @@ class ObjectJournal:
         document = asdict(attempt) | {"reason": attempt.reason[:_MAX_REASON_CHARS]}
         self._store.put(join(self._attempts, compaction_id, name), _encode(document))
 
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[FailedAttempt, ...]:
         found = self._read_once(self._failures, _failure).values()
         return tuple(sorted(found, key=lambda failure: (failure.at_ms, failure.compaction)))
 
-    def add_failure(self, failure: Failure) -> None:
+    def add_failure(self, failure: FailedAttempt) -> None:
         document = asdict(failure) | {"reason": failure.reason[:_MAX_REASON_CHARS]}
         self._forget_read(failure.compaction)
         self._store.put(self._failure_key(failure.compaction), _encode(document))
@@ -230,8 +230,8 @@ def _attempt(fields: Any) -> Attempt:
     return Attempt(_text(fields["worker"]), _text(fields["reason"]), _time_ms(fields["at_ms"]), recorded)
 
 
-def _failure(fields: Any) -> Failure:
-    return Failure(
+def _failure(fields: Any) -> FailedAttempt:
+    return FailedAttempt(
         parse_ulid(_text(fields["compaction"])),
         _text(fields["reason"]),
         _count(fields["attempts"]),

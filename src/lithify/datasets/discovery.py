@@ -23,7 +23,7 @@ from lithify.base.errors import Refused
 from lithify.config.model import Config
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store, split_scheme
 
 MAX_FOUND = 1_000_000
@@ -32,7 +32,7 @@ _SAFE = "/!$&'()+,:;=@~"
 """What stands in the path of a URL as it is."""
 
 
-def folders(pattern: str, config: Config, waiting: Waiting) -> list[str]:
+def folders(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
     """URLs of the folders that match, in order. What stands before the URL of a store in the scheme
     (`kafka+s3://…`) stands before what is found."""
     scheme, rest = split_scheme(pattern)

@@ -16,7 +16,7 @@ from lithify.base.clock import Clock
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
 from lithify.config.model import Config
-from lithify.coordination.leadership import Led
+from lithify.coordination.leadership import FencedResource
 from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
@@ -33,17 +33,17 @@ from lithify.protocol.retained import Past, Retained
 from lithify.protocol.run_summary import RunSummary
 from lithify.protocol.status import Status
 from lithify.protocol.transitions import AnyLedger
-from lithify.protocol.work import Job, RangeOutcome
+from lithify.protocol.work import RangeJob, RangeOutcome
 from lithify.store.objects import ObjectStore
-from lithify.store.resilience.waiting import Waiting
-from lithify.store.versions import Counts
+from lithify.store.resilience.waiting import WaitPolicy
+from lithify.store.versions import PendingVersion
 from lithify.views.blocks import Shown, Timeline
 
 SnapshotT = TypeVar("SnapshotT", default=Any)
 DatasetT = TypeVar("DatasetT")
 
 
-class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
+class Dataset(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     """One dataset. Methods that read give the latest committed state; `snapshot` and `ledger`
     values are immutable."""
 
@@ -84,10 +84,10 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         self,
         change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
-    ) -> tuple[Ledger[SpecT, RangeT, OutputT], Counts]:
+    ) -> tuple[Ledger[SpecT, RangeT, OutputT], PendingVersion]:
         """As `update_ledger`, but without waiting for the proof that what was written counts
-        (`lithify.store.versions`): `Counts` tells that. Until then it may only be used for what does no harm
-        if it does not."""
+        (`lithify.store.versions`): `PendingVersion` tells that. Until then it may only be used for what does
+        no harm if it does not."""
         ...
 
     @property
@@ -228,7 +228,7 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
 
     def prepare(
         self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT, slots: int = 0
-    ) -> Job[RangeT]:
+    ) -> RangeJob[RangeT]:
         """Cut the compaction into ranges, or take up the ranges its progress records. `compaction` is
         as it was claimed: `compaction.worker` is the claim its tasks report their movements for. `slots` is
         how many ranges the engine runs at once, 0 when that is not known."""
@@ -264,7 +264,7 @@ class ShownPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DatasetRun:
     """A run over a dataset, from what it looked like before to what it looks like after."""
 
     url: str
@@ -286,7 +286,7 @@ class Kind(Protocol[DatasetT]):
         clock: Clock,
         ids: Ids,
         wrap: Callable[[ObjectStore], ObjectStore],
-        waiting: Waiting,
+        waiting: WaitPolicy,
     ) -> DatasetT:
         """The dataset at `url`. Objects beside it are read and written through `wrap` of their store. Stores
         are waited for as `waiting` says."""
@@ -320,7 +320,7 @@ class Kind(Protocol[DatasetT]):
         """What is worth telling of a snapshot, before a run and after it."""
         ...
 
-    def show_run(self, run: Run) -> Shown:
+    def show_run(self, run: DatasetRun) -> Shown:
         """What a run did."""
         ...
 

@@ -19,7 +19,7 @@ ORPHANS = "orphans"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HoldRequest:
     """What to hold: by default, what is newest."""
 
     version: int | None = None
@@ -73,7 +73,7 @@ class Maintenance(Protocol):
         """Those of `PARTS` that the dataset itself wants left out, whoever looks after it."""
         ...
 
-    def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
+    def hold(self, wanted: HoldRequest, lease_ms: int, name: str | None, owner: str) -> Placed:
         """Keep a version and all that came after it, until the lease ends. `Refused` when it may be gone."""
         ...
 

@@ -21,7 +21,7 @@ from lithify.protocol.presence import CoordinatorStatus
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime
-from lithify.store.versions import Bond, Counts
+from lithify.store.versions import Bond, PendingVersion
 
 FRESH_S = 5.0
 """So long what a coordinator has found before it takes the epoch counts as just found."""
@@ -86,7 +86,7 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self,
         change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
-    ) -> tuple[Ledger[SpecT, RangeT, OutputT], Counts]:
+    ) -> tuple[Ledger[SpecT, RangeT, OutputT], PendingVersion]:
         return self._ledger.write(change)
 
     def history(self) -> LedgerHistory:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lithify.config.sections import OwnSection
     from lithify.datasets.kind import Kind
     from lithify.datasets.options import CommandOptions
-    from lithify.store.resilience.waiting import Waiting
+    from lithify.store.resilience.waiting import WaitPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Registered:
         kind: Kind[Any] = _load(self.kind)
         return kind
 
-    def find(self, pattern: str, config: Config, waiting: Waiting) -> list[str]:
+    def find(self, pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
         """URLs of the datasets that a pattern with `*` names. Some may turn out to be none."""
-        find: Callable[[str, Config, Waiting], list[str]] = _load(self.discovery)
+        find: Callable[[str, Config, WaitPolicy], list[str]] = _load(self.discovery)
         return find(pattern, config, waiting)
 
     def load_options(self) -> CommandOptions:

@@ -14,19 +14,19 @@ from collections.abc import Callable
 
 from lithify.base.events import Observer
 from lithify.config.model import Config
-from lithify.store.resilience.waiting import Waiting, log_waiting
+from lithify.store.resilience.waiting import WaitPolicy, log_waiting
 
 SERVICE_CALL_S = 5.0
 """Well below the heartbeat timeout of what else runs in the process."""
 
 
-def command_waiting(url: str, config: Config, tell: Observer = log_waiting) -> Waiting:
+def command_waiting(url: str, config: Config, tell: Observer = log_waiting) -> WaitPolicy:
     """For somebody who waits for one thing."""
     wait_s = config.service.store_wait_s
-    return Waiting(wait_s, url, tell, tasks_max_s=wait_s)
+    return WaitPolicy(wait_s, url, tell, tasks_max_s=wait_s)
 
 
-def service_waiting(url: str, config: Config, tell: Observer, is_ending: Callable[[], bool]) -> Waiting:
+def service_waiting(url: str, config: Config, tell: Observer, is_ending: Callable[[], bool]) -> WaitPolicy:
     """For a loop over many datasets; `is_ending` says when nobody wants to wait any more."""
     wait_s = config.service.store_wait_s
-    return Waiting(min(wait_s, SERVICE_CALL_S), url, tell, is_ending, comes_back=True, tasks_max_s=wait_s)
+    return WaitPolicy(min(wait_s, SERVICE_CALL_S), url, tell, is_ending, comes_back=True, tasks_max_s=wait_s)

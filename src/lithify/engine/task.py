@@ -49,7 +49,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _TaskRequest:
     function: Callable[[Any], Any]
     argument: Any
     limits: Limits
@@ -66,7 +66,7 @@ def encode_request(function: Callable[[Any], Any], argument: Any, limits: Limits
     """The bytes that travel to the task; `EngineError` when they cannot or should not."""
     _check_importable(function)
     try:
-        request = pickle.dumps(_Request(function, argument, limits), pickle.HIGHEST_PROTOCOL)
+        request = pickle.dumps(_TaskRequest(function, argument, limits), pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise EngineError(f"the argument of {_name(function)} cannot be pickled: {error}") from error
     if len(request) > MAX_MESSAGE_BYTES:
@@ -96,7 +96,7 @@ def run_request_in_arrow(request: bytes, batches: Iterator[pa.RecordBatch]) -> I
 
 def run_attempt(request: bytes, attempt: int) -> bytes:
     """Run a request as the given attempt (from 0): the outcome's bytes, or an exception to retry."""
-    call: _Request = pickle.loads(request)
+    call: _TaskRequest = pickle.loads(request)
     try:
         with _time_limit(call.limits.time_limit_s):
             outcome = _Outcome(result=call.function(call.argument))

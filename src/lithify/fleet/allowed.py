@@ -25,7 +25,7 @@ from importlib.metadata import entry_points
 from lithify.base.errors import Refused
 from lithify.config.model import STORE_OPTIONS, Config, ServiceSettings, lies_in, own_sections, url_of_store
 from lithify.config.sections import MILLISECONDS, OwnSection
-from lithify.fleet.catalog.model import Rule, shown_setting
+from lithify.fleet.catalog.model import DatasetRule, shown_setting
 from lithify.fleet.catalog.patterns import canonical
 
 HOOKS = "lithify.hooks"
@@ -35,7 +35,7 @@ _REGIONS = frozenset(f"{STORE_OPTIONS}.{name}" for name in ("region", "aws_regio
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
-def check_allowed(rule: Rule, fleet: str, config: Config) -> None:
+def check_allowed(rule: DatasetRule, fleet: str, config: Config) -> None:
     """`Refused` when a rule of the fleet at that URL asks for what `config`, of this process, does not
     allow."""
     _check_place(rule.pattern, fleet, config.fleet.places)

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from lithify.base.errors import LithifyError
-from lithify.fleet.catalog.model import Catalog, QueueState, Rule
+from lithify.fleet.catalog.model import Catalog, DatasetRule, QueueState
 from lithify.fleet.catalog.patterns import is_pattern
-from lithify.fleet.members import BEAT_EVERY_MS, Role
+from lithify.fleet.members import BEAT_EVERY_MS, FleetRole
 from lithify.fleet.status import FleetStatus
 from lithify.protocol.finding import Finding, ok, problem, warning
 
@@ -27,7 +27,7 @@ MAX_CLOCK_OFF_MS = 60_000
 
 
 def check_fleet(
-    status: FleetStatus, datasets: Mapping[str, Rule], problems: Mapping[str, LithifyError]
+    status: FleetStatus, datasets: Mapping[str, DatasetRule], problems: Mapping[str, LithifyError]
 ) -> Iterator[Finding]:
     """Of a fleet with these datasets and patterns that could not be looked up."""
     yield from _check_members(status, len(datasets))
@@ -40,7 +40,7 @@ def check_fleet(
 
 def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
     alive = [member for member in status.members if member.seen.is_alive]
-    keepers = [member for member in alive if member.seen.role is Role.KEEPER]
+    keepers = [member for member in alive if member.seen.role is FleetRole.KEEPER]
     if datasets and not keepers:
         yield problem("members", f"nobody watches its {datasets} datasets", f"lithify fleet run {status.url}")
     else:
@@ -87,7 +87,7 @@ def _check_queues(status: FleetStatus) -> Iterator[Finding]:
 
 
 def _check_rules(
-    catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapping[str, LithifyError]
+    catalog: Catalog, datasets: Mapping[str, DatasetRule], problems: Mapping[str, LithifyError]
 ) -> Iterator[Finding]:
     used = Counter(rule.pattern for rule in datasets.values())
     shared: dict[tuple[str, str], str] = {}
@@ -110,7 +110,7 @@ def _check_rules(
         yield ok("rule", f"{len(catalog.rules)} rules name {len(datasets)} datasets")
 
 
-def _check_tenants(catalog: Catalog, datasets: Mapping[str, Rule]) -> Iterator[Finding]:
+def _check_tenants(catalog: Catalog, datasets: Mapping[str, DatasetRule]) -> Iterator[Finding]:
     having = {rule.tenant_of(url) for url, rule in datasets.items()} if catalog.tenants else set()
     for tenant in catalog.tenants:
         if tenant.name not in having:

@@ -36,44 +36,44 @@ from lithify.base.clock import Clock
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
 from lithify.fleet.catalog.files import FollowedCatalog
-from lithify.fleet.catalog.history import RUN_EVERY_S, Ended
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.history import RUN_EVERY_S, HistoryRunEnd
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.coordinator_queues import OwnQueues
 from lithify.fleet.discovery import Discovery, FindDatasets
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.garbage_times import GarbageTimes
-from lithify.fleet.handover import Known
-from lithify.fleet.heartbeat import Pulse
-from lithify.fleet.managed_dataset import Peers, Watched, WatchPorts
+from lithify.fleet.handover import DatasetCheckpoint
+from lithify.fleet.heartbeat import MemberHeartbeat
+from lithify.fleet.managed_dataset import ManagedDataset, Peers, WatchPorts
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     DEAD_AFTER_MS,
     FORGOTTEN_AFTER_MS,
     MAX_TROUBLED,
-    Member,
-    Role,
+    FleetMember,
+    FleetRole,
     Says,
     unheard,
 )
-from lithify.fleet.peers import Others
+from lithify.fleet.peers import PeerSummary
 from lithify.fleet.refresh_requests import MAX_AGE_MS, Wake
 from lithify.fleet.task_publisher import Claimable, IdleWorkers, OwnBoards
-from lithify.planning.fleet.pending_tasks import Want
+from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.placement import Placement
-from lithify.planning.fleet.quarantine import Entry, Quarantine
+from lithify.planning.fleet.quarantine import Quarantine, QuarantinedDataset
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.task_offers import Hint
 
 WAKES_EVERY_S = 5.0
 REMEMBER_EVERY_S = 60.0
 LOOKS_AT_ONCE = 32
-_NOTHING = Known()
+_NOTHING = DatasetCheckpoint()
 
-Collect = Callable[[str, Rule], None]
+Collect = Callable[[str, DatasetRule], None]
 """Have the garbage of a dataset collected; does not wait for it."""
 
 
-def _always(rule: Rule) -> bool:
+def _always(rule: DatasetRule) -> bool:
     return True
 
 
@@ -93,7 +93,7 @@ class KeeperPorts:
     host: str
     version: str
     looks_at_once: int = LOOKS_AT_ONCE
-    collects: Callable[[Rule], bool] = _always
+    collects: Callable[[DatasetRule], bool] = _always
     """Whether garbage of datasets of a rule is to be collected."""
     left: Callable[[str], None] = _untold
     """Told of a dataset that it is not watched any more."""
@@ -110,7 +110,7 @@ class _Times:
     truncated_s: float = float("-inf")
 
 
-class Keeper:
+class FleetCoordinator:
     """One keeper of a fleet, under a name of its own."""
 
     def __init__(self, name: str, ports: KeeperPorts) -> None:
@@ -121,26 +121,26 @@ class Keeper:
         self._clock = ports.clock
         self._catalog = FollowedCatalog(ports.files.catalog)
         self._discovery = Discovery(ports.find, ports.clock)
-        self._pulse = Pulse(name, ports.files.members, ports.clock)
+        self._pulse = MemberHeartbeat(name, ports.files.members, ports.clock)
         self._peers = Peers(name)
-        self._others = Others()
+        self._others = PeerSummary()
         self._quarantine = Quarantine()
-        self._datasets: Mapping[str, Rule] = {}
-        self._watched: dict[str, Watched] = {}
+        self._datasets: Mapping[str, DatasetRule] = {}
+        self._watched: dict[str, ManagedDataset] = {}
         self._queues = OwnQueues(name, ports.clock)
         self._boards = OwnBoards(name, ports.files)
         self._garbage_times = GarbageTimes()
         self._times = _Times()
-        self.truncation: Ended | None = None
+        self.truncation: HistoryRunEnd | None = None
         """How the last run over old versions of the catalog ended, if this one ever made any."""
 
     @property
-    def watched(self) -> Mapping[str, Watched]:
+    def watched(self) -> Mapping[str, ManagedDataset]:
         """Its own datasets, by URL."""
         return self._watched
 
     @property
-    def datasets(self) -> Mapping[str, Rule]:
+    def datasets(self) -> Mapping[str, DatasetRule]:
         """All that the fleet has, by URL, as of the last sign of life."""
         return self._datasets
 
@@ -150,7 +150,7 @@ class Keeper:
         return self._discovery.problems
 
     @property
-    def quarantined(self) -> Mapping[str, Entry]:
+    def quarantined(self) -> Mapping[str, QuarantinedDataset]:
         """What is left alone because something is wrong with it, by URL."""
         return self._quarantine.entries
 
@@ -231,18 +231,20 @@ class Keeper:
         alive = {seen.name for seen in listed if seen.is_alive} | {self.name}
         says = {seen.name: seen.says for seen in listed if seen.is_alive and seen.says is not None}
         says.pop(self.name, None)
-        self._peers.alive = frozenset(name for name in alive if name.startswith(f"{Role.KEEPER.value}-"))
+        self._peers.alive = frozenset(name for name in alive if name.startswith(f"{FleetRole.KEEPER.value}-"))
         self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
         self._peers.newest_ms = max((seen.last_ms for seen in listed), default=0)
-        self._peers.workers = frozenset(name for name in alive if name.startswith(f"{Role.WORKER.value}-"))
-        self._others = Others.of(says.values())
+        self._peers.workers = frozenset(
+            name for name in alive if name.startswith(f"{FleetRole.WORKER.value}-")
+        )
+        self._others = PeerSummary.of(says.values())
         self._boards.heard(says)
         self._queues.heard(self._others)
         self._forget(seen.name for seen in listed if seen.silent_ms >= FORGOTTEN_AFTER_MS)
         self._own(self._discovery.datasets(self._catalog.now.catalog))
         self._times.beat_s = now_s
 
-    def _own(self, datasets: Mapping[str, Rule]) -> None:
+    def _own(self, datasets: Mapping[str, DatasetRule]) -> None:
         """Watch those that are this keeper's. One that is treated otherwise now is known as it was."""
         self._datasets = datasets
         placement = Placement(self._peers.alive)
@@ -260,11 +262,11 @@ class Keeper:
             self._queues.forget(url)
         self._quarantine.keep(mine)
         for url, of_url in known.items():
-            self._watched[url] = Watched(
+            self._watched[url] = ManagedDataset(
                 url, mine[url], self._ports.watch, self._peers, self._quarantine, of_url
             )
 
-    def _known_to_others(self, urls: Sequence[str]) -> dict[str, Known]:
+    def _known_to_others(self, urls: Sequence[str]) -> dict[str, DatasetCheckpoint]:
         """What whoever watched these last knows of them; it is a hint only."""
         memories = self._files.memory.others(self.name) if urls else ()
         return {url: next((m[url] for m in memories if url in m), _NOTHING) for url in urls}
@@ -278,16 +280,16 @@ class Keeper:
             self._files.memory.forget(name)
             self._files.members.leave(name)
 
-    def _member(self) -> Member:
+    def _member(self) -> FleetMember:
         now = self._catalog.now
         having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.demand.is_any}
         bad = {url: entry.why for url, entry in self._quarantine.entries.items()}
         bad |= {
             w.url: f"its data cannot be compacted: {w.refusal}" for w in self._watched.values() if w.refusal
         }
-        return Member(
+        return FleetMember(
             name=self.name,
-            role=Role.KEEPER,
+            role=FleetRole.KEEPER,
             host=self._ports.host,
             version=self._ports.version,
             catalog=now.number,
@@ -316,7 +318,7 @@ class Keeper:
         """By the store's clock, as far as members have written lately: this one has."""
         return self._peers.newest_ms - wake.since_ms > MAX_AGE_MS
 
-    def _look(self, due: Sequence[Watched]) -> None:
+    def _look(self, due: Sequence[ManagedDataset]) -> None:
         if len(due) > 1 and self._ports.looks_at_once > 1:
             concurrency.all_of((watched.look for watched in due), self._ports.looks_at_once)
         else:
@@ -325,7 +327,7 @@ class Keeper:
         for watched in due:
             self._offer(watched)
 
-    def _offer(self, watched: Watched) -> None:
+    def _offer(self, watched: ManagedDataset) -> None:
         """Tell the queues what a look has found."""
         now = self._catalog.now
         if watched.take_replaced():
@@ -371,7 +373,7 @@ class Keeper:
         for watched in self._watched.values():
             tenant = watched.rule.tenant_of(watched.url) if watched.demand.free else None
             for free in watched.demand.free:
-                want = Want(free.key, free.band, free.priority, free.bytes, free.since_ms, tenant)
+                want = PendingTask(free.key, free.band, free.priority, free.bytes, free.since_ms, tenant)
                 hint = Hint(
                     url=watched.url,
                     compaction=free.compaction,
@@ -404,7 +406,7 @@ class Keeper:
                 self._garbage_times.has_collected(url, now_ms)
                 watched.known = replace(watched.known, collected_ms=now_ms)
 
-    def _has_collected(self, url: str, rule: Rule) -> bool:
+    def _has_collected(self, url: str, rule: DatasetRule) -> bool:
         """Whether it was handed to collection. Where that fails (the rule is of a newer version, say) the
         others go on, and the next look tells why."""
         with suppress(LithifyError), contained(f"having garbage of {url} collected"):
@@ -438,7 +440,7 @@ class Keeper:
         self._files.boards.forget_strangers(known, before_ms)
         self._files.memory.forget_strangers(known, before_ms)
 
-    def _known(self) -> dict[str, Known]:
+    def _known(self) -> dict[str, DatasetCheckpoint]:
         return {url: watched.known for url, watched in self._watched.items()}
 
     # Time

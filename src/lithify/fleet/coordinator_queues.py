@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 
 from lithify.base.clock import Clock, monotonic_ms
 from lithify.fleet.catalog.files import Numbered
-from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
+from lithify.fleet.catalog.model import Catalog, DatasetRule, Queue, QueueState
 from lithify.fleet.demand import Demand
 from lithify.fleet.members import Amounts, Load, combined
-from lithify.fleet.peers import Others
+from lithify.fleet.peers import PeerSummary
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
-from lithify.planning.fleet.admission import Tenant as TenantTreatment
-from lithify.planning.fleet.labels import Named
+from lithify.planning.fleet.admission import TenantShare as TenantTreatment
+from lithify.planning.fleet.labels import LabelLimiter
 from lithify.planning.fleet.pace import backlog_ms
-from lithify.planning.fleet.pending_tasks import Want
-from lithify.planning.fleet.priorities import Band, rank
+from lithify.planning.fleet.pending_tasks import PendingTask
+from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.quotas import quota, tenant_cap
 from lithify.planning.fleet.routing import Route, Routing
 from lithify.planning.fleet.task_offers import Hint
@@ -55,13 +55,13 @@ class OwnQueues:
         """By queue id."""
         self._admitted: dict[str, dict[WorkKey, _Admitted]] = {}
         """By dataset."""
-        self._named = Named()
+        self._named = LabelLimiter()
         self._waits: dict[tuple[str, str | None], Waits] = {}
         """By queue id and tenant: how long what was claimed had waited."""
         self._paces: dict[str, int] = {}
         """By queue id, how fast its workers are, or were when there were some."""
 
-    def heard(self, others: Others) -> None:
+    def heard(self, others: PeerSummary) -> None:
         """This is what the other members say now."""
         self._paces |= others.paces
 
@@ -74,7 +74,13 @@ class OwnQueues:
             self._admissions[queue_id].failed(key, monotonic_ms(self._clock))
 
     def follow(
-        self, demand: Demand, rule: Rule, admitted: Collection[WorkKey], now: Numbered, *, is_known: bool
+        self,
+        demand: Demand,
+        rule: DatasetRule,
+        admitted: Collection[WorkKey],
+        now: Numbered,
+        *,
+        is_known: bool,
     ) -> None:
         """A dataset has this demand, of which what was claimed is taken; of what it wants, so much was
         admitted. `is_known`: it could be looked at, so nothing else of it is under way."""
@@ -83,7 +89,7 @@ class OwnQueues:
             self._name_tenants([want.tenant], now.catalog)
             place = self.queue_id(want, rule, routing, now.catalog), self._named.name(want.tenant)
             self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
-        wants: dict[str, list[Want]] = {}
+        wants: dict[str, list[PendingTask]] = {}
         active: dict[str, list[Active]] = {}
         for want in demand.wants:
             queue_id = self.queue_id(want, rule, routing, now.catalog)
@@ -117,7 +123,7 @@ class OwnQueues:
 
     # What may start
 
-    def admit(self, now: Numbered, others: Others) -> list[Want]:
+    def admit(self, now: Numbered, others: PeerSummary) -> list[PendingTask]:
         """What there is room for."""
         found = []
         for queue in now.catalog.queues:
@@ -141,7 +147,9 @@ class OwnQueues:
         active = [self._admission(queue) for queue in catalog.queues if queue.state is QueueState.ACTIVE]
         return [url for admission in active for url in admission.recall(monotonic_ms(self._clock))]
 
-    def queue_id(self, want: Want, rule: Rule, routing: Routing[Queue], catalog: Catalog) -> str:
+    def queue_id(
+        self, want: PendingTask, rule: DatasetRule, routing: Routing[Queue], catalog: Catalog
+    ) -> str:
         """What was admitted to a queue stays there, as long as there is one."""
         queue_id = self._queue_id_of(want.key)
         if queue_id is not None and catalog.with_id(queue_id) is not None:
@@ -200,7 +208,7 @@ class OwnQueues:
             of_hint = Amounts(
                 queued=1,
                 queued_bytes=hint.bytes,
-                lowest=rank(Band(hint.band), hint.priority),
+                lowest=rank(PriorityClass(hint.band), hint.priority),
                 oldest_ms=age_ms,
                 youngest_ms=age_ms,
             )
@@ -229,7 +237,7 @@ class OwnQueues:
         return admission
 
     def _tenants(
-        self, queue_id: str, catalog: Catalog, own: Mapping[str | None, int], others: Others
+        self, queue_id: str, catalog: Catalog, own: Mapping[str | None, int], others: PeerSummary
     ) -> dict[str | None, TenantTreatment]:
         """How tenants are treated in a queue: of a cap, this keeper's part."""
         of_others = others.tenant_demands.get(queue_id, {})

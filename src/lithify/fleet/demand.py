@@ -21,15 +21,15 @@ from lithify.base.ids import Ulid, ulid_ms
 from lithify.datasets.kind import Dataset
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
-from lithify.planning.fleet.pending_tasks import MOST_BYTES, Want
-from lithify.planning.fleet.priorities import Band, band_of
+from lithify.planning.fleet.pending_tasks import MOST_BYTES, PendingTask
+from lithify.planning.fleet.priorities import PriorityClass, band_of
 from lithify.protocol import transitions
 from lithify.protocol.attempts import Attempt
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
-_CLAIMED = (State.RUNNING, State.COMPACTED, State.COMPLETED)
+_CLAIMED = (CompactionState.RUNNING, CompactionState.COMPACTED, CompactionState.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Free:
 
     compaction: Ulid
     key: WorkKey
-    band: Band
+    band: PriorityClass
     priority: float
     bytes: int
     since_ms: int
@@ -52,7 +52,7 @@ class Demand:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.wants: tuple[Want, ...] = ()
+        self.wants: tuple[PendingTask, ...] = ()
         """What could be admitted, or was and has not started."""
         self.active: tuple[Active, ...] = ()
         """What is under way."""
@@ -66,11 +66,11 @@ class Demand:
         """What somebody else has submitted, of what is under way."""
         self._attempts: dict[Ulid, set[Attempt]] = {}
         """Those that are known, of what is under way."""
-        self._free_before: dict[Ulid, Want] = {}
+        self._free_before: dict[Ulid, PendingTask] = {}
         """What could be claimed at the last look."""
         self._once_claimed: set[Ulid] = set()
         """Of what is under way."""
-        self._claimed: list[tuple[Want, int]] = []
+        self._claimed: list[tuple[PendingTask, int]] = []
 
     @property
     def is_any(self) -> bool:
@@ -82,7 +82,7 @@ class Demand:
         """Whether something under way was seen to be claimed."""
         return bool(self._once_claimed)
 
-    def take_claimed(self) -> tuple[tuple[Want, int], ...]:
+    def take_claimed(self) -> tuple[tuple[PendingTask, int], ...]:
         """What somebody has claimed since the last call, and for how many milliseconds it had waited since it
         was first seen to be wanted. Only what was seen to wait: not what ran when this began to watch."""
         claimed, self._claimed = tuple(self._claimed), []
@@ -117,13 +117,15 @@ class Demand:
         }
         under_way = ledger.active()
         self._asked = {
-            c.id for c in under_way if c.id in self._asked or (c.state is State.SUBMITTED and not is_led)
+            c.id
+            for c in under_way
+            if c.id in self._asked or (c.state is CompactionState.SUBMITTED and not is_led)
         }
 
-        def want(compaction: AnyCompaction) -> Want:
-            band = bands.get(dataset.unit(compaction.spec), Band.NORMAL)
+        def want(compaction: AnyCompaction) -> PendingTask:
+            band = bands.get(dataset.unit(compaction.spec), PriorityClass.NORMAL)
             if compaction.id in self._asked:
-                band = min(band, Band.ASKED)
+                band = min(band, PriorityClass.ASKED)
             key = WorkKey(self.url, dataset.name(compaction.spec))
             since_ms = self._active_since_ms.get(compaction.id)
             if since_ms is None:
@@ -132,10 +134,10 @@ class Demand:
                 since_ms = min(ulid_ms(compaction.id), now_ms)
             priority = _bounded(dataset.priority(compaction.spec, snapshot))
             cost_bytes = _bounded_bytes(dataset.cost_bytes(compaction.spec, snapshot))
-            return Want(key, band, priority, cost_bytes, since_ms, tenant)
+            return PendingTask(key, band, priority, cost_bytes, since_ms, tenant)
 
         wanted = {c.id: want(c) for c in under_way}
-        self.active = tuple(Active(wanted[c.id], c.state is not State.COMPACTED) for c in under_way)
+        self.active = tuple(Active(wanted[c.id], c.state is not CompactionState.COMPACTED) for c in under_way)
         self.free = tuple(
             Free(c.id, w.key, w.band, w.priority, w.cost_bytes, w.since_ms, len(self._attempts.get(c.id, ())))
             for c in transitions.claimable(ledger)
@@ -149,27 +151,31 @@ class Demand:
         self,
         dataset: Dataset,
         plan: Plan,
-        bands: Mapping[str, Band],
+        bands: Mapping[str, PriorityClass],
         started: Collection[WorkKey],
         now_ms: int,
         tenant: str | None,
-    ) -> tuple[Want, ...]:
+    ) -> tuple[PendingTask, ...]:
         """What is proposed and has not started."""
         wants = []
         for proposal in plan.proposals:
             key = WorkKey(self.url, dataset.name(proposal.spec))
             if key in started:
                 continue
-            band = bands.get(dataset.unit(proposal.spec), Band.NORMAL)
+            band = bands.get(dataset.unit(proposal.spec), PriorityClass.NORMAL)
             since_ms = self._since_ms.get(key, now_ms)
             after = tuple(WorkKey(self.url, name) for name in proposal.after)
             priority = _bounded(proposal.priority)
             cost_bytes = _bounded_bytes(proposal.cost_bytes)
-            wants.append(Want(key, band, priority, cost_bytes, since_ms, tenant, after))
+            wants.append(PendingTask(key, band, priority, cost_bytes, since_ms, tenant, after))
         return tuple(wants)
 
     def _note_claims(
-        self, ledger: AnyLedger, wanted_before: Collection[WorkKey], wanted: Mapping[Ulid, Want], now_ms: int
+        self,
+        ledger: AnyLedger,
+        wanted_before: Collection[WorkKey],
+        wanted: Mapping[Ulid, PendingTask],
+        now_ms: int,
     ) -> None:
         """What was free, or only wanted, at the last look and is claimed now; for the first time, not again
         after it was given back."""

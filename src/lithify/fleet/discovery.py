@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from lithify.base.clock import Clock
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
-from lithify.fleet.catalog.model import Catalog, Rule, by_breadth
+from lithify.fleet.catalog.model import Catalog, DatasetRule, by_breadth
 from lithify.fleet.catalog.patterns import canonical, is_pattern, normal
 
 LOOK_EVERY_S = 300.0
 
-FindDatasets = Callable[[Rule], Iterable[str]]
+FindDatasets = Callable[[DatasetRule], Iterable[str]]
 """URLs of what a rule with a pattern names."""
 
 
@@ -44,7 +44,7 @@ class Discovery:
         """By pattern, why it could not be looked up the last time."""
         return {pattern: looked.error for pattern, looked in self._looked.items() if looked.error is not None}
 
-    def datasets(self, catalog: Catalog) -> dict[str, Rule]:
+    def datasets(self, catalog: Catalog) -> dict[str, DatasetRule]:
         """All datasets of the fleet by URL, with the rule that counts. Looks up what is due."""
         patterns = [rule for rule in catalog.rules if is_pattern(rule.pattern)]
         self._looked = {r.pattern: self._looked[r.pattern] for r in patterns if r.pattern in self._looked}
@@ -54,7 +54,7 @@ class Discovery:
                 found.setdefault(canonical(url), rule)
         return found
 
-    def _urls(self, rule: Rule) -> tuple[str, ...]:
+    def _urls(self, rule: DatasetRule) -> tuple[str, ...]:
         now_s = self._clock.monotonic_s()
         before = self._looked.get(rule.pattern)
         if before is not None and now_s - before.at_s < LOOK_EVERY_S:

@@ -1,6 +1,6 @@
 """What a keeper has read of its fleet, for a dashboard beside it: watching costs no request.
 
-1. The keeper's handles of datasets note what they read and write in one `SharedReads` for each
+1. The keeper's handles of datasets note what they read and write in one `DatasetMirror` for each
    (`lithify.mirror.dataset_mirror`); those that are not its own any more are let go (`keep`).
 2. What no keeper reads (who holds a table's history, earlier commits, who else coordinates) is read beside,
    of those that have changed, so many in a second at most, the one that waits longest first (`due`).
@@ -20,9 +20,9 @@ from lithify.base.clock import Clock
 from lithify.base.errors import LithifyError, StoreUnavailable
 from lithify.coordination.commit_records import CommitRecords
 from lithify.datasets.kind import Dataset
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.status import FleetStatus
-from lithify.mirror.dataset_mirror import BESIDE_S, SharedReads, watching
+from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror, watching
 
 MOST_BESIDE_PER_S = 5
 MAX_OPENED = 300
@@ -37,21 +37,21 @@ class SharedFleet:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._shared: dict[str, SharedReads] = {}
+        self._shared: dict[str, DatasetMirror] = {}
         self._opened: OrderedDict[str, Dataset] = OrderedDict()
         self._own: frozenset[str] = frozenset()
         """The keeper's datasets."""
-        self._datasets: tuple[Mapping[str, Rule], Mapping[str, LithifyError]] | None = None
+        self._datasets: tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]] | None = None
         self._status: FleetStatus | None = None
         self._status_read_s: float | None = None
 
     # What the keeper's process notes
 
-    def of(self, url: str) -> SharedReads:
+    def of(self, url: str) -> DatasetMirror:
         """Where what is read of a dataset is noted."""
         with self._lock:
             if url not in self._shared:
-                self._shared[url] = SharedReads(
+                self._shared[url] = DatasetMirror(
                     url, self._clock, asks_coordinator=True, most_commits=MAX_COMMITS
                 )
             return self._shared[url]
@@ -64,12 +64,12 @@ class SharedFleet:
                 del self._shared[url]
                 self._opened.pop(url, None)
 
-    def saw_datasets(self, found: Mapping[str, Rule], problems: Mapping[str, LithifyError]) -> None:
+    def saw_datasets(self, found: Mapping[str, DatasetRule], problems: Mapping[str, LithifyError]) -> None:
         """These are all that the fleet has."""
         with self._lock:
             self._datasets = found, dict(problems)
 
-    def read_beside(self, shared: SharedReads, dataset: Dataset, records: CommitRecords) -> None:
+    def read_beside(self, shared: DatasetMirror, dataset: Dataset, records: CommitRecords) -> None:
         """Read what is due of it, with a handle of its own, which is for who looks from then on."""
         shared.read_beside(dataset, records)
         with self._lock:
@@ -89,7 +89,7 @@ class SharedFleet:
         with self._lock:
             self._status, self._status_read_s = status, self._clock.monotonic_s()
 
-    def due(self) -> list[SharedReads]:
+    def due(self) -> list[DatasetMirror]:
         """Of what something is to be read beside, now; as many as may be in a second."""
         with self._lock:
             due = [shared for shared in self._shared.values() if shared.is_beside_due()]
@@ -110,7 +110,7 @@ class SharedFleet:
                 raise StoreUnavailable(f"{url}: this process has not read it yet")
             return self._opened.pop(url, None)
 
-    def datasets(self) -> tuple[Mapping[str, Rule], Mapping[str, LithifyError]]:
+    def datasets(self) -> tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]]:
         """As `lithify.Fleet.datasets`."""
         with self._lock:
             if self._datasets is None:

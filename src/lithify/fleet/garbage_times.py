@@ -7,7 +7,7 @@ never come, because nothing of the dataset can or may be compacted, as often.
 
 from __future__ import annotations
 
-from lithify.fleet.handover import Known
+from lithify.fleet.handover import DatasetCheckpoint
 
 COLLECT_AFTER_S = 600.0
 COLLECT_AT_LEAST_S = 3_600.0
@@ -23,7 +23,13 @@ class GarbageTimes:
         """By URL, when it was first committed to since garbage was last collected."""
 
     def is_due(
-        self, url: str, known: Known, now_ms: int, *, is_at_rest: bool, never_commits: bool = False
+        self,
+        url: str,
+        known: DatasetCheckpoint,
+        now_ms: int,
+        *,
+        is_at_rest: bool,
+        never_commits: bool = False,
     ) -> bool:
         """Whether to collect garbage of a dataset of which this is known."""
         committed_ms, collected_ms = known.committed_ms, known.collected_ms

@@ -32,7 +32,7 @@ _MOST = (1 << 53) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DatasetCheckpoint:
     """What is known of one dataset."""
 
     changed_ms: int | None = None
@@ -49,23 +49,23 @@ class MemoryFiles:
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "memory")
-        self._others: dict[ObjectMeta, dict[str, Known]] = {}
+        self._others: dict[ObjectMeta, dict[str, DatasetCheckpoint]] = {}
         """What they knew, as the last listing showed their objects."""
 
-    def write(self, member: str, known: Mapping[str, Known]) -> None:
+    def write(self, member: str, known: Mapping[str, DatasetCheckpoint]) -> None:
         """What this member knows, by URL."""
         datasets = {url: [k.changed_ms, k.committed_ms, k.collected_ms] for url, k in known.items()}
         data = json.dumps({"format": _FORMAT, "datasets": datasets}, separators=(",", ":")).encode()
         self._store.put(self._key(member), zstandard.ZstdCompressor(level=_LEVEL).compress(data))
 
-    def read(self, member: str) -> dict[str, Known]:
+    def read(self, member: str) -> dict[str, DatasetCheckpoint]:
         """What it knew; nothing when that cannot be read."""
         try:
             return _decode(self._store.get(self._key(member)))
         except ObjectNotFound:
             return {}
 
-    def others(self, member: str) -> tuple[Mapping[str, Known], ...]:
+    def others(self, member: str) -> tuple[Mapping[str, DatasetCheckpoint], ...]:
         """What all others know or knew, the newest first; one listing, and a request for each that has
         changed."""
         listed = self._store.list(self._folder)
@@ -101,7 +101,7 @@ def _member_of(key: str) -> str:
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
 
 
-def _decode(data: bytes) -> dict[str, Known]:
+def _decode(data: bytes) -> dict[str, DatasetCheckpoint]:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= MAX_BYTES:
@@ -115,11 +115,11 @@ def _decode(data: bytes) -> dict[str, Known]:
         return {}
 
 
-def _decode_known(url: str, times: Any) -> Known | None:
+def _decode_known(url: str, times: Any) -> DatasetCheckpoint | None:
     """`None` when it cannot be read, or was of what can be no URL: that hides none of the others."""
     try:
         text(url)
-        return Known(*map(_time, times[:3]))
+        return DatasetCheckpoint(*map(_time, times[:3]))
     except UNDECODABLE:
         return None
 

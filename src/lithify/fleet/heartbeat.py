@@ -19,20 +19,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lithify.base.clock import Clock
-from lithify.fleet.members import Member, MemberFiles
+from lithify.fleet.members import FleetMember, MemberFiles
 
 LONGEST_ROUND_S = 600.0
 """Much longer than a store that is slow, and than all that waits in a round for one that is away."""
 
 
-class Pulse:
+class MemberHeartbeat:
     """Of one member. Any thread may call `beat`, one at a time; all else is the round's."""
 
     def __init__(self, name: str, files: MemberFiles, clock: Clock) -> None:
         self._name = name
         self._files = files
         self._clock = clock
-        self._said: Member | None = None
+        self._said: FleetMember | None = None
         """The last thing that was to be said; `None` before and after."""
         self._said_s = float("-inf")
         self._round_since_s: float | None = None
@@ -47,7 +47,7 @@ class Pulse:
         finally:
             self._round_since_s = None
 
-    def say(self, member: Member) -> None:
+    def say(self, member: FleetMember) -> None:
         """That it lives, and this."""
         now_s = self._clock.monotonic_s()
         self._said = member

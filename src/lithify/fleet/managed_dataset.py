@@ -46,9 +46,9 @@ from lithify.base.errors import (
 from lithify.base.events import Observer
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
-from lithify.fleet.catalog.model import Coordinates, Rule
+from lithify.fleet.catalog.model import Coordinates, DatasetRule
 from lithify.fleet.demand import Demand
-from lithify.fleet.handover import Known
+from lithify.fleet.handover import DatasetCheckpoint
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
@@ -99,8 +99,8 @@ class Peers:
 class WatchPorts:
     """What a keeper needs to watch a dataset."""
 
-    open_dataset: Callable[[str, Rule], Dataset]
-    coordinator: Callable[[Dataset, Rule, Callable[[Plan], Plan], CountAttempts], Coordinator]
+    open_dataset: Callable[[str, DatasetRule], Dataset]
+    coordinator: Callable[[Dataset, DatasetRule, Callable[[Plan], Plan], CountAttempts], Coordinator]
     """A coordinator that starts of a plan what the first function leaves, and counts those attempts that the
     second one does."""
     leadership: Callable[[Dataset], Leadership]
@@ -132,17 +132,17 @@ class _Asking:
     is_over: bool = False
 
 
-class Watched:
+class ManagedDataset:
     """The dataset at `url`, which is the fleet's by `rule`."""
 
     def __init__(
         self,
         url: str,
-        rule: Rule,
+        rule: DatasetRule,
         ports: WatchPorts,
         peers: Peers,
         quarantine: Quarantine,
-        known: Known,
+        known: DatasetCheckpoint,
     ) -> None:
         self.url = url
         self.rule = rule
@@ -482,7 +482,7 @@ class Watched:
         """Another is in its place, or nothing."""
         self._gone_since_s = self._now_s()
         self._drop()
-        self.known, self.error, self._is_another = Known(), None, True
+        self.known, self.error, self._is_another = DatasetCheckpoint(), None, True
         self._elsewhere_until_s, self._left_alone_since_s = 0.0, None
         self._given_up.clear()
         self._tried.clear()

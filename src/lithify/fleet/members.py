@@ -55,7 +55,7 @@ _MAX_WHY_CHARS = 1_000
 _MOST = (1 << 53) - 1
 
 
-class Role(Enum):
+class FleetRole(Enum):
     """What a member does."""
 
     KEEPER = "keeper"
@@ -141,11 +141,11 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class FleetMember:
     """What a member says of itself."""
 
     name: str
-    role: Role
+    role: FleetRole
     host: str
     version: str
     """Of Lithify."""
@@ -171,26 +171,26 @@ class Member:
 
 Asked = Callable[[], int | None]
 """Gives the time by the store's clock; `None` where the store does not tell."""
-Says = Callable[[Member, Catalog], None]
+Says = Callable[[FleetMember, Catalog], None]
 """Told what a member says of itself, and the catalog that it works with."""
 
 
-def unheard(member: Member, catalog: Catalog) -> None:
+def unheard(member: FleetMember, catalog: Catalog) -> None:
     """Nobody is told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ListedMember:
     """A member as one listing shows it."""
 
     name: str
-    role: Role
+    role: FleetRole
     last_ms: int
     """When it last wrote, by the store's clock."""
     silent_ms: int
     """For how long it has written nothing: until the store was asked its time, or else until the newest
     member wrote."""
-    says: Member | None
+    says: FleetMember | None
     """`None` when nobody can read it."""
 
     @property
@@ -199,14 +199,14 @@ class Seen:
         return self.silent_ms < MISSED_BEATS * beats_ms
 
 
-def new_member_name(role: Role, ulid: str) -> str:
+def new_member_name(role: FleetRole, ulid: str) -> str:
     """The name of a new process."""
     return f"{role.value}-{ulid}"
 
 
 def is_keeper(name: str | None) -> bool:
     """Whether a process of this name is a keeper: no other name that Lithify gives begins so."""
-    return name is not None and name.startswith(f"{Role.KEEPER.value}-")
+    return name is not None and name.startswith(f"{FleetRole.KEEPER.value}-")
 
 
 class MemberFiles:
@@ -215,10 +215,10 @@ class MemberFiles:
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "members")
-        self._known: dict[ObjectMeta, Member | None] = {}
+        self._known: dict[ObjectMeta, FleetMember | None] = {}
         """What they said, as the last listing showed their objects."""
 
-    def beat(self, member: Member) -> None:
+    def beat(self, member: FleetMember) -> None:
         """Say that this one lives."""
         data: dict[str, Any] = {
             name: getattr(member, name)
@@ -237,11 +237,11 @@ class MemberFiles:
         """It ends, or was forgotten."""
         self._store.delete(self._key(name))
 
-    def listed(self, now_ms: Asked = lambda: None) -> tuple[Seen, ...]:
+    def listed(self, now_ms: Asked = lambda: None) -> tuple[ListedMember, ...]:
         """All there are, dead ones too, by name; one listing, and a request for each that has changed.
         `now_ms`, which gives the store's time or `None`, is for a caller that is no member: it is asked where
         there are members."""
-        found: dict[ObjectMeta, tuple[str, Role]] = {}
+        found: dict[ObjectMeta, tuple[str, FleetRole]] = {}
         for meta in self._store.list(self._folder):
             name = meta.key.rpartition("/")[2].removesuffix(_SUFFIX)
             role = _role_of(name)
@@ -254,7 +254,7 @@ class MemberFiles:
         if found:
             newest_ms = max(newest_ms, now_ms() or 0)
         return tuple(
-            Seen(
+            ListedMember(
                 name=name,
                 role=role,
                 last_ms=meta.last_modified_ms,
@@ -264,7 +264,7 @@ class MemberFiles:
             for meta, (name, role) in found.items()
         )
 
-    def _read(self, name: str) -> Member | None:
+    def _read(self, name: str) -> FleetMember | None:
         try:
             return _decode(self._store.get(self._key(name)), name)
         except ObjectNotFound:
@@ -274,17 +274,17 @@ class MemberFiles:
         return join(self._folder, f"{name}{_SUFFIX}")
 
 
-def _role_of(name: str) -> Role | None:
-    return next((role for role in Role if name.startswith(f"{role.value}-")), None)
+def _role_of(name: str) -> FleetRole | None:
+    return next((role for role in FleetRole if name.startswith(f"{role.value}-")), None)
 
 
-def _decode(data: bytes, name: str) -> Member | None:
+def _decode(data: bytes, name: str) -> FleetMember | None:
     """May be lost, so what cannot be read counts as not there."""
     try:
         fields = json.loads(data[:_MAX_BYTES])
-        return Member(
+        return FleetMember(
             name=name,
-            role=Role(fields["role"]),
+            role=FleetRole(fields["role"]),
             host=text(fields["host"]),
             version=text(fields["version"]),
             catalog=_number(fields["catalog"]),

@@ -24,10 +24,10 @@ from prometheus_client.registry import Collector
 from lithify.base.clock import Clock
 from lithify.base.events import Event
 from lithify.fleet.catalog.model import Catalog
-from lithify.fleet.members import Amounts, Load, Member, Role
+from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load
 from lithify.observe.metrics import Metrics
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
-from lithify.store.metered import Answer, Verb
+from lithify.store.metered import RequestOutcome, Verb
 
 MAX_HOT = 100
 COLD_AFTER_S = 600.0
@@ -36,13 +36,13 @@ COLD_AFTER_S = 600.0
 class FleetMetrics:
     """All metrics of a process that is these members of a fleet."""
 
-    def __init__(self, clock: Clock, of_datasets: Metrics, roles: Iterable[Role]) -> None:
+    def __init__(self, clock: Clock, of_datasets: Metrics, roles: Iterable[FleetRole]) -> None:
         self._clock = clock
         self._of_datasets = of_datasets
         self._lock = threading.Lock()
         self._hot: dict[str, float] = {}
         """By dataset, when something happened last; the coldest first."""
-        self._said: dict[Role, tuple[Member, dict[str, str]]] = {}
+        self._said: dict[FleetRole, tuple[FleetMember, dict[str, str]]] = {}
         """With the names of queues, by id."""
         self._rounds = dict.fromkeys(roles, float("-inf"))
         """When each finished a round."""
@@ -69,17 +69,17 @@ class FleetMetrics:
         if is_hot:
             self._of_datasets(event)
 
-    def says(self, member: Member, catalog: Catalog) -> None:
+    def says(self, member: FleetMember, catalog: Catalog) -> None:
         """A member of this process tells the others of itself."""
         with self._lock:
             self._said[member.role] = member, {queue.id: queue.name for queue in catalog.queues}
 
-    def finished_round(self, role: Role) -> None:
+    def finished_round(self, role: FleetRole) -> None:
         """It has done all that was due."""
         with self._lock:
             self._rounds[role] = self._clock.monotonic_s()
 
-    def count_request(self, verb: Verb, answer: Answer) -> None:
+    def count_request(self, verb: Verb, answer: RequestOutcome) -> None:
         """One request to an object store."""
         self._of_datasets.count_request(verb, answer)
 
@@ -90,7 +90,7 @@ class FleetMetrics:
             late = [role for role, at_s in self._rounds.items() if now_s - at_s > limit_s]
         return [f"the datasets of this {role.value}" for role in late]
 
-    def told(self) -> list[tuple[Member, dict[str, str]]]:
+    def told(self) -> list[tuple[FleetMember, dict[str, str]]]:
         """What its members said last."""
         with self._lock:
             return list(self._said.values())
@@ -121,7 +121,7 @@ class _Told(Collector):
         )
 
 
-def _of_members(members: Iterable[Member]) -> Iterator[Metric]:
+def _of_members(members: Iterable[FleetMember]) -> Iterator[Metric]:
     alive = GaugeMetricFamily("lithify_fleet_members", "1 for each member of a fleet", labels=("role",))
     catalog = GaugeMetricFamily(
         "lithify_fleet_catalog", "Version of the catalog that it works with", labels=("role",)
@@ -133,13 +133,13 @@ def _of_members(members: Iterable[Member]) -> Iterator[Metric]:
     for member in members:
         alive.add_metric((member.role.value,), 1)
         catalog.add_metric((member.role.value,), member.catalog)
-        if member.role is Role.KEEPER:
+        if member.role is FleetRole.KEEPER:
             datasets.add_metric((), member.datasets)
             quarantined.add_metric((), member.quarantined)
     yield from (alive, catalog, datasets, quarantined)
 
 
-def _of_queues(loads: Iterable[tuple[Role, str, Load]]) -> Iterator[Metric]:
+def _of_queues(loads: Iterable[tuple[FleetRole, str, Load]]) -> Iterator[Metric]:
     workers = GaugeMetricFamily("lithify_queue_workers", "1 for each worker of it", labels=("queue",))
     slots = GaugeMetricFamily(
         "lithify_queue_slots", "Compactions that its workers can run at once", labels=("queue",)
@@ -151,7 +151,7 @@ def _of_queues(loads: Iterable[tuple[Role, str, Load]]) -> Iterator[Metric]:
         "lithify_queue_resting", "Wants that are left alone after a failure", labels=("queue",)
     )
     for role, queue, load in loads:
-        if role is Role.WORKER:
+        if role is FleetRole.WORKER:
             workers.add_metric((queue,), 1)
             slots.add_metric((queue,), load.slots)
             pace.add_metric((queue,), load.bytes_per_s)
@@ -160,7 +160,7 @@ def _of_queues(loads: Iterable[tuple[Role, str, Load]]) -> Iterator[Metric]:
     yield from (workers, slots, pace, resting)
 
 
-def _of_tenants(told: list[tuple[Role, str, str, Amounts]]) -> Iterator[Metric]:
+def _of_tenants(told: list[tuple[FleetRole, str, str, Amounts]]) -> Iterator[Metric]:
     for role, name, text, value in _GAUGES:
         family = GaugeMetricFamily(f"lithify_queue_{name}", text, labels=("queue", "tenant"))
         for who, queue, tenant, amounts in told:
@@ -174,7 +174,7 @@ def _of_tenants(told: list[tuple[Role, str, str, Amounts]]) -> Iterator[Metric]:
         labels=("queue", "tenant"),
     )
     for who, queue, tenant, amounts in told:
-        if who is Role.KEEPER:
+        if who is FleetRole.KEEPER:
             waited.add_metric((queue, tenant), _buckets(amounts.waits), amounts.waits.total_ms / 1000)
     yield waited
 
@@ -189,33 +189,33 @@ def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-_GAUGES: tuple[tuple[Role, str, str, Callable[[Amounts], float | None]], ...] = (
-    (Role.WORKER, "running", "Compactions that run", lambda of: of.running),
-    (Role.KEEPER, "queued", "Compactions that may be claimed", lambda of: of.queued),
-    (Role.KEEPER, "queued_bytes", "Bytes that those read", lambda of: of.queued_bytes),
-    (Role.KEEPER, "waiting", "Wants that are not admitted yet", lambda of: of.waiting),
-    (Role.KEEPER, "waiting_bytes", "Bytes that those read", lambda of: of.waiting_bytes),
-    (Role.KEEPER, "deferred", "Wants that the backlog had no place for", lambda of: of.deferred),
+_GAUGES: tuple[tuple[FleetRole, str, str, Callable[[Amounts], float | None]], ...] = (
+    (FleetRole.WORKER, "running", "Compactions that run", lambda of: of.running),
+    (FleetRole.KEEPER, "queued", "Compactions that may be claimed", lambda of: of.queued),
+    (FleetRole.KEEPER, "queued_bytes", "Bytes that those read", lambda of: of.queued_bytes),
+    (FleetRole.KEEPER, "waiting", "Wants that are not admitted yet", lambda of: of.waiting),
+    (FleetRole.KEEPER, "waiting_bytes", "Bytes that those read", lambda of: of.waiting_bytes),
+    (FleetRole.KEEPER, "deferred", "Wants that the backlog had no place for", lambda of: of.deferred),
     (
-        Role.KEEPER,
+        FleetRole.KEEPER,
         "lowest_priority",
         "Of the last that waits, over all bands: 0 (may wait) to 1 (urgent)",
         lambda of: of.lowest,
     ),
     (
-        Role.KEEPER,
+        FleetRole.KEEPER,
         "oldest_seconds",
         "How long the oldest has waited that nobody has claimed",
         lambda of: _seconds(of.oldest_ms),
     ),
     (
-        Role.KEEPER,
+        FleetRole.KEEPER,
         "youngest_seconds",
         "How long the youngest has waited that nobody has claimed",
         lambda of: _seconds(of.youngest_ms),
     ),
     (
-        Role.KEEPER,
+        FleetRole.KEEPER,
         "backlog_seconds",
         "How long one slot would take for all that nobody has claimed",
         lambda of: _seconds(of.backlog_ms),

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lithify.fleet.members import Member, Role
+from lithify.fleet.members import FleetMember, FleetRole
 from lithify.planning.fleet.pace import mean_pace
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.quotas import Demand
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class PeerSummary:
     """What the other members say."""
 
     slots: Mapping[str, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Others:
     """Of live workers that know theirs, by queue id, in bytes a second and slot."""
 
     @classmethod
-    def of(cls, members: Iterable[Member]) -> Others:
+    def of(cls, members: Iterable[FleetMember]) -> PeerSummary:
         """What these say."""
         slots: Counter[str] = Counter()
         free: dict[str, dict[str, int]] = {}
@@ -37,12 +37,12 @@ class Others:
         paces: dict[str, list[int]] = {}
         for member in members:
             for queue_id, load in member.load.items():
-                if member.role is Role.WORKER:
+                if member.role is FleetRole.WORKER:
                     slots[queue_id] += load.slots
                     free.setdefault(queue_id, {})[member.name] = load.slots - load.total.running
                     paces.setdefault(queue_id, []).append(load.bytes_per_s)
                 else:
-                    demand = {band: load.demand.get(band, 0) for band in Band}
+                    demand = {band: load.demand.get(band, 0) for band in PriorityClass}
                     demands.setdefault(queue_id, {})[member.name] = demand
                     by_tenant = {tenant: amounts.demand for tenant, amounts in load.tenants.items()}
                     tenant_demands.setdefault(queue_id, {})[member.name] = by_tenant

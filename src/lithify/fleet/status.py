@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lithify.fleet.catalog.files import Numbered
-from lithify.fleet.catalog.model import Queue, QueueState, Rule
+from lithify.fleet.catalog.model import DatasetRule, Queue, QueueState
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import Amounts, Load, Member, Role, Seen, combined
+from lithify.fleet.members import Amounts, FleetMember, FleetRole, ListedMember, Load, combined
 from lithify.planning.fleet.task_offers import Hint
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyLedger
 
 
@@ -24,8 +24,8 @@ from lithify.protocol.transitions import AnyLedger
 class MemberStatus:
     """A member."""
 
-    seen: Seen
-    says: Member | None
+    seen: ListedMember
+    says: FleetMember | None
     """`None` when nobody can read it."""
 
 
@@ -135,12 +135,12 @@ def running(status: FleetStatus) -> tuple[RunningStatus, ...]:
     return tuple(sorted(found, key=lambda one: (-(one.running_ms or 0), one.url)))
 
 
-def running_in(url: str, rule: Rule, ledger: AnyLedger | None) -> tuple[RunningStatus, ...]:
+def running_in(url: str, rule: DatasetRule, ledger: AnyLedger | None) -> tuple[RunningStatus, ...]:
     """What the ledger of a dataset says that runs."""
     return tuple(
         RunningStatus(url, c.id, c.worker.id if c.worker is not None else "", tenant=rule.tenant_of(url))
         for c in (ledger.active() if ledger is not None else ())
-        if c.state is State.RUNNING
+        if c.state is CompactionState.RUNNING
     )
 
 
@@ -164,9 +164,9 @@ def fleet_status(files: FleetFiles, now_ms: int) -> FleetStatus:
     )
 
 
-def _queue_status(files: FleetFiles, queue: Queue, alive: list[Member]) -> QueueStatus:
-    workers = [_load(m.load, queue) for m in alive if m.role is Role.WORKER and queue.id in m.load]
-    keepers = [_load(m.load, queue) for m in alive if m.role is Role.KEEPER]
+def _queue_status(files: FleetFiles, queue: Queue, alive: list[FleetMember]) -> QueueStatus:
+    workers = [_load(m.load, queue) for m in alive if m.role is FleetRole.WORKER and queue.id in m.load]
+    keepers = [_load(m.load, queue) for m in alive if m.role is FleetRole.KEEPER]
     parts: dict[str | None, list[Amounts]] = {}
     for load in (*keepers, *workers):
         for tenant, amounts in load.tenants.items():

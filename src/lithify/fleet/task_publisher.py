@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import Member
+from lithify.fleet.members import FleetMember
 from lithify.fleet.task_queue_files import TAKE_OFF_AFTER_MS, WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.polling import BUSY_MS
@@ -84,7 +84,7 @@ class OwnBoards:
         board = self._boards.get(queue_id)
         return () if board is None else board.hints
 
-    def heard(self, says: Mapping[str, Member]) -> None:
+    def heard(self, says: Mapping[str, FleetMember]) -> None:
         """Who has said anew how much room it has knows of what it was given before."""
         said = {name: member.at_ms for name, member in says.items()}
         for given in self._given.values():

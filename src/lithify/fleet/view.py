@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from lithify.fleet.catalog.documents import queue_document, rule_document, tenant_document
-from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule, Tenant, shown_setting
-from lithify.fleet.members import Amounts, Role, amounts_document
+from lithify.fleet.catalog.model import Catalog, CatalogTenant, DatasetRule, Queue, QueueState, shown_setting
+from lithify.fleet.members import Amounts, FleetRole, amounts_document
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
-from lithify.planning.fleet.priorities import Band, rank
+from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.task_offers import Hint
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
 from lithify.views import text
@@ -48,7 +48,7 @@ def show_status(found: FleetStatus) -> Shown:
 def show_workers(found: FleetStatus) -> Shown:
     """Who works, and for which queues."""
     names = {queue.id: queue.name for queue in found.catalog.catalog.queues}
-    workers = [member for member in found.members if member.seen.role is Role.WORKER]
+    workers = [member for member in found.members if member.seen.role is FleetRole.WORKER]
     documents = []
     for member in workers:
         load = member.says.load if member.says is not None else {}
@@ -164,16 +164,16 @@ def _why_waiting(status: QueueStatus) -> str:
 
 
 _BANDS = {
-    Band.STALL: "its writer is near a stall",
-    Band.ASKED: "somebody asked for it",
-    Band.OVER_LIMIT: "more waits than the limit",
-    Band.NORMAL: "planned",
+    PriorityClass.STALL: "its writer is near a stall",
+    PriorityClass.ASKED: "somebody asked for it",
+    PriorityClass.OVER_LIMIT: "more waits than the limit",
+    PriorityClass.NORMAL: "planned",
 }
 
 
 def _why_wanted(hint: Hint) -> str:
     """What makes it as urgent as it is, and what became of attempts."""
-    why = _BANDS[Band(hint.band)] if hint.band in set(Band) else f"band {hint.band}"
+    why = _BANDS[PriorityClass(hint.band)] if hint.band in set(PriorityClass) else f"band {hint.band}"
     return f"{why}; failed {hint.attempts} times" if hint.attempts else why
 
 
@@ -184,7 +184,9 @@ def show_changed_queue(queue: Queue) -> Shown:
     return Shown(queue_document(queue), (Line(line, f"queue {queue.name}:"),))
 
 
-def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapping[str, Exception]) -> Shown:
+def show_datasets(
+    catalog: Catalog, datasets: Mapping[str, DatasetRule], problems: Mapping[str, Exception]
+) -> Shown:
     """Rules, and what they name."""
     found = [
         {
@@ -234,18 +236,18 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
     return Shown(document, tuple(blocks))
 
 
-def _shown_settings(rule: Rule) -> dict[str, str]:
+def _shown_settings(rule: DatasetRule) -> dict[str, str]:
     return {name: shown_setting(name, value) for name, value in rule.settings.items()}
 
 
-def show_tenants(tenants: Sequence[Tenant]) -> Shown:
+def show_tenants(tenants: Sequence[CatalogTenant]) -> Shown:
     """Those that are treated in a way of their own."""
     document = {"tenants": [tenant_document(tenant) for tenant in tenants]}
     nothing = Line("All tenants are treated alike; `lithify fleet tenant set` changes that.")
     return Shown(document, (_treatments(tenants) if tenants else nothing,))
 
 
-def _treatments(tenants: Sequence[Tenant]) -> Table:
+def _treatments(tenants: Sequence[CatalogTenant]) -> Table:
     rows = [
         (tenant.name, str(tenant.weight), "–" if tenant.most_running is None else str(tenant.most_running))
         for tenant in tenants
@@ -257,7 +259,11 @@ def queue_status_document(status: QueueStatus, at_ms: int) -> dict[str, Any]:
     """A queue and what it has, as a JSON value."""
     hint_ages = [max(0, at_ms - hint.since_ms) for hint in status.hints]
     total = status.total
-    ranks = [rank(Band(hint.band), hint.priority) for hint in status.hints if hint.band in set(Band)]
+    ranks = [
+        rank(PriorityClass(hint.band), hint.priority)
+        for hint in status.hints
+        if hint.band in set(PriorityClass)
+    ]
     return {
         **queue_document(status.queue),
         "queued": len(status.hints),
@@ -378,7 +384,7 @@ def _member_row(member: MemberStatus, catalog: int) -> tuple[str, ...]:
     loads = says.load.values()
     # Queues of one worker share its slots.
     busy = f"{sum(load.total.running for load in loads)}/{max((load.slots for load in loads), default=0)}"
-    is_keeper = seen.role is Role.KEEPER
+    is_keeper = seen.role is FleetRole.KEEPER
     return (
         seen.name,
         says.host,

@@ -33,27 +33,27 @@ from lithify.base.clock import Clock, monotonic_ms
 from lithify.base.errors import CorruptObject, LithifyError, Refused, Unsupported
 from lithify.base.ids import Ulid
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
-from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule
+from lithify.fleet.catalog.model import Catalog, DatasetRule, Queue, QueueState
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.heartbeat import Pulse
+from lithify.fleet.heartbeat import MemberHeartbeat
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     IDLE_BEAT_EVERY_MS,
     MISSED_BEATS,
     Amounts,
+    FleetMember,
+    FleetRole,
     Load,
-    Member,
-    Role,
     Running,
     Says,
     unheard,
 )
 from lithify.fleet.notifications import Ear
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.labels import Named
+from lithify.planning.fleet.labels import LabelLimiter
 from lithify.planning.fleet.notifications import Ring
-from lithify.planning.fleet.pace import Pace
-from lithify.planning.fleet.polling import Asking
+from lithify.planning.fleet.pace import SlotPace
+from lithify.planning.fleet.polling import PollBackoff
 from lithify.planning.fleet.slots import Slots, Usage, left_for, reserved_of
 from lithify.planning.fleet.task_offers import Hint, HintChoice
 from lithify.service.worker_pool import WorkerPool
@@ -126,7 +126,7 @@ class _Claimed:
     """Of a slot that it takes."""
 
 
-class Crew:
+class FleetWorker:
     """The workers of one process, under a name of its own."""
 
     def __init__(self, name: str, ports: CrewPorts, queues: Sequence[str] = ()) -> None:
@@ -137,24 +137,24 @@ class Crew:
         self._files = ports.files
         self._pool = ports.pool
         self._clock = ports.clock
-        self._pulse = Pulse(name, ports.files.members, ports.clock)
+        self._pulse = MemberHeartbeat(name, ports.files.members, ports.clock)
         self._catalog = FollowedCatalog(ports.files.catalog)
         catalog = self._catalog.now.catalog
         self._only = {catalog.queue(name).id for name in queues} if queues else None
         """Ids of queues; a name that is made again is another queue."""
         self._served: dict[str, _Served] = {}
         self._choice = HintChoice(name)
-        self._asking = Asking(monotonic_ms(self._clock))
+        self._asking = PollBackoff(monotonic_ms(self._clock))
         self._claimed: dict[tuple[str, Ulid], _Claimed] = {}
         """What runs here."""
         self._older: dict[int, Catalog] = {}
         """Catalogs that hints were admitted under."""
-        self._rules: dict[str, Rule] = {}
+        self._rules: dict[str, DatasetRule] = {}
         """How datasets are treated of which something runs here, by URL."""
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, SlotPace] = {}
         """By queue id, how fast what runs here goes."""
-        self._named = Named()
-        self._said: Member | None = None
+        self._named = LabelLimiter()
+        self._said: FleetMember | None = None
         """The last thing it said."""
         self._said_s = float("-inf")
         self._looked_s = float("-inf")
@@ -177,7 +177,7 @@ class Crew:
         """What is wrong with the newest catalog, if it is not the one that is followed."""
         return self._catalog.problem
 
-    def rule_for(self, url: str) -> Rule:
+    def rule_for(self, url: str) -> DatasetRule:
         """How the dataset at `url` is treated by what runs here of it, or is being claimed."""
         return self._rules[url]
 
@@ -212,7 +212,7 @@ class Crew:
         ended = self._claimed.keys() - held
         for key in ended.difference(failures):
             one = self._claimed[key]
-            pace = self._paces.setdefault(one.queue_id, Pace())
+            pace = self._paces.setdefault(one.queue_id, SlotPace())
             pace.finished(one.hint.bytes, (now_ms - one.since_ms) / 1000)
         if ended:
             held_urls = {url for url, _ in held}
@@ -257,7 +257,7 @@ class Crew:
         if not queue.reserved_slots:
             return {}
         alive = [seen.says for seen in self._files.members.listed() if seen.is_alive]
-        workers = [says for says in alive if says is not None and says.role is Role.WORKER]
+        workers = [says for says in alive if says is not None and says.role is FleetRole.WORKER]
         return {says.name: says.load[queue.id].slots for says in workers if queue.id in says.load}
 
     def _reserved(self, served: _Served) -> int:
@@ -299,7 +299,7 @@ class Crew:
         number = self._catalog.now.number
         self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
 
-    def _member(self, beats_ms: int) -> Member:
+    def _member(self, beats_ms: int) -> FleetMember:
         """What is to be said now."""
         for served in self._served.values():
             served.others = self._others(served.queue)
@@ -321,9 +321,9 @@ class Crew:
             )
             for (url, compaction), one in self._claimed.items()
         )
-        return Member(
+        return FleetMember(
             name=self.name,
-            role=Role.WORKER,
+            role=FleetRole.WORKER,
             host=self._ports.host,
             version=self._ports.version,
             catalog=self._catalog.now.number,

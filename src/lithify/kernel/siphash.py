@@ -105,7 +105,7 @@ def siphash_128(address: int, length: int) -> tuple[U64, U64]:
     return first, v0 ^ v1 ^ v2 ^ v3
 
 
-class _Lanes:
+class _HashLanes:
     """Emits the hashing of keys in lanes: the instructions, not the computation itself."""
 
     def __init__(self, builder: Any) -> None:
@@ -182,7 +182,7 @@ def siphash_lanes(_typing: Any, keys: Any, stride: Any, words: Any, lengths: Any
     words each; their lengths are at `lengths`."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        _Lanes(builder).hash(*arguments)
+        _HashLanes(builder).hash(*arguments)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate

@@ -26,7 +26,7 @@ from lithify.base.errors import LithifyError
 from lithify.base.events import Event
 from lithify.base.ids import Ulid
 from lithify.coordination.commit_records import CommitRecord, CommitRecords
-from lithify.store.metered import Answer, Verb
+from lithify.store.metered import RequestOutcome, Verb
 
 CLOSE_LIMIT_S = 5.0
 SWEEP_INTERVAL_S = 24 * 3600.0
@@ -41,7 +41,7 @@ _log = logging.getLogger("lithify")
 
 
 @dataclass(slots=True)
-class _Work:
+class _OpenCompaction:
     """What this process knows of a compaction that is not over."""
 
     unit: str = ""
@@ -78,7 +78,7 @@ class Recorder:
         self._lock = threading.Condition()
         self._followed: dict[str, _Followed] = {}
         self._requests: dict[str, Counter[str]] = {}
-        self._known: OrderedDict[_Key, _Work] = OrderedDict()
+        self._known: OrderedDict[_Key, _OpenCompaction] = OrderedDict()
         self._waiting: deque[tuple[_Followed, CommitRecord]] = deque()
         self._is_writing = False
         self._is_running = False
@@ -111,12 +111,12 @@ class Recorder:
             self._followed.pop(url, None)
             self._requests.pop(url, None)
 
-    def counting(self, url: str) -> Callable[[Verb, Answer], None]:
+    def counting(self, url: str) -> Callable[[Verb, RequestOutcome], None]:
         """What is to be told of requests to the dataset's store, whatever it is called."""
         with self._lock:
             requests = self._requests.setdefault(url, Counter())
 
-        def count(verb: Verb, _answer: Answer) -> None:
+        def count(verb: Verb, _answer: RequestOutcome) -> None:
             with self._lock:
                 requests[verb.value] += 1
 
@@ -156,7 +156,7 @@ class Recorder:
             ):
                 self._end_of_work(event.dataset, compaction, followed)
             case events.Committed(compaction=compaction, unit=unit):
-                done = self._known.pop((event.dataset, compaction), None) or _Work()
+                done = self._known.pop((event.dataset, compaction), None) or _OpenCompaction()
                 done.unit = unit
                 self._stop_clock(done)
                 self._record(followed, compaction, done, is_commit=True)
@@ -165,22 +165,22 @@ class Recorder:
             case _:
                 pass
 
-    def _work(self, url: str, compaction: str) -> _Work:
+    def _work(self, url: str, compaction: str) -> _OpenCompaction:
         key = url, compaction
         if key not in self._known:
-            self._known[key] = _Work()
+            self._known[key] = _OpenCompaction()
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
         return self._known[key]
 
-    def _add(self, work: _Work, event: events.RangeFinished) -> None:
+    def _add(self, work: _OpenCompaction, event: events.RangeFinished) -> None:
         work.bytes_read += event.bytes_read
         work.bytes_written += event.bytes_written
         work.cpu_seconds += event.cpu_s
         work.ranges += 1
         work.rows.update(event.rows)
 
-    def _stop_clock(self, work: _Work) -> None:
+    def _stop_clock(self, work: _OpenCompaction) -> None:
         if work.claimed_s is not None:
             work.seconds += self._clock.monotonic_s() - work.claimed_s
             work.claimed_s = None
@@ -195,7 +195,9 @@ class Recorder:
             if work.ranges:
                 self._record(followed, compaction, work, is_commit=False)
 
-    def _record(self, followed: _Followed, compaction: str, work: _Work, *, is_commit: bool) -> None:
+    def _record(
+        self, followed: _Followed, compaction: str, work: _OpenCompaction, *, is_commit: bool
+    ) -> None:
         requests = dict(followed.requests)
         followed.requests.clear()
         record = CommitRecord(

@@ -1,7 +1,7 @@
 """What a service has read and written of one dataset, for a dashboard beside it: watching costs no request.
 
 1. The service's own handles of the dataset pass through `sharing`: what they read and write is noted in one
-   `SharedReads`, and nothing is read for that.
+   `DatasetMirror`, and nothing is read for that.
 2. The dashboard's handle passes through `watching`: it answers by what was noted, and asks the dataset only
    what takes no request (`Dataset`: pure). Before something was noted it is `StoreUnavailable`.
 3. What people want to see and no coordinator reads (who holds a table's history, what of it could go, earlier
@@ -25,14 +25,14 @@ from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
 from lithify.coordination.commit_records import CommitRecord, CommitRecords, merged
 from lithify.datasets.kind import Dataset
-from lithify.protocol.attempts import Attempt, Failure, Journal, Movement
+from lithify.protocol.attempts import Attempt, FailedAttempt, Journal, Movement
 from lithify.protocol.history import Arrival, History
 from lithify.protocol.lease import FoundLease, Lease, LeaseFile, judge_lease
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.presence import CoordinatorStatus, Presence
 from lithify.protocol.retained import Retained
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
-from lithify.store.versions import Counts
+from lithify.store.versions import PendingVersion
 
 BESIDE_S = 60.0
 MAX_COMMITS = 50
@@ -40,13 +40,13 @@ MAX_COMMITS = 50
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)
 KeyT = TypeVar("KeyT")
-_Stay = tuple[Ulid, State, str | None]
+_Stay = tuple[Ulid, CompactionState, str | None]
 """A compaction in a state, under a worker."""
 _Beat = tuple[_Stay, int]
 """A stay, and the last sign of life of the worker."""
 
 
-class SharedReads:
+class DatasetMirror:
     """What is known here of the dataset at `url`."""
 
     def __init__(
@@ -81,7 +81,7 @@ class SharedReads:
         self._movements: dict[Ulid, Mapping[str, Movement]] = {}
         self._finished: dict[Ulid, frozenset[str]] = {}
         self._attempts: dict[Ulid, tuple[Attempt, ...]] = {}
-        self._failures: dict[Ulid, Failure] = {}
+        self._failures: dict[Ulid, FailedAttempt] = {}
         self._retained: Retained | None = None
         self._beside: Any = None
         self._commits: tuple[CommitRecord, ...] = ()
@@ -144,12 +144,12 @@ class SharedReads:
         with self._lock:
             self._attempts[compaction_id] = (*self._attempts.get(compaction_id, ()), attempt)
 
-    def saw_failures(self, failures: Iterable[Failure]) -> None:
+    def saw_failures(self, failures: Iterable[FailedAttempt]) -> None:
         """They were read."""
         with self._lock:
             self._failures = {failure.compaction: failure for failure in failures}
 
-    def added_failure(self, failure: Failure) -> None:
+    def added_failure(self, failure: FailedAttempt) -> None:
         """One was noted."""
         with self._lock:
             self._failures[failure.compaction] = failure
@@ -285,17 +285,17 @@ class SharedReads:
         return tuple(found if most is None else found[-most:] if most else ())
 
 
-def sharing(dataset: DatasetT, shared: SharedReads, clock: Clock) -> DatasetT:
+def sharing(dataset: DatasetT, shared: DatasetMirror, clock: Clock) -> DatasetT:
     """`dataset`, so that `shared` has what is read and written of it."""
     return cast(DatasetT, _Sharing(dataset, shared, clock))
 
 
-def watching(dataset: DatasetT, shared: SharedReads) -> DatasetT:
+def watching(dataset: DatasetT, shared: DatasetMirror) -> DatasetT:
     """`dataset`, as it was read elsewhere in this process last. Only for who looks."""
     return cast(DatasetT, _Watching(dataset, shared))
 
 
-def shared_of(dataset: Dataset) -> SharedReads | None:
+def shared_of(dataset: Dataset) -> DatasetMirror | None:
     """Where what is read of it is noted, if it is."""
     return dataset._shared if isinstance(dataset, _Sharing) else None
 
@@ -303,7 +303,7 @@ def shared_of(dataset: Dataset) -> SharedReads | None:
 class SharingRecords(CommitRecords):
     """The records of commits, so that `shared` has what is added to them."""
 
-    def __init__(self, records: CommitRecords, shared: SharedReads) -> None:
+    def __init__(self, records: CommitRecords, shared: DatasetMirror) -> None:
         self._records = records
         self._shared = shared
 
@@ -321,7 +321,7 @@ class SharingRecords(CommitRecords):
 class _Sharing:
     """Everything else is the dataset's own."""
 
-    def __init__(self, dataset: Dataset, shared: SharedReads, clock: Clock) -> None:
+    def __init__(self, dataset: Dataset, shared: DatasetMirror, clock: Clock) -> None:
         self._dataset = dataset
         self._shared = shared
         self.journal = _SharingJournal(dataset.journal, shared)
@@ -355,14 +355,14 @@ class _Sharing:
 
     def write_ledger(
         self, change: Callable[[AnyLedger], AnyLedger], first: AnyLedger | None = None
-    ) -> tuple[AnyLedger, Counts]:
+    ) -> tuple[AnyLedger, PendingVersion]:
         ledger, counts = self._dataset.write_ledger(change, first)
         self._shared.saw_ledger(ledger)
         return ledger, counts
 
 
 class _SharingLease:
-    def __init__(self, lease: LeaseFile, shared: SharedReads, clock: Clock) -> None:
+    def __init__(self, lease: LeaseFile, shared: DatasetMirror, clock: Clock) -> None:
         self._lease = lease
         self._shared = shared
         self._clock = clock
@@ -384,7 +384,7 @@ class _SharingLease:
 class _SharingJournal:
     """Everything else is the journal's own."""
 
-    def __init__(self, journal: Journal, shared: SharedReads) -> None:
+    def __init__(self, journal: Journal, shared: DatasetMirror) -> None:
         self._journal = journal
         self._shared = shared
 
@@ -419,12 +419,12 @@ class _SharingJournal:
         self._journal.add_attempt(compaction_id, attempt)
         self._shared.added_attempt(compaction_id, attempt)
 
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[FailedAttempt, ...]:
         found = self._journal.failures()
         self._shared.saw_failures(found)
         return found
 
-    def add_failure(self, failure: Failure) -> None:
+    def add_failure(self, failure: FailedAttempt) -> None:
         self._journal.add_failure(failure)
         self._shared.added_failure(failure)
 
@@ -436,7 +436,7 @@ class _SharingJournal:
 class _Watching:
     """What takes no request is the dataset's own."""
 
-    def __init__(self, dataset: Dataset, shared: SharedReads) -> None:
+    def __init__(self, dataset: Dataset, shared: DatasetMirror) -> None:
         self._dataset = dataset
         self._shared = shared
 
@@ -484,7 +484,7 @@ class _SeenJournal:
         movements: Mapping[Ulid, Mapping[str, Movement]],
         finished: Mapping[Ulid, frozenset[str]],
         attempts: Mapping[Ulid, tuple[Attempt, ...]],
-        failures: tuple[Failure, ...],
+        failures: tuple[FailedAttempt, ...],
     ) -> None:
         self._movements = movements
         self._finished = finished
@@ -503,7 +503,7 @@ class _SeenJournal:
     def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
         return self._attempts
 
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[FailedAttempt, ...]:
         return self._failures
 
 
@@ -535,7 +535,7 @@ class _SeenHistory:
 
 
 def _stay_of(compaction: AnyCompaction) -> _Stay:
-    worker = compaction.worker if compaction.state is State.RUNNING else None
+    worker = compaction.worker if compaction.state is CompactionState.RUNNING else None
     return compaction.id, compaction.state, None if worker is None else worker.id
 
 

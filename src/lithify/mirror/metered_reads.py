@@ -10,10 +10,10 @@ from lithify.base.clock import Clock
 from lithify.base.ids import Ulid
 from lithify.datasets.kind import Dataset
 from lithify.observe.metrics import Metrics
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 from lithify.protocol.transitions import AnyLedger
-from lithify.store.versions import Counts
+from lithify.store.versions import PendingVersion
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)
 
@@ -62,7 +62,7 @@ class _Metered:
 
     def write_ledger(
         self, change: Callable[[AnyLedger], AnyLedger], first: AnyLedger | None = None
-    ) -> tuple[AnyLedger, Counts]:
+    ) -> tuple[AnyLedger, PendingVersion]:
         ledger, counts = self._dataset.write_ledger(change, first)
         self._saw_ledger(ledger)
         return ledger, counts
@@ -96,7 +96,7 @@ class _Metered:
             if self._snapshot is None:
                 return None
             snapshot, before = self._snapshot, self._costs
-            running = [c for c in ledger.compactions if c.state is State.RUNNING]
+            running = [c for c in ledger.compactions if c.state is CompactionState.RUNNING]
             self._costs = {
                 c.id: before[c.id] if c.id in before else self._dataset.cost_bytes(c.spec, snapshot)
                 for c in running

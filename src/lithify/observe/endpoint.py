@@ -107,7 +107,7 @@ def _understood(environ: dict[str, Any]) -> dict[str, Any]:
     return environ
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     """One thread for each connection, of which there are so many."""
 
     daemon_threads = True
@@ -138,7 +138,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Of a client that went away in between. What goes wrong in an answer is logged where it is made."""
 
 
-class _SixServer(_Server):
+class _SixServer(_MetricsServer):
     address_family = socket.AF_INET6
 
 
@@ -151,5 +151,5 @@ class _Handler(WSGIRequestHandler):
 
 
 def _new_server(host: str, port: int, app: App) -> WSGIServer:
-    kind = _SixServer if ":" in host else _Server
+    kind = _SixServer if ":" in host else _MetricsServer
     return make_server(host, port, app, server_class=kind, handler_class=_Handler)

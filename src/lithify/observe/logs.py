@@ -90,7 +90,7 @@ def _text(value: object) -> str:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _LoggedAttempt:
     """What is known of a compaction that is being worked on here."""
 
     started_s: float
@@ -105,7 +105,7 @@ class EventLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._log = logging.getLogger(LOGGER)
-        self._attempts: dict[str, _Attempt] = {}
+        self._attempts: dict[str, _LoggedAttempt] = {}
 
     def __call__(self, event: Event) -> None:
         name = type(event).__name__
@@ -120,7 +120,7 @@ class EventLog:
     def _follow(self, event: Event) -> None:
         match event:
             case events.Claimed(compaction=compaction):
-                self._attempts[compaction] = _Attempt(self._clock.monotonic_s())
+                self._attempts[compaction] = _LoggedAttempt(self._clock.monotonic_s())
             case events.RangeFinished(compaction=compaction) if compaction in self._attempts:
                 attempt = self._attempts[compaction]
                 attempt.ranges += 1

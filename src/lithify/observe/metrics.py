@@ -29,13 +29,13 @@ from lithify.base import events
 from lithify.base.clock import Clock
 from lithify.base.events import Event
 from lithify.protocol.backlog import Backlog, Detail
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.protocol.retained import Past
 from lithify.protocol.transitions import AnyLedger
-from lithify.store.metered import Answer, Verb
+from lithify.store.metered import RequestOutcome, Verb
 
-ACTIVE = tuple(state for state in State if not state.is_terminal)
+ACTIVE = tuple(state for state in CompactionState if not state.is_terminal)
 _BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _NO_STALL = float("inf")
 FAILURES = ("reclaimed", "refused", "given_up", "attempt_failed", "engine_lost", "store_lost", "lost")
@@ -43,7 +43,7 @@ FAILURES = ("reclaimed", "refused", "given_up", "attempt_failed", "engine_lost",
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _MeteredAttempt:
     """A compaction that is being worked on in this process."""
 
     worker: str
@@ -114,7 +114,7 @@ class Metrics:
         """Those of a dataset as a whole."""
         self._of_datasets: list[tuple[Counter | Gauge, tuple[str, ...]]] = []
         """With their labels, the dataset first."""
-        self._attempts: dict[tuple[str, str], _Attempt] = {}
+        self._attempts: dict[tuple[str, str], _MeteredAttempt] = {}
         self._waited_s: dict[tuple[str, str], float] = {}
         """By dataset and store, while it is away: what is counted already."""
         self._owners: dict[str, Mapping[str, str]] = {}
@@ -368,7 +368,7 @@ class Metrics:
         url, now_s = event.dataset, self._clock.monotonic_s()
         match event:
             case events.Claimed(compaction=compaction, worker=worker):
-                self._attempts[url, compaction] = _Attempt(worker, now_s, moved_at_s=now_s)
+                self._attempts[url, compaction] = _MeteredAttempt(worker, now_s, moved_at_s=now_s)
                 self._count_running(url, worker)
             case events.Heartbeat(compaction=compaction, bytes_moved=moved):
                 attempt = self._attempts.get((url, compaction))
@@ -424,7 +424,7 @@ class Metrics:
         attempt = self._attempts.get((url, compaction))
         return attempt.worker if attempt is not None else ""
 
-    def _end(self, url: str, compaction: str) -> _Attempt | None:
+    def _end(self, url: str, compaction: str) -> _MeteredAttempt | None:
         attempt = self._attempts.pop((url, compaction), None)
         if attempt is not None:
             self._count_running(url, attempt.worker)
@@ -432,7 +432,7 @@ class Metrics:
             self._set_progress(url)
         return attempt
 
-    def _count_moved(self, url: str, attempt: _Attempt, moved_bytes: int) -> None:
+    def _count_moved(self, url: str, attempt: _MeteredAttempt, moved_bytes: int) -> None:
         """So much has moved since the claim, as far as is known."""
         if moved_bytes > attempt.counted_bytes:
             self._moved.labels(url).inc(moved_bytes - attempt.counted_bytes)
@@ -458,7 +458,7 @@ class Metrics:
         total = sum(attempt.bytes_per_s for (u, _), attempt in self._attempts.items() if u == url)
         self._throughput.labels(url).set(total)
 
-    def count_request(self, verb: Verb, answer: Answer) -> None:
+    def count_request(self, verb: Verb, answer: RequestOutcome) -> None:
         """One request to the object store."""
         self._requests.labels(verb.value, answer.value).inc()
 
@@ -509,7 +509,7 @@ class Metrics:
                 self._being_compacted.labels(url).set(running_bytes)
 
     def _set_owners(self, url: str, ledger: AnyLedger, now_s: float) -> None:
-        owned = [(c.id, c.worker) for c in ledger.compactions if c.state is State.RUNNING]
+        owned = [(c.id, c.worker) for c in ledger.compactions if c.state is CompactionState.RUNNING]
         owners: dict[str, str] = {compaction: worker.id for compaction, worker in owned if worker is not None}
         before = self._owners.get(url)
         if before is not None and self._coordinates:

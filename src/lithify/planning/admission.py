@@ -81,7 +81,7 @@ class WorkKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PlannedWork:
     """Something that was planned."""
 
     key: WorkKey
@@ -94,7 +94,7 @@ class Work:
     """Whether it counts as running for the capacity; what depends on it waits for its end in any case."""
 
 
-class Drop(Enum):
+class DropReason(Enum):
     """Why work is not in the queue any more."""
 
     SHED = "shed"
@@ -106,11 +106,11 @@ class Drop(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedWork:
     """Work that was not taken or was taken back."""
 
-    work: Work
-    why: Drop
+    work: PlannedWork
+    why: DropReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _Failures:
 class _Waiting:
     """Work in the queue."""
 
-    work: Work
+    work: PlannedWork
     number: int
     """Grows with each arrival."""
     passed_over: int = 0
@@ -140,19 +140,19 @@ class Budget:
         self.capacity = capacity
         self._queue: list[_Waiting] = []
         self._queued: dict[WorkKey, _Waiting] = {}
-        self._running: dict[WorkKey, Work] = {}
+        self._running: dict[WorkKey, PlannedWork] = {}
         self._failures: dict[WorkKey, _Failures] = {}
         self._arrivals = 0
         self._queued_with_after = 0
         """How many of the queued wait for others."""
 
     @property
-    def queued(self) -> tuple[Work, ...]:
+    def queued(self) -> tuple[PlannedWork, ...]:
         """What waits, in the order in which it would start."""
         return tuple(waiting.work for waiting in self._queue)
 
     @property
-    def running(self) -> tuple[Work, ...]:
+    def running(self) -> tuple[PlannedWork, ...]:
         """What runs, in the order in which it started."""
         return tuple(self._running.values())
 
@@ -165,32 +165,32 @@ class Budget:
         twin._arrivals, twin._queued_with_after = self._arrivals, self._queued_with_after
         return twin
 
-    def adopt(self, works: Iterable[Work]) -> None:
+    def adopt(self, works: Iterable[PlannedWork]) -> None:
         """These run already, since before this budget began."""
         for work in works:
             self._remove(work.key)
             self._running[work.key] = work
 
-    def offer(self, works: Sequence[Work], now_ms: int) -> tuple[Dropped, ...]:
+    def offer(self, works: Sequence[PlannedWork], now_ms: int) -> tuple[DroppedWork, ...]:
         """Queue what was planned. Gives what is dropped for it, of these works or of earlier ones.
         `now_ms` is any time that does not go back."""
-        dropped: list[Dropped] = []
+        dropped: list[DroppedWork] = []
         for work in works:
             if self._is_backing_off(work.key, now_ms):
-                dropped.append(Dropped(work, Drop.BACKING_OFF))
+                dropped.append(DroppedWork(work, DropReason.BACKING_OFF))
             elif work.key not in self._running:
                 self._enqueue(work)
         dropped += self._drop_waiting_for({drop.work.key for drop in dropped})
         while len(self._queue) > self.capacity.max_queued:
             last = self._queue[-1].work
             self._remove(last.key)
-            dropped.append(Dropped(last, Drop.SHED))
+            dropped.append(DroppedWork(last, DropReason.SHED))
             dropped += self._drop_waiting_for({last.key})
         return tuple(dropped)
 
-    def start(self) -> tuple[Work, ...]:
+    def start(self) -> tuple[PlannedWork, ...]:
         """What has to start now, most urgent first; it counts as running from here on."""
-        started: list[Work] = []
+        started: list[PlannedWork] = []
         behind = _Behind(self.capacity.max_passed_over)
         usage = _Usage.of(self._running.values())
         for waiting in list(self._queue):
@@ -213,7 +213,7 @@ class Budget:
             raise ValueError(f"the work waits for itself: {[waiting.work for waiting in self._queue][:9]}")
         return tuple(started)
 
-    def ready(self) -> tuple[Work, ...]:
+    def ready(self) -> tuple[PlannedWork, ...]:
         """What waits for nothing but capacity, in the order of the queue. For who has an order of its own,
         and says with `begin` what it starts."""
         return tuple(w.work for w in self._queue if not self._has_predecessor(w.work))
@@ -234,7 +234,7 @@ class Budget:
         self._running.pop(key, None)
         self._failures.pop(key, None)
 
-    def failed(self, key: WorkKey, now_ms: int) -> tuple[Dropped, ...]:
+    def failed(self, key: WorkKey, now_ms: int) -> tuple[DroppedWork, ...]:
         """The work failed; its unit is left alone for a while. Gives what waited for it."""
         self._running.pop(key, None)
         before = self._failures.pop(key, None)
@@ -244,13 +244,13 @@ class Budget:
             del self._failures[min(self._failures, key=lambda key: self._failures[key].until_ms)]
         return self._drop_waiting_for({key})
 
-    def cancelled(self, key: WorkKey) -> tuple[Dropped, ...]:
+    def cancelled(self, key: WorkKey) -> tuple[DroppedWork, ...]:
         """The work, running or queued, will not be done. Gives what waited for it."""
         self._running.pop(key, None)
         self._remove(key)
         return self._drop_waiting_for({key})
 
-    def _enqueue(self, work: Work) -> None:
+    def _enqueue(self, work: PlannedWork) -> None:
         known = self._queued.get(work.key)
         if known is not None:
             self._remove(work.key)
@@ -272,17 +272,17 @@ class Budget:
         failures = self._failures.get(key)
         return failures is not None and now_ms < failures.until_ms
 
-    def _has_predecessor(self, work: Work) -> bool:
+    def _has_predecessor(self, work: PlannedWork) -> bool:
         return any(key in self._queued or key in self._running for key in work.after)
 
-    def _drop_waiting_for(self, gone: set[WorkKey]) -> tuple[Dropped, ...]:
+    def _drop_waiting_for(self, gone: set[WorkKey]) -> tuple[DroppedWork, ...]:
         """Drop what waits for these, and what waits for that."""
-        dropped: list[Dropped] = []
+        dropped: list[DroppedWork] = []
         while gone and self._queued_with_after:
             orphans = [waiting.work for waiting in self._queue if not gone.isdisjoint(waiting.work.after)]
             for work in orphans:
                 self._remove(work.key)
-            dropped += (Dropped(work, Drop.PREDECESSOR) for work in orphans)
+            dropped += (DroppedWork(work, DropReason.PREDECESSOR) for work in orphans)
             gone = {work.key for work in orphans}
         return tuple(dropped)
 
@@ -296,27 +296,27 @@ class _Usage:
     by_dataset: dict[str, tuple[int, int]]
 
     @classmethod
-    def of(cls, works: Iterable[Work]) -> _Usage:
+    def of(cls, works: Iterable[PlannedWork]) -> _Usage:
         usage = cls(0, 0, {})
         for work in works:
             if work.takes_capacity:
                 usage.add(work)
         return usage
 
-    def add(self, work: Work) -> None:
+    def add(self, work: PlannedWork) -> None:
         self.count += 1
         self.size_bytes += work.cost_bytes
         count, size_bytes = self.by_dataset.get(work.key.dataset, (0, 0))
         self.by_dataset[work.key.dataset] = count + 1, size_bytes + work.cost_bytes
 
-    def leaves_share(self, work: Work, capacity: Capacity) -> bool:
+    def leaves_share(self, work: PlannedWork, capacity: Capacity) -> bool:
         count, size_bytes = self.by_dataset.get(work.key.dataset, (0, 0))
         return not count or (
             count < max(1, math.floor(capacity.max_running * capacity.max_dataset_share))
             and size_bytes + work.cost_bytes <= capacity.max_running_bytes * capacity.max_dataset_share
         )
 
-    def leaves_room(self, work: Work, capacity: Capacity) -> bool:
+    def leaves_room(self, work: PlannedWork, capacity: Capacity) -> bool:
         return not self.count or self.size_bytes + work.cost_bytes <= capacity.max_running_bytes
 
 
@@ -337,10 +337,10 @@ class _Behind:
             self._everywhere.append(waiting)
         self._close(waiting, only_its_dataset)
 
-    def waits(self, work: Work) -> bool:
+    def waits(self, work: PlannedWork) -> bool:
         return work.key.dataset in self._datasets_that_wait
 
-    def pass_over(self, work: Work) -> None:
+    def pass_over(self, work: PlannedWork) -> None:
         for waiting in self._everywhere:
             waiting.passed_over += 1
             self._close(waiting, only_its_dataset=False)

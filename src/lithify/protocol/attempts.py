@@ -8,7 +8,8 @@ often a compaction was tried, or why it failed. These live in small objects of t
 | `Movement` | a range's task, while bytes move     | its worker before a heartbeat; status    |
 | finished   | the worker, when it records ranges   | the worker that resumes                  |
 | `Attempt`  | who gives up, or reclaims            | workers before a claim; the coordinator; status |
-| `Failure`  | the coordinator, or who cancels, with Failed | the coordinator before it proposes; status |
+| `FailedAttempt`  | the coordinator, or who cancels, with Failed | the coordinator before it proposes; status
+|
 
 Invariants:
 
@@ -79,7 +80,7 @@ def in_vain(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedAttempt:
     """A compaction that is about to be marked Failed, by its coordinator or by somebody who cancels it."""
 
     compaction: Ulid
@@ -125,11 +126,11 @@ class Journal(Protocol):
 
     def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None: ...
 
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[FailedAttempt, ...]:
         """The failures that are remembered, oldest first."""
         ...
 
-    def add_failure(self, failure: Failure) -> None:
+    def add_failure(self, failure: FailedAttempt) -> None:
         """Remember a failure (once for each compaction), and forget the oldest beyond `MAX_FAILURES`."""
         ...
 

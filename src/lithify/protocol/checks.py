@@ -14,13 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from lithify.protocol.finding import Finding, ok, problem, warning
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.presence import Presence
 from lithify.protocol.status import CompactionStatus, Status
 from lithify.protocol.transitions import AnyLedger
 
 MAX_AHEAD_MS = 5_000
-MAX_STAY_MS = {State.SUBMITTED: 60_000, State.COMPACTED: 60_000, State.SCHEDULED: 300_000}
+MAX_STAY_MS = {
+    CompactionState.SUBMITTED: 60_000,
+    CompactionState.COMPACTED: 60_000,
+    CompactionState.SCHEDULED: 300_000,
+}
 """Longer than that, whoever has to act is not there: a coordinator looks every few seconds; a worker may
 be busy with something else for a while."""
 MAX_VERSIONS = 2_000
@@ -93,14 +97,14 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
             )
     stay_ms = found.at_ms - (c.since_ms if c.since_ms is not None else found.at_ms)
     # With a coordinator that is alive, finished compactions may wait to be committed together.
-    may_wait = c.state is State.COMPACTED and found.coordinator.is_alive
+    may_wait = c.state is CompactionState.COMPACTED and found.coordinator.is_alive
     is_late = found.store_ms is not None and stay_ms > MAX_STAY_MS.get(c.state, stay_ms)
     if is_late and not may_wait:
         yield problem(
             "stuck",
             f"compaction {c.id} is {c.state.value} for {stay_ms // 1000} s and waits for {c.waits_for}",
             f"start a worker: lithify worker {found.url}"
-            if c.state is State.SCHEDULED
+            if c.state is CompactionState.SCHEDULED
             else f"see that its coordinator runs; start Lithify's with: lithify run {found.url}",
         )
     if c.attempts:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lithify.base.ids import Ulid
-from lithify.protocol.model import State, Worker
+from lithify.protocol.model import AssignedWorker, CompactionState
 from lithify.protocol.transitions import AnyLedger
 
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    worker: Worker
+    worker: AssignedWorker
     unchanged_s: float = 0.0
     """For how long it has been seen like this."""
 
@@ -36,13 +36,13 @@ class SilenceWatch:
         than the timeout, and those that name no worker at all."""
         passed_s = min(now_s - self._looked_s, self._timeout_s / 2)
         self._looked_s = now_s
-        running = [c for c in ledger.compactions if c.state is State.RUNNING]
+        running = [c for c in ledger.compactions if c.state is CompactionState.RUNNING]
         self._seen = {c.id: self._sight(c.id, c.worker, passed_s) for c in running if c.worker is not None}
         return tuple(
             c.id for c in running if c.worker is None or self._seen[c.id].unchanged_s > self._timeout_s
         )
 
-    def _sight(self, compaction_id: Ulid, worker: Worker, passed_s: float) -> _Sighting:
+    def _sight(self, compaction_id: Ulid, worker: AssignedWorker, passed_s: float) -> _Sighting:
         before = self._seen.get(compaction_id)
         if before is None or before.worker != worker:
             return _Sighting(worker)

@@ -20,7 +20,7 @@ from lithify.protocol.attempts import Movement
 
 
 @dataclass(slots=True)
-class Pulse:
+class ProgressGate:
     """The movements of one claim, as its worker sees them."""
 
     moved_at_ms: int

@@ -27,7 +27,7 @@ RangeT = TypeVar("RangeT", default=Any)
 OutputT = TypeVar("OutputT", default=Any)
 
 
-class State(Enum):
+class CompactionState(Enum):
     """Where a compaction is in its life."""
 
     SUBMITTED = "submitted"
@@ -40,11 +40,11 @@ class State(Enum):
     @property
     def is_terminal(self) -> bool:
         """Whether nothing can follow."""
-        return self in (State.COMPLETED, State.FAILED)
+        return self in (CompactionState.COMPLETED, CompactionState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class AssignedWorker:
     """Who owns a compaction, and the wall-clock milliseconds of its last sign of life."""
 
     id: str
@@ -75,9 +75,9 @@ class Compaction(Generic[SpecT, RangeT, OutputT]):
 
     id: Ulid
     spec: SpecT
-    state: State = State.SUBMITTED
+    state: CompactionState = CompactionState.SUBMITTED
     outputs: tuple[OutputT, ...] = ()
-    worker: Worker | None = None
+    worker: AssignedWorker | None = None
     progress: Progress[RangeT, OutputT] | None = None
 
 

@@ -10,7 +10,7 @@ from lithify.protocol.proposal import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FailedCompaction:
     """A compaction that is Failed now, and why."""
 
     compaction: Ulid
@@ -26,11 +26,11 @@ class RunSummary:
     plan: Plan
     """What the planner said last."""
     committed: tuple[Ulid, ...] = ()
-    dropped: tuple[Ended, ...] = ()
+    dropped: tuple[FailedCompaction, ...] = ()
     """Parts of what was committed that were left out, because they did not hold any more."""
-    refused: tuple[Ended, ...] = ()
+    refused: tuple[FailedCompaction, ...] = ()
     """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
-    failures: tuple[Ended, ...] = ()
+    failures: tuple[FailedCompaction, ...] = ()
     """Compactions of this run that could not be carried out."""
     before: Any = None
     """The snapshot that was planned on."""

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lithify.protocol.attempts import Attempt
-from lithify.protocol.heartbeat_gate import Pulse
+from lithify.protocol.heartbeat_gate import ProgressGate
 from lithify.protocol.model import Progress, RangeProgress
 from lithify.protocol.transitions import AnyCompaction, AnyProgress
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Preparation:
     """What has to be known before a claimed compaction can run."""
 
-    job: Job
+    job: RangeJob
     last_outputs: frozenset[str] = frozenset()
     """Names of outputs that are the last of a finished range."""
 
@@ -41,10 +41,10 @@ class Claim:
     last_heartbeat_ms: int
     looked_at_ms: int
     """When the movements were read last."""
-    pulse: Pulse
-    preparation: Future[Prepared] | None = None
+    pulse: ProgressGate
+    preparation: Future[Preparation] | None = None
     """Until its ranges are known."""
-    job: Job | None = None
+    job: RangeJob | None = None
     pending: dict[int, Future[Any]] = field(default_factory=dict)
     outcomes: dict[int, RangeOutcome] = field(default_factory=dict)
     cost_bytes: int = 0
@@ -73,7 +73,7 @@ class Claim:
     def is_finished(self) -> bool:
         return self.error is None and self.job is not None and len(self.outcomes) == len(self.works)
 
-    def begin(self, prepared: Prepared, output_name: Callable[[Any], str]) -> dict[int, RangeWork]:
+    def begin(self, prepared: Preparation, output_name: Callable[[Any], str]) -> dict[int, RangeWork]:
         """The ranges are known; gives those that have to run."""
         self.preparation = None
         self.job = prepared.job

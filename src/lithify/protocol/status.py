@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.protocol.attempts import Attempt, Failure, Movement
+from lithify.protocol.attempts import Attempt, FailedAttempt, Movement
 from lithify.protocol.backlog import Backlog
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.presence import CoordinatorStatus
 from lithify.protocol.proposal import Plan
 from lithify.protocol.retained import Retained
@@ -47,7 +47,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CompactionDetails:
     """All that is known of a compaction beside its entry in the ledger."""
 
     cost_bytes: int
@@ -70,7 +70,7 @@ class CompactionStatus:
 
     id: Ulid
     unit: str
-    state: State
+    state: CompactionState
     submitted_ms: int
     since_ms: int | None
     """When it came into this state; unknown when the ledger's history is gone."""
@@ -114,7 +114,7 @@ class Status:
     plan: Plan
     """What the planner would add now."""
     backlog: tuple[Backlog, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedAttempt, ...]
     """Compactions that were given up, oldest first."""
     retained: Retained | None = None
     """What of its past it keeps; `None` where its kind keeps none that Lithify could let go."""
@@ -131,21 +131,21 @@ class Status:
 def describe(
     compaction: AnyCompaction,
     unit: str,
-    known: Known,
+    known: CompactionDetails,
     now_ms: int | None,
     heartbeat_timeout_ms: int,
     coordinator_alive: bool | None,
 ) -> CompactionStatus:
     """How `compaction` stands. `now_ms` is by the clock of the times in `known`, `None` when that one cannot
     be asked; `coordinator_alive` is `None` when that cannot be known."""
-    owner = compaction.worker if compaction.state is State.RUNNING else None
+    owner = compaction.worker if compaction.state is CompactionState.RUNNING else None
     age_ms = None
     if owner is not None and known.heard_ms is not None and now_ms is not None:
         age_ms = max(now_ms - known.heard_ms, 0)
     is_silent = age_ms is not None and age_ms > heartbeat_timeout_ms
-    is_stale = compaction.state is State.RUNNING and (owner is None or is_silent)
+    is_stale = compaction.state is CompactionState.RUNNING and (owner is None or is_silent)
     done = _done_bytes(known.cost_bytes, known.ranges, known.movements or {})
-    if compaction.state is State.COMPACTED:
+    if compaction.state is CompactionState.COMPACTED:
         done = known.cost_bytes
     last = known.attempts[-1] if known.attempts else None
     pace = _bytes_per_ms(compaction, known, done, now_ms)
@@ -194,7 +194,7 @@ def _done_by_range(
         yield share if r.is_finished else min(max(read.get(index, 0), r.output_bytes), share)
 
 
-def _range_shares(known: Known) -> tuple[float, ...]:
+def _range_shares(known: CompactionDetails) -> tuple[float, ...]:
     if not known.ranges or not known.cost_bytes:
         return tuple(float(r.is_finished) for r in known.ranges)
     share = known.cost_bytes / len(known.ranges)
@@ -202,8 +202,10 @@ def _range_shares(known: Known) -> tuple[float, ...]:
     return tuple(round(bytes_done / share, 4) for bytes_done in done)
 
 
-def _bytes_per_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int | None) -> float | None:
-    if compaction.state is not State.RUNNING or now_ms is None:
+def _bytes_per_ms(
+    compaction: AnyCompaction, known: CompactionDetails, done: int, now_ms: int | None
+) -> float | None:
+    if compaction.state is not CompactionState.RUNNING or now_ms is None:
         return None
     for start, least_ms in ((known.first_progress, MIN_PACE_MS), (known.stay, 1)):
         if start is None:
@@ -216,7 +218,7 @@ def _bytes_per_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: in
     return None
 
 
-def _waits_for(state: State, is_stale: bool, attempts: int, coordinator_alive: bool | None) -> str:
+def _waits_for(state: CompactionState, is_stale: bool, attempts: int, coordinator_alive: bool | None) -> str:
     coordinator = {
         True: "the coordinator's next look",
         False: "a coordinator; none is running",
@@ -224,13 +226,13 @@ def _waits_for(state: State, is_stale: bool, attempts: int, coordinator_alive: b
     }[coordinator_alive]
     tried = f" after {attempts} failed attempt{'s' if attempts != 1 else ''}" if attempts else ""
     match state:
-        case State.COMPACTED if coordinator_alive:
+        case CompactionState.COMPACTED if coordinator_alive:
             return "its commit, which may be together with others that still run"
-        case State.SUBMITTED | State.COMPACTED:
+        case CompactionState.SUBMITTED | CompactionState.COMPACTED:
             return coordinator
-        case State.SCHEDULED:
+        case CompactionState.SCHEDULED:
             return f"a free worker to claim it{tried}"
-        case State.RUNNING if is_stale:
+        case CompactionState.RUNNING if is_stale:
             return f"its silent worker to be given up by {coordinator}"
         case _:
             return ""

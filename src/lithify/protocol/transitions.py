@@ -35,7 +35,7 @@ from typing import Any
 
 from lithify.base.errors import Fenced, LithifyError, LostOwnership
 from lithify.base.ids import MAX_ULID_MS, Ulid, ulid_ms
-from lithify.protocol.model import Compaction, Ledger, Progress, State, Worker
+from lithify.protocol.model import AssignedWorker, Compaction, CompactionState, Ledger, Progress
 
 AnyCompaction = Compaction[Any, Any, Any]
 AnyLedger = Ledger[Any, Any, Any]
@@ -66,7 +66,7 @@ def submit(ledger: AnyLedger, *new: AnyCompaction) -> AnyLedger:
     """Add compactions in state Submitted."""
     known = {c.id for c in ledger.compactions}
     for compaction in new:
-        if compaction.state is not State.SUBMITTED or compaction.id in known:
+        if compaction.state is not CompactionState.SUBMITTED or compaction.id in known:
             raise IllegalTransition(f"compaction {compaction.id} cannot be submitted again")
     return ledger.add(*new)
 
@@ -74,22 +74,29 @@ def submit(ledger: AnyLedger, *new: AnyCompaction) -> AnyLedger:
 def schedule(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
     """Submitted to Scheduled. Progress stays: the sources of a compaction never change, and a horizon
     older than today's only keeps more."""
-    _require(ledger, compaction_id, State.SUBMITTED)
-    return ledger.update(compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None, outputs=()))
+    _require(ledger, compaction_id, CompactionState.SUBMITTED)
+    return ledger.update(
+        compaction_id, lambda c: replace(c, state=CompactionState.SCHEDULED, worker=None, outputs=())
+    )
 
 
 def claimable(ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
     """Scheduled compactions nobody owns, oldest first."""
-    return tuple(c for c in ledger.compactions if c.state is State.SCHEDULED and c.worker is None)
+    return tuple(c for c in ledger.compactions if c.state is CompactionState.SCHEDULED and c.worker is None)
 
 
 def claim(ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int) -> AnyLedger:
     """Scheduled to Running under `worker_id`; `LostOwnership` when somebody was faster."""
     compaction = ledger.get(compaction_id)
-    if compaction is None or compaction.state is not State.SCHEDULED or compaction.worker is not None:
+    if (
+        compaction is None
+        or compaction.state is not CompactionState.SCHEDULED
+        or compaction.worker is not None
+    ):
         raise LostOwnership(f"compaction {compaction_id} was taken by another worker")
     return ledger.update(
-        compaction_id, lambda c: replace(c, state=State.RUNNING, worker=Worker(worker_id, now_ms))
+        compaction_id,
+        lambda c: replace(c, state=CompactionState.RUNNING, worker=AssignedWorker(worker_id, now_ms)),
     )
 
 
@@ -98,7 +105,7 @@ def owns(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
     compaction = ledger.get(compaction_id)
     return (
         compaction is not None
-        and compaction.state is State.RUNNING
+        and compaction.state is CompactionState.RUNNING
         and compaction.worker is not None
         and compaction.worker.id == worker_id
     )
@@ -113,7 +120,7 @@ def heartbeat(
     assert compaction.worker is not None
     last_ms = compaction.worker.last_heartbeat_ms
     # A time that no id could carry is no clock's, and need not be passed.
-    beat = Worker(worker_id, max(now_ms, last_ms + 1) if last_ms < MAX_ULID_MS else now_ms)
+    beat = AssignedWorker(worker_id, max(now_ms, last_ms + 1) if last_ms < MAX_ULID_MS else now_ms)
     recorded = compaction.progress
     if progress is not None:
         if recorded is not None:
@@ -134,35 +141,39 @@ def compacted(
     compaction: AnyCompaction, worker_id: str, now_ms: int, outputs: tuple[Any, ...]
 ) -> AnyCompaction:
     """What `finish` makes of a Running one."""
-    owner = Worker(worker_id, now_ms)
-    return replace(compaction, state=State.COMPACTED, outputs=outputs, worker=owner, progress=None)
+    owner = AssignedWorker(worker_id, now_ms)
+    return replace(compaction, state=CompactionState.COMPACTED, outputs=outputs, worker=owner, progress=None)
 
 
 def release(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> AnyLedger:
     """Running back to Scheduled; what is finished stays recorded for the next worker."""
     _require_owner(ledger, compaction_id, worker_id)
-    return ledger.update(compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None))
+    return ledger.update(compaction_id, lambda c: replace(c, state=CompactionState.SCHEDULED, worker=None))
 
 
 def reclaim(ledger: AnyLedger, compaction_ids: Iterable[Ulid]) -> AnyLedger:
     """Running back to Scheduled by the coordinator; progress stays recorded."""
     for compaction_id in compaction_ids:
-        _require(ledger, compaction_id, State.RUNNING)
-        ledger = ledger.update(compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None))
+        _require(ledger, compaction_id, CompactionState.RUNNING)
+        ledger = ledger.update(
+            compaction_id, lambda c: replace(c, state=CompactionState.SCHEDULED, worker=None)
+        )
     return ledger
 
 
 def complete(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
     """Committed: Compacted to Completed, or from Submitted where no worker was needed."""
-    _require(ledger, compaction_id, State.COMPACTED, State.SUBMITTED)
-    return ledger.update(compaction_id, lambda c: replace(c, state=State.COMPLETED, progress=None))
+    _require(ledger, compaction_id, CompactionState.COMPACTED, CompactionState.SUBMITTED)
+    return ledger.update(compaction_id, lambda c: replace(c, state=CompactionState.COMPLETED, progress=None))
 
 
 def fail(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
     """Any active state to Failed. The reason goes to the log, not into the ledger; the outputs are
     garbage from now on."""
-    _require(ledger, compaction_id, *(s for s in State if not s.is_terminal))
-    return ledger.update(compaction_id, lambda c: replace(c, state=State.FAILED, outputs=(), progress=None))
+    _require(ledger, compaction_id, *(s for s in CompactionState if not s.is_terminal))
+    return ledger.update(
+        compaction_id, lambda c: replace(c, state=CompactionState.FAILED, outputs=(), progress=None)
+    )
 
 
 def trim(ledger: AnyLedger, ended: Collection[Ulid] = ()) -> AnyLedger:
@@ -181,13 +192,15 @@ def recover(ledger: AnyLedger, epoch: int) -> AnyLedger:
     if ledger.epoch > epoch:
         raise Fenced(f"a newer coordinator (epoch {ledger.epoch}) runs already; mine would be {epoch}")
     compactions = tuple(
-        replace(c, state=State.SUBMITTED, worker=None) if c.state is State.SCHEDULED else c
+        replace(c, state=CompactionState.SUBMITTED, worker=None)
+        if c.state is CompactionState.SCHEDULED
+        else c
         for c in ledger.compactions
     )
     return trim(replace(ledger, epoch=epoch, compactions=compactions))
 
 
-def _require(ledger: AnyLedger, compaction_id: Ulid, *states: State) -> AnyCompaction:
+def _require(ledger: AnyLedger, compaction_id: Ulid, *states: CompactionState) -> AnyCompaction:
     compaction = ledger.get(compaction_id)
     if compaction is None:
         raise IllegalTransition(f"compaction {compaction_id} is not in the ledger")

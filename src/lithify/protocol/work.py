@@ -37,7 +37,7 @@ class RangeOutcome(Generic[OutputT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[RangeT]):
+class RangeJob(Generic[RangeT]):
     """A compaction made ready to run: all its ranges, in key order."""
 
     works: tuple[RangeWork[RangeT], ...]

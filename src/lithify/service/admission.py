@@ -25,8 +25,8 @@ from typing import Any
 
 from lithify.base.clock import Clock, monotonic_ms
 from lithify.datasets.kind import Dataset
-from lithify.planning.admission import Budget, Capacity, Drop, Work, WorkKey
-from lithify.protocol.model import Ledger, State
+from lithify.planning.admission import Budget, Capacity, DropReason, PlannedWork, WorkKey
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import Plan, Planner, Proposal
 from lithify.protocol.transitions import AnyLedger
 
@@ -98,7 +98,7 @@ class Admission:
         dropped = budget.offer(
             [self._work(name, p) for name, p in proposals.items()], monotonic_ms(self._clock)
         )
-        shed = tuple(proposals[d.work.key.unit].spec for d in dropped if d.why is Drop.SHED)
+        shed = tuple(proposals[d.work.key.unit].spec for d in dropped if d.why is DropReason.SHED)
         started = tuple(proposals[work.key.unit] for work in budget.start())
         notes = plan.notes
         if waiting := len(proposals) - len(started):
@@ -119,19 +119,19 @@ class Admission:
             if work.key.unit not in proposals:
                 budget.cancelled(work.key)
         budget.adopt(
-            Work(
+            PlannedWork(
                 key,
                 1.0,
                 self._dataset.cost_bytes(c.spec, snapshot),
-                takes_capacity=c.state is not State.COMPACTED,
+                takes_capacity=c.state is not CompactionState.COMPACTED,
             )
             for key, c in active.items()
         )
         return budget
 
-    def _work(self, name: str, proposal: Proposal) -> Work:
+    def _work(self, name: str, proposal: Proposal) -> PlannedWork:
         after = tuple(map(self._key, proposal.after))
-        return Work(self._key(name), proposal.priority, proposal.cost_bytes, after)
+        return PlannedWork(self._key(name), proposal.priority, proposal.cost_bytes, after)
 
     def _key(self, name: str) -> WorkKey:
         return WorkKey(self._dataset.url, name)

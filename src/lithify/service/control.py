@@ -29,8 +29,8 @@ from lithify.base.errors import DeadlineExceeded, Refused, StoreError
 from lithify.base.ids import Ids, Ulid, parse_ulid
 from lithify.datasets.kind import Dataset
 from lithify.protocol import transitions
-from lithify.protocol.attempts import Failure
-from lithify.protocol.model import Compaction, State
+from lithify.protocol.attempts import FailedAttempt
+from lithify.protocol.model import Compaction, CompactionState
 from lithify.protocol.presence import Presence
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
@@ -42,11 +42,11 @@ _NO_LEDGER = "no coordinator has ever run on {url}; start one: lithify run {url}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CompactionOutcome:
     """How a compaction stands or ended."""
 
     compaction: Ulid
-    state: State
+    state: CompactionState
     reason: str | None = None
     """Why it failed, where that is known."""
 
@@ -102,7 +102,7 @@ def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> No
         tries = len(attempts.get(compaction.id, ()))
         spec, unit = dataset.encode_spec(compaction.spec), dataset.unit(compaction.spec)
         dataset.journal.add_failure(
-            Failure(compaction.id, CANCELLED, tries, clock.now_ms(), spec, is_cancelled=True, unit=unit)
+            FailedAttempt(compaction.id, CANCELLED, tries, clock.now_ms(), spec, is_cancelled=True, unit=unit)
         )
 
     def change(latest: AnyLedger) -> AnyLedger:
@@ -125,7 +125,7 @@ def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> No
 def _is_failed(dataset: Dataset, compaction_id: Ulid) -> bool:
     ledger = dataset.ledger()
     entry = ledger.get(compaction_id) if ledger is not None else None
-    return entry is not None and entry.state is State.FAILED
+    return entry is not None and entry.state is CompactionState.FAILED
 
 
 def _cancellable(dataset: Dataset, ledger: AnyLedger, compaction_id: Ulid) -> AnyCompaction:
@@ -136,7 +136,7 @@ def _cancellable(dataset: Dataset, ledger: AnyLedger, compaction_id: Ulid) -> An
         )
     if compaction.state.is_terminal:
         raise Refused(f"compaction {compaction_id} is {compaction.state.value} already")
-    if compaction.state is State.COMPACTED:
+    if compaction.state is CompactionState.COMPACTED:
         raise Refused(f"compaction {compaction_id} is done and about to be committed; it is too late")
     return compaction
 
@@ -156,23 +156,23 @@ def _failed_spec(dataset: Dataset, compaction_id: Ulid) -> Any:
     entry = dataset.history().last_entry(compaction_id)
     if entry is None:
         raise Refused(f"nothing is known of a compaction {compaction_id} any more")
-    if entry.state is not State.FAILED:
+    if entry.state is not CompactionState.FAILED:
         raise Refused(f"compaction {compaction_id} has not failed: it is {entry.state.value}")
     return entry.spec
 
 
-def outcome(dataset: Dataset, compaction_id: Ulid) -> Outcome | None:
+def outcome(dataset: Dataset, compaction_id: Ulid) -> CompactionOutcome | None:
     """How a compaction stands or ended; `None` when nothing is known of it any more."""
     ledger = dataset.ledger()
     entry = ledger.get(compaction_id) if ledger is not None else None
     if entry is None:
         entry = _ended(dataset, compaction_id)
-    if entry is not None and entry.state is not State.FAILED:
-        return Outcome(compaction_id, entry.state)
+    if entry is not None and entry.state is not CompactionState.FAILED:
+        return CompactionOutcome(compaction_id, entry.state)
     failure = _noted(dataset, compaction_id)
     if failure is not None:
-        return Outcome(compaction_id, State.FAILED, failure.reason)
-    return Outcome(compaction_id, State.FAILED) if entry is not None else None
+        return CompactionOutcome(compaction_id, CompactionState.FAILED, failure.reason)
+    return CompactionOutcome(compaction_id, CompactionState.FAILED) if entry is not None else None
 
 
 def identified(dataset: Dataset, given: Sequence[str]) -> list[Ulid]:
@@ -213,12 +213,12 @@ def wait(
     poll_s: float,
     timeout_s: float | None = None,
     on_look: Callable[[], None] = lambda: None,
-) -> list[Outcome]:
+) -> list[CompactionOutcome]:
     """Look every `poll_s` until all these compactions have ended; how, in their order. `DeadlineExceeded`
     when they have not before `timeout_s`, `Refused` when nothing is known of one. `on_look` is called after
     each look that was not the last. A store that is away after the first look is waited for as well."""
     ends_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-    ended: dict[Ulid, Outcome] = {}
+    ended: dict[Ulid, CompactionOutcome] = {}
     has_looked, is_away = False, False
     while True:
         try:
@@ -239,7 +239,7 @@ def wait(
         clock.sleep_s(poll_s)
 
 
-def _look(dataset: Dataset, compaction_ids: Sequence[Ulid], ended: dict[Ulid, Outcome]) -> None:
+def _look(dataset: Dataset, compaction_ids: Sequence[Ulid], ended: dict[Ulid, CompactionOutcome]) -> None:
     """Add those to `ended` that have ended."""
     under_way = set(active(dataset))
     for compaction_id in compaction_ids:
@@ -261,8 +261,8 @@ def _ended(dataset: Dataset, compaction_id: Ulid) -> AnyCompaction | None:
     if entry is None or entry.state.is_terminal:
         return entry
     # It was settled and dropped in one step, as happens beside a newer one that is finished too.
-    return replace(entry, state=State.COMPLETED) if dataset.was_committed(entry) else None
+    return replace(entry, state=CompactionState.COMPLETED) if dataset.was_committed(entry) else None
 
 
-def _noted(dataset: Dataset, compaction_id: Ulid) -> Failure | None:
+def _noted(dataset: Dataset, compaction_id: Ulid) -> FailedAttempt | None:
     return next((f for f in dataset.journal.failures() if f.compaction == compaction_id), None)

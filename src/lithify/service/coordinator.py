@@ -70,21 +70,21 @@ from lithify.protocol import transitions
 from lithify.protocol.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.protocol.commit_batches import CommitBatches
 from lithify.protocol.failure_detector import SilenceWatch
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
-from lithify.service.coordinator_view import Companion, Seen
+from lithify.service.coordinator_view import CoordinatorView, EmbeddedWorker
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions
-from lithify.service.scheduler import Outcome, Scheduler
-from lithify.store.versions import Counts
+from lithify.service.scheduler import Scheduler, TickOutcome
+from lithify.store.versions import PendingVersion
 
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
     """What the dataset looks like after a tick."""
 
-    seen: Seen
+    seen: CoordinatorView
     plan: Plan
     committed: tuple[Ulid, ...] = ()
     dropped: tuple[tuple[Ulid, str], ...] = ()
@@ -134,7 +134,7 @@ class Coordinator:
         admit: Callable[[Plan], Plan] | None = None,
         counts: CountAttempts | None = None,
         options: CoordinatorOptions | None = None,
-        companion: Companion | None = None,
+        companion: EmbeddedWorker | None = None,
         observer: Observer = events.ignore,
     ) -> None:
         self._dataset = dataset
@@ -152,7 +152,7 @@ class Coordinator:
         self._term: Term | None = None
         self._has_taken_up = False
         """The ledger carries its epoch."""
-        self._unproved: tuple[Counts, Callable[[], object]] | None = None
+        self._unproved: tuple[PendingVersion, Callable[[], object]] | None = None
         """What was published last, if that may not count, and what to do then."""
         self._unnoted: list[tuple[AnyCompaction, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
@@ -220,7 +220,7 @@ class Coordinator:
         if self._heeds_failures:
             self._failures.refresh(ledger)
         is_latest = False
-        outcome: Outcome | None = None
+        outcome: TickOutcome | None = None
 
         def change(latest: AnyLedger) -> AnyLedger:
             nonlocal outcome, snapshot, is_latest
@@ -272,7 +272,9 @@ class Coordinator:
             self._may_hold = False
             return self.tick(is_known=True)
         refused = (*commits.refused, *outcome.refused)
-        seen = Seen(ledger, snapshot, frozenset(compaction_id for compaction_id, _ in outcome.added))
+        seen = CoordinatorView(
+            ledger, snapshot, frozenset(compaction_id for compaction_id, _ in outcome.added)
+        )
         return TickResult(seen, choice.plan, commits.committed, commits.dropped, refused, failed)
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
@@ -340,16 +342,16 @@ class Coordinator:
         self._is_holding = False
         finished = {c.id: c for c in self._companion.finished(ledger)} if self._companion is not None else {}
         found_now = (finished.get(c.id, c) for c in ledger.compactions)
-        waiting = [c for c in found_now if c.state in (State.COMPACTED, State.SUBMITTED)]
+        waiting = [c for c in found_now if c.state in (CompactionState.COMPACTED, CompactionState.SUBMITTED)]
         if not waiting:
             return _Commits()
         under_way = replace(
-            ledger, compactions=tuple(c for c in ledger.active() if c.state is not State.SUBMITTED)
+            ledger, compactions=tuple(c for c in ledger.active() if c.state is not CompactionState.SUBMITTED)
         )
         ready = tuple(
             c
             for c in waiting
-            if c.state is State.COMPACTED
+            if c.state is CompactionState.COMPACTED
             or (
                 not self._dataset.needs_worker(c, snapshot)
                 and self._dataset.validate(c, snapshot, under_way) is None
@@ -411,14 +413,14 @@ class Coordinator:
             monotonic_ms(self._clock),
         )
 
-    def _nothing_else_starts(self, ledger: AnyLedger, outcome: Outcome) -> bool:
+    def _nothing_else_starts(self, ledger: AnyLedger, outcome: TickOutcome) -> bool:
         """Whether what is finished has nothing to wait for: nothing else is under way, and of what is planned
         nothing could start before the commit."""
         if outcome.added or not outcome.only_adds:
             return False
         finished = self._companion.finished(ledger) if self._companion is not None else ()
         ended = {compaction.id for compaction in finished}
-        return all(c.state is State.COMPACTED or c.id in ended for c in ledger.active())
+        return all(c.state is CompactionState.COMPACTED or c.id in ended for c in ledger.active())
 
     def _cost_bytes(self, compactions: Iterable[AnyCompaction], snapshot: object) -> int:
         return sum(self._dataset.cost_bytes(c.spec, snapshot) for c in compactions)
@@ -476,7 +478,7 @@ class Coordinator:
             self._dataset.journal.clear(compaction.id)
         return tuple((c, last.reason) for c, last in exhausted if c.id in ids)
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: TickOutcome) -> None:
         url = self._dataset.url
         for compaction in outcome.reclaimed:
             owner = compaction.worker.id if compaction.worker is not None else "unknown"

@@ -11,7 +11,7 @@ from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CoordinatorView:
     """A dataset at the end of a coordinator's tick. Need not be read again in the same round."""
 
     ledger: AnyLedger
@@ -22,7 +22,7 @@ class Seen:
     coordinator, and the journal has nothing about them."""
 
 
-class Companion(Protocol):
+class EmbeddedWorker(Protocol):
     """The worker in the process of a coordinator, as that one sees it. What the coordinator schedules it
     can claim for this worker in the same version of the ledger, which then takes it up in its next look.
     What this worker has finished soon after, it can commit without a version that calls it Compacted."""

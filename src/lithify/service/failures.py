@@ -22,8 +22,8 @@ from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid
 from lithify.datasets.kind import Dataset
-from lithify.protocol.attempts import Failure
-from lithify.protocol.model import State
+from lithify.protocol.attempts import FailedAttempt
+from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Held, Plan, Planner
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 
@@ -31,9 +31,9 @@ FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=3_600_000)
 CANCEL_PAUSE = GrowingPause(first_ms=60_000, max_ms=60_000)
 
 
-def given_up(failures: Iterable[Failure], ledger: AnyLedger) -> tuple[Failure, ...]:
+def given_up(failures: Iterable[FailedAttempt], ledger: AnyLedger) -> tuple[FailedAttempt, ...]:
     """Those that the ledger does not contradict (pure)."""
-    others = {c.id for c in ledger.compactions if c.state is not State.FAILED}
+    others = {c.id for c in ledger.compactions if c.state is not CompactionState.FAILED}
     return tuple(failure for failure in failures if failure.compaction not in others)
 
 
@@ -43,7 +43,7 @@ class Failures:
     def __init__(self, dataset: Dataset, clock: Clock) -> None:
         self._dataset = dataset
         self._clock = clock
-        self._known: tuple[Failure, ...] = ()
+        self._known: tuple[FailedAttempt, ...] = ()
         self._sources: dict[Ulid, frozenset[str]] = {}
         self._failed: frozenset[Ulid] = frozenset()
         """What the ledger last called Failed."""
@@ -54,7 +54,7 @@ class Failures:
         """Remember that a compaction is, or is about to be, Failed."""
         spec, unit = self._dataset.encode_spec(compaction.spec), self._dataset.unit(compaction.spec)
         self._dataset.journal.add_failure(
-            Failure(compaction.id, reason, attempts, self._clock.now_ms(), spec, unit=unit)
+            FailedAttempt(compaction.id, reason, attempts, self._clock.now_ms(), spec, unit=unit)
         )
         self._is_due = True
 
@@ -66,7 +66,7 @@ class Failures:
     def refresh(self, ledger: AnyLedger) -> None:
         """Read the journal again where that can change the next plan. Others may have marked something
         Failed: a person who cancels."""
-        failed = frozenset(c.id for c in ledger.compactions if c.state is State.FAILED)
+        failed = frozenset(c.id for c in ledger.compactions if c.state is CompactionState.FAILED)
         is_news, self._failed = not failed <= self._failed, failed
         if self._is_due or is_news:
             noted = self._dataset.journal.failures()
@@ -90,9 +90,9 @@ class Failures:
 
         return plan
 
-    def _held(self, known: Iterable[Failure]) -> Held:
+    def _held(self, known: Iterable[FailedAttempt]) -> Held:
         """What shares a source with a failure whose pause is not over."""
-        alike: dict[str, list[Failure]] = {}
+        alike: dict[str, list[FailedAttempt]] = {}
         for failure in known:
             for source in self._sources[failure.compaction]:
                 alike.setdefault(source, []).append(failure)
@@ -104,7 +104,7 @@ class Failures:
         found = {source: reasons[tuple(f.compaction for f in failures)] for source, failures in alike.items()}
         return {source: reason for source, reason in found.items() if reason is not None}
 
-    def _reason(self, alike: Sequence[Failure]) -> str | None:
+    def _reason(self, alike: Sequence[FailedAttempt]) -> str | None:
         """Why a source of all these is held back, if it is."""
         failed = [f for f in alike if not f.is_cancelled]
         cancelled = [f for f in alike if f.is_cancelled][-1:]
@@ -120,7 +120,7 @@ class Failures:
                 )
         return None
 
-    def _sources_of(self, failure: Failure) -> frozenset[str]:
+    def _sources_of(self, failure: FailedAttempt) -> frozenset[str]:
         try:
             return self._dataset.sources(self._dataset.decode_spec(failure.spec))
         except (CorruptObject, Unsupported):
@@ -140,7 +140,7 @@ def without(plan: Plan, held: Held, dataset: Dataset) -> Plan:
     return replace(plan, proposals=tuple(passed), notes=(*plan.notes, *notes))
 
 
-def _what_happened(failure: Failure) -> str:
+def _what_happened(failure: FailedAttempt) -> str:
     if failure.is_cancelled:
         return failure.reason
     return f"failed {failure.attempts} times, last because: {failure.reason}"

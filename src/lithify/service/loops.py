@@ -31,9 +31,9 @@ from lithify.base.defects import contained
 from lithify.base.errors import Fenced, LithifyError, StoreUnavailable
 from lithify.coordination.leadership import Leadership
 from lithify.service.coordinator import Coordinator
-from lithify.service.coordinator_view import Seen
+from lithify.service.coordinator_view import CoordinatorView
 from lithify.service.garbage_loop import Collector, collecting
-from lithify.service.once_logger import Trouble
+from lithify.service.once_logger import OnceLogger
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
 
@@ -107,7 +107,7 @@ def run_coordinator(
 
 def once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
     """What `action` gives, once the store answers; `None` when told to stop before."""
-    trouble = Trouble("the coordinator cannot start yet and tries again")
+    trouble = OnceLogger("the coordinator cannot start yet and tries again")
     while True:
         try:
             return action()
@@ -125,11 +125,11 @@ def _coordinate(
     options: LoopOptions,
     worker: Worker | None,
 ) -> None:
-    trouble = Trouble("the coordinator could not finish a round and tries again")
-    workers_trouble = Trouble("the embedded worker could not finish a round and tries again")
+    trouble = OnceLogger("the coordinator could not finish a round and tries again")
+    workers_trouble = OnceLogger("the embedded worker could not finish a round and tries again")
     while not stop.is_set():
         wait_s = options.poll_interval_s
-        seen: Seen | None = None
+        seen: CoordinatorView | None = None
         try:
             with contained("a round of the coordinator"):
                 leadership.renew()
@@ -152,7 +152,7 @@ def _coordinate(
             _rest(leadership, stop, wait_s * (1 + rng.uniform(0, options.jitter)), trouble)
 
 
-def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: Trouble) -> None:
+def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: OnceLogger) -> None:
     """Wait, and keep the lease meanwhile."""
     while wait_s > MAX_REST_S and not stop.wait(MAX_REST_S):
         wait_s -= MAX_REST_S
@@ -167,7 +167,7 @@ def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: Trouble) 
         stop.wait(wait_s)
 
 
-def _tick_worker(worker: Worker, trouble: Trouble, seen: Seen | None) -> bool:
+def _tick_worker(worker: Worker, trouble: OnceLogger, seen: CoordinatorView | None) -> bool:
     try:
         with contained(f"a round over {worker.url}"):
             changed = worker.tick(seen)

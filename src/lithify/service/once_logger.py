@@ -9,7 +9,7 @@ from lithify.base.errors import LithifyError, StoreUnavailable
 _log = logging.getLogger("lithify")
 
 
-class Trouble:
+class OnceLogger:
     """Of one loop; `what` says what cannot be done."""
 
     def __init__(self, what: str) -> None:

@@ -42,7 +42,7 @@ from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Planner
-from lithify.protocol.run_summary import Ended, RunSummary
+from lithify.protocol.run_summary import FailedCompaction, RunSummary
 from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import without
@@ -135,27 +135,27 @@ def _turn(
     shunned: _Shunned,
 ) -> RunSummary:
     committed: list[Ulid] = []
-    dropped: list[Ended] = []
-    refused: list[Ended] = []
-    failures: list[Ended] = []
+    dropped: list[FailedCompaction] = []
+    refused: list[FailedCompaction] = []
+    failures: list[FailedCompaction] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
     is_known = True  # by the start of the coordinator
     while True:
         tick = coordinator.tick(is_known=is_known)
         committed.extend(tick.committed)
-        dropped.extend(Ended(compaction_id, reason) for compaction_id, reason in tick.dropped)
+        dropped.extend(FailedCompaction(compaction_id, reason) for compaction_id, reason in tick.dropped)
         for compaction, reason in tick.refused:
-            refused.append(Ended(compaction.id, reason))
+            refused.append(FailedCompaction(compaction.id, reason))
             unit = dataset.unit(compaction.spec)
             refusals[unit] += any(proposal.spec == compaction.spec for proposal in tick.plan.proposals)
             if refusals[unit] >= MAX_REFUSALS:
                 refusals[unit] = 0
                 shunned.add(compaction)
-                failures.append(Ended(compaction.id, f"refused {MAX_REFUSALS} times: {reason}"))
+                failures.append(FailedCompaction(compaction.id, f"refused {MAX_REFUSALS} times: {reason}"))
         for compaction, reason in tick.failed:
             shunned.add(compaction)
-            failures.append(Ended(compaction.id, reason))
+            failures.append(FailedCompaction(compaction.id, reason))
         changed = is_known = worker.tick(tick.seen)
         worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
@@ -163,7 +163,7 @@ def _turn(
             if attempts[compaction_id] >= coordinator.options.max_attempts or _is_final(error):
                 shunned.add(tick.ledger.get(compaction_id))
                 coordinator.fail(compaction_id, str(error))
-                failures.append(Ended(compaction_id, str(error)))
+                failures.append(FailedCompaction(compaction_id, str(error)))
         leadership.renew()
         if worker.is_busy:
             worker.wait(WAIT_S)

@@ -16,33 +16,33 @@ from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
-from lithify.protocol.running import Prepared
+from lithify.protocol.running import Preparation
 from lithify.protocol.transitions import AnyCompaction
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 
 
 class Preparations:
     """Prepares compactions of one dataset, in a room."""
 
-    def __init__(self, dataset: Dataset, engine: Engine, room: Room) -> None:
+    def __init__(self, dataset: Dataset, engine: Engine, room: WorkerSlots) -> None:
         self._dataset = dataset
         self._engine = engine
         self._room = room
 
-    def begin(self, compaction: AnyCompaction, snapshot: object) -> Future[Prepared]:
+    def begin(self, compaction: AnyCompaction, snapshot: object) -> Future[Preparation]:
         """Prepare this one, of which `snapshot` is at least as new."""
         if self._room.executor is not None:
             return self._room.executor.submit(self._prepare, compaction, snapshot)
-        future: Future[Prepared] = Future()
+        future: Future[Preparation] = Future()
         try:
             future.set_result(self._prepare(compaction, snapshot))
         except LithifyError as error:
             future.set_exception(error)
         return future
 
-    def _prepare(self, compaction: AnyCompaction, snapshot: object) -> Prepared:
+    def _prepare(self, compaction: AnyCompaction, snapshot: object) -> Preparation:
         with contained(f"preparing compaction {compaction.id} of {self._dataset.url}"):
             job = self._dataset.prepare(compaction, snapshot, self._engine.slots)
             if compaction.progress is None:
-                return Prepared(job)
-            return Prepared(job, self._dataset.journal.finished(compaction.id))
+                return Preparation(job)
+            return Preparation(job, self._dataset.journal.finished(compaction.id))

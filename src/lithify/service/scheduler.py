@@ -6,8 +6,8 @@
    what is Scheduled, and was not by this scheduler: found at the start, taken back, or written by whoever can
    write the ledger. Workers would claim each of a thousand such entries in vain, with several versions of the
    ledger for each.
-3. What is new and what the worker beside the coordinator (`Companion`) has idle slots for is claimed for that
-   one, unless something has waited longer: that goes in turns.
+3. What is new and what the worker beside the coordinator (`EmbeddedWorker`) has idle slots for is claimed for
+   that one, unless something has waited longer: that goes in turns.
 
 Nothing is published here, and the same ledger may be scheduled again: after a conflict, or with a later
 snapshot. `goes_on` says that the last time counted.
@@ -23,15 +23,15 @@ from lithify.base.clock import Clock
 from lithify.base.ids import Ids, Ulid
 from lithify.datasets.kind import Dataset
 from lithify.protocol import transitions
-from lithify.protocol.model import Compaction, State
+from lithify.protocol.model import Compaction, CompactionState
 from lithify.protocol.proposal import Plan, Proposal
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.admission import Admission, Choice
-from lithify.service.coordinator_view import Companion
+from lithify.service.coordinator_view import EmbeddedWorker
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TickOutcome:
     """What one publication of the ledger changed."""
 
     choice: Choice
@@ -58,7 +58,7 @@ class Scheduler:
         clock: Clock,
         ids: Ids,
         plan: Callable[[object, AnyLedger], Plan],
-        companion: Companion | None,
+        companion: EmbeddedWorker | None,
     ) -> None:
         self._dataset = dataset
         self._clock = clock
@@ -69,7 +69,7 @@ class Scheduler:
         self._validated: set[Ulid] = set()
         """What was found valid here, of what the ledger has."""
 
-    def schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, Outcome]:
+    def schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, TickOutcome]:
         """The ledger with what is planned, validated and claimed, and what was done to it."""
         choice = self._admission.look(self._plan(snapshot, ledger), ledger, snapshot)
         # Workers claim in order of ids, so the most urgent gets the first.
@@ -77,7 +77,7 @@ class Scheduler:
         added = tuple(zip(new_ids, choice.plan.proposals, strict=True))
         ledger = transitions.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
         ledger, refused = self._validate(ledger, snapshot)
-        return self._claim(ledger, set(new_ids), snapshot), Outcome(choice, added, tuple(refused))
+        return self._claim(ledger, set(new_ids), snapshot), TickOutcome(choice, added, tuple(refused))
 
     def _new_ids(self, ledger: AnyLedger, snapshot: object, count: int) -> list[Ulid]:
         if not count:
@@ -102,18 +102,22 @@ class Scheduler:
         self, ledger: AnyLedger, snapshot: object
     ) -> tuple[AnyLedger, list[tuple[AnyCompaction, str]]]:
         """Schedule or refuse what waits. Of two that exclude each other the older one stays."""
-        waiting = [c for c in ledger.compactions if c.state is State.SUBMITTED or self._is_strange(c)]
+        waiting = [
+            c for c in ledger.compactions if c.state is CompactionState.SUBMITTED or self._is_strange(c)
+        ]
         # Compared with what is under way only, not with all that waits: thousands may.
         left = {c.id for c in waiting}
         under_way = replace(ledger, compactions=tuple(c for c in ledger.active() if c.id not in left))
         refused: list[tuple[AnyCompaction, str]] = []
-        for compaction in sorted(waiting, key=lambda c: c.state is State.SUBMITTED):
+        for compaction in sorted(waiting, key=lambda c: c.state is CompactionState.SUBMITTED):
             refusal = self._dataset.validate(compaction, snapshot, under_way)
             if refusal is not None:
                 refused.append((compaction, refusal))
                 ledger = transitions.fail(ledger, compaction.id)
                 continue
-            if compaction.state is State.SUBMITTED and self._dataset.needs_worker(compaction, snapshot):
+            if compaction.state is CompactionState.SUBMITTED and self._dataset.needs_worker(
+                compaction, snapshot
+            ):
                 ledger = transitions.schedule(ledger, compaction.id)
             under_way = under_way.add(ledger.get(compaction.id) or compaction)
             self._validated.add(compaction.id)
@@ -121,7 +125,7 @@ class Scheduler:
 
     def _is_strange(self, compaction: AnyCompaction) -> bool:
         """Whether it is Scheduled and was not validated here."""
-        is_free = compaction.state is State.SCHEDULED and compaction.worker is None
+        is_free = compaction.state is CompactionState.SCHEDULED and compaction.worker is None
         return is_free and compaction.id not in self._validated
 
     def _claim(self, ledger: AnyLedger, new: set[Ulid], snapshot: object) -> AnyLedger:

@@ -21,7 +21,7 @@ from lithify.planning.rest import Rest
 from lithify.service.options import WorkerOptions
 
 
-class Room:
+class WorkerSlots:
     """The room of one process."""
 
     def __init__(self, engine: Engine, options: WorkerOptions, executor: Executor | None = None) -> None:

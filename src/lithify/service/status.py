@@ -18,9 +18,9 @@ from lithify.base.ids import Ulid
 from lithify.datasets.kind import Dataset
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.history import Arrival, History
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.presence import CoordinatorStatus
-from lithify.protocol.status import CompactionStatus, Known, RangeState, Status, Stay, describe
+from lithify.protocol.status import CompactionDetails, CompactionStatus, RangeState, Status, Stay, describe
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.failures import given_up
 
@@ -90,18 +90,18 @@ def _known(
     history: History | None,
     attempts: Mapping[Ulid, tuple[Attempt, ...]],
     is_noted: bool,
-) -> Known:
-    is_started = is_noted and (compaction.state is State.RUNNING or compaction.progress is not None)
+) -> CompactionDetails:
+    is_started = is_noted and (compaction.state is CompactionState.RUNNING or compaction.progress is not None)
     finished = dataset.journal.finished(compaction.id) if is_started else frozenset()
-    is_running = is_noted and compaction.state is State.RUNNING
+    is_running = is_noted and compaction.state is CompactionState.RUNNING
     movements = dataset.journal.movements(compaction.id) if is_running else {}
     owner = compaction.worker.id if compaction.worker is not None else None
     arrival = history.arrival(compaction) if history is not None else None
-    is_recorded = compaction.state is State.RUNNING and compaction.progress is not None
+    is_recorded = compaction.state is CompactionState.RUNNING and compaction.progress is not None
     first = history.first_progress(compaction) if history is not None and is_recorded else None
-    is_owned = compaction.state is State.RUNNING and owner is not None
+    is_owned = compaction.state is CompactionState.RUNNING and owner is not None
     heard = history.heard(compaction) if history is not None and is_owned else None
-    return Known(
+    return CompactionDetails(
         cost_bytes=dataset.cost_bytes(compaction.spec, snapshot),
         ranges=_ranges(dataset, compaction, finished),
         stay=_stay(dataset, arrival, finished),

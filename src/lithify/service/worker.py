@@ -16,8 +16,8 @@ Each `tick`:
    After a failed attempt a compaction is left alone by all workers for a pause that grows with each, and
    then stands behind those that failed less often.
 
-What the coordinator in the same process has just read (`Seen`) is not read again. What that one could commit
-at once (`finished`) it asks for before step 3: then the ledger goes from Running to Completed.
+What the coordinator in the same process has just read (`CoordinatorView`) is not read again. What that one
+could commit at once (`finished`) it asks for before step 3: then the ledger goes from Running to Completed.
 
 `look` does steps 1 to 4; `offer` and `claim` are step 5, for one compaction at a time, so that workers of
 several datasets can take turns (`lithify.service.worker_pool`).
@@ -50,14 +50,14 @@ from lithify.engine.ports import Engine
 from lithify.planning.turns import Turns
 from lithify.protocol import transitions
 from lithify.protocol.attempts import Attempt
-from lithify.protocol.heartbeat_gate import Pulse
+from lithify.protocol.heartbeat_gate import ProgressGate
 from lithify.protocol.running import Claim
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
-from lithify.service.coordinator_view import Seen
+from lithify.service.coordinator_view import CoordinatorView
 from lithify.service.heartbeats import Heartbeats
 from lithify.service.options import WorkerOptions
 from lithify.service.preparations import Preparations
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -72,7 +72,7 @@ class _Free:
     """What may be claimed, as the last look at the ledger showed it; the rest is read when asked for."""
 
     compactions: dict[Ulid, AnyCompaction] = field(default_factory=dict)
-    seen: Seen | None = None
+    seen: CoordinatorView | None = None
     """What somebody else's look has shown."""
     attempts: Mapping[Ulid, tuple[Attempt, ...]] | None = None
     priorities: dict[Ulid, float] | None = None
@@ -93,7 +93,7 @@ class Worker:
         worker_id: str,
         *,
         options: WorkerOptions | None = None,
-        room: Room | None = None,
+        room: WorkerSlots | None = None,
         observer: Observer = events.ignore,
     ) -> None:
         self._dataset = dataset
@@ -101,7 +101,7 @@ class Worker:
         self._clock = clock
         self._id = worker_id
         assert options is None or room is None, "the room has the options"
-        self._room = room if room is not None else Room(engine, options or WorkerOptions())
+        self._room = room if room is not None else WorkerSlots(engine, options or WorkerOptions())
         self._observe = observer
         self._preparations = Preparations(dataset, engine, self._room)
         self._heartbeats = Heartbeats(dataset, worker_id, self._room.options, observer)
@@ -127,7 +127,7 @@ class Worker:
         return self._dataset.url
 
     @property
-    def room(self) -> Room:
+    def room(self) -> WorkerSlots:
         """Where it works."""
         return self._room
 
@@ -141,7 +141,7 @@ class Worker:
         """How many compactions are running here."""
         return len(self._running)
 
-    def tick(self, seen: Seen | None = None) -> bool:
+    def tick(self, seen: CoordinatorView | None = None) -> bool:
         """One round of the algorithm above; whether any compaction changed hands or was finished. `seen` is
         what the coordinator beside it has just read."""
         changed = self.look(seen)
@@ -149,7 +149,7 @@ class Worker:
             changed = self.claim() or changed
         return changed
 
-    def look(self, seen: Seen | None = None) -> bool:
+    def look(self, seen: CoordinatorView | None = None) -> bool:
         """Steps 1 to 4, and what may be claimed; whether any compaction was lost, finished or given back."""
         for running in self._running.values():
             self._take_in(running)
@@ -455,7 +455,7 @@ class Worker:
         self._room.failed(self.url, monotonic_ms(self._clock))
         self._observe(events.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
-    def _adopt(self, ledger: AnyLedger, known: set[Ulid], seen: Seen | None) -> None:
+    def _adopt(self, ledger: AnyLedger, known: set[Ulid], seen: CoordinatorView | None) -> None:
         """Run what is ours and does not run here: the coordinator has claimed it for this worker, or the
         publication of its claim had seemed to fail."""
         for compaction in ledger.compactions:
@@ -467,7 +467,7 @@ class Worker:
             else:
                 self._start(compaction)
 
-    def _see_free(self, ledger: AnyLedger, seen: Seen | None) -> None:
+    def _see_free(self, ledger: AnyLedger, seen: CoordinatorView | None) -> None:
         free = transitions.claimable(ledger)
         now_ms = monotonic_ms(self._clock)
         self._free_since_ms = {c.id: self._free_since_ms.get(c.id, now_ms) for c in free}
@@ -527,12 +527,14 @@ class Worker:
         self._start(compaction, self._free.seen if self._is_new(compaction_id) else None)
         return True
 
-    def _start(self, compaction: AnyCompaction, seen: Seen | None = None) -> None:
+    def _start(self, compaction: AnyCompaction, seen: CoordinatorView | None = None) -> None:
         """Find out what is left of a compaction that this worker has claimed, and run that. `seen` if it was
         new there."""
         at_ms, owner = monotonic_ms(self._clock), compaction.worker
         claimed_at_ms = self._clock.now_ms() if owner is None else owner.last_heartbeat_ms
-        running = Claim(compaction, claimed_at_ms, at_ms, at_ms, at_ms, Pulse(at_ms), is_noted=seen is None)
+        running = Claim(
+            compaction, claimed_at_ms, at_ms, at_ms, at_ms, ProgressGate(at_ms), is_noted=seen is None
+        )
         self._running[compaction.id] = running
         self._room.take(self.url, compaction.id)
         try:

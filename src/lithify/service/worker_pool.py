@@ -48,7 +48,7 @@ from lithify.base.events import Observer
 from lithify.base.ids import Ulid
 from lithify.planning.turns import Turns
 from lithify.protocol.finding import Finding, problem
-from lithify.service.slots import Room
+from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
 
 _log = logging.getLogger("lithify")
@@ -77,7 +77,7 @@ class UrlList:
         return self.listed
 
 
-OpenWorker = Callable[[str, Room], Worker]
+OpenWorker = Callable[[str, WorkerSlots], Worker]
 """Opens the dataset at a URL and makes a worker of it for that room."""
 
 
@@ -122,7 +122,7 @@ class WorkerPool:
         self,
         source: WorkSource,
         open_worker: OpenWorker,
-        room: Room,
+        room: WorkerSlots,
         clock: Clock,
         *,
         heartbeat_interval_ms: int = 10_000,

@@ -43,7 +43,7 @@ from types import TracebackType
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.direct import DirectFile
 from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
-from lithify.store.objects import Folder, ObjectMeta
+from lithify.store.objects import FolderListing, ObjectMeta
 from lithify.store.ranges import check_range
 
 MAX_LOCK_WAIT_S = 10.0
@@ -123,7 +123,7 @@ class LocalStore:
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:
         return self.list(prefix)
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         folder = prefix.strip("/")
         begin = f"{folder}/" if folder else ""
         folders, objects = [], []
@@ -134,7 +134,7 @@ class LocalStore:
                 elif is_object_name(begin + name):
                     with suppress(FileNotFoundError):
                         objects.append(_meta(begin + name, (self._root / folder / name).stat()))
-        return Folder(tuple(folders), tuple(objects))
+        return FolderListing(tuple(folders), tuple(objects))
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str:
         path = self._path(key)

@@ -26,7 +26,7 @@ class Verb(StrEnum):
     DELETE = "DELETE"
 
 
-class Answer(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended."""
 
     OK = "ok"
@@ -57,7 +57,7 @@ VERBS: Mapping[str, Verb] = {
 class MeteredStore(WrappedStore):
     """Calls `tell` after each request, from the thread that made it."""
 
-    def __init__(self, inner: ObjectStore, tell: Callable[[Verb, Answer], None]) -> None:
+    def __init__(self, inner: ObjectStore, tell: Callable[[Verb, RequestOutcome], None]) -> None:
         super().__init__(inner)
         self._tell = tell
 
@@ -65,15 +65,15 @@ class MeteredStore(WrappedStore):
         verb = VERBS.get(call.method)
         if verb is None:
             return action()
-        answer = Answer.ERROR
+        answer = RequestOutcome.ERROR
         try:
             result = action()
-            answer = Answer.OK
+            answer = RequestOutcome.OK
         except ObjectNotFound:
-            answer = Answer.MISSING
+            answer = RequestOutcome.MISSING
             raise
         except (ObjectExists, PreconditionFailed):
-            answer = Answer.CONFLICT
+            answer = RequestOutcome.CONFLICT
             raise
         finally:
             self._tell(verb, answer)

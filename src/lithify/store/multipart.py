@@ -37,7 +37,7 @@ from lithify.base.errors import ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.hedging import LOOK_S
-from lithify.store.resilience.pace import Pace
+from lithify.store.resilience.pace import UploadPace
 from lithify.store.resilience.requests import Watch
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class MultipartWriter:
         failures: Failures,
         watch: Watch,
         store: ObjectStore,
-        pace: Pace,
+        pace: UploadPace,
         part_bytes: int | None = None,
     ) -> None:
         """`backend` is what large objects are sent with, `store` all else that is asked."""
@@ -170,7 +170,7 @@ class _Sender:
         key: str,
         failures: Failures,
         watch: Watch,
-        pace: Pace,
+        pace: UploadPace,
     ) -> None:
         self._begin = begin
         self._key = key

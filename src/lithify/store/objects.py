@@ -37,7 +37,7 @@ class ObjectMeta:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class FolderListing:
     """What lies directly in a folder."""
 
     folders: tuple[str, ...]
@@ -117,7 +117,7 @@ class ObjectStore(Protocol):
         order, each once."""
         ...
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         """What lies directly in the folder `prefix`."""
         ...
 
@@ -159,7 +159,7 @@ class ObjectStore(Protocol):
         ...
 
 
-def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> Folder:
+def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> FolderListing:
     """What lies directly in a folder, told from all that lies anywhere in it (pure)."""
     begin = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     folders: dict[str, None] = {}
@@ -170,7 +170,7 @@ def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> Folder:
             folders[begin + name] = None
         else:
             direct.append(meta)
-    return Folder(tuple(folders), tuple(direct))
+    return FolderListing(tuple(folders), tuple(direct))
 
 
 def is_local(store: ObjectStore) -> bool:

@@ -32,13 +32,13 @@ from lithify.base.errors import (
 )
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import IN_FLIGHT_BYTES, MultipartWriter
-from lithify.store.objects import Folder, ObjectMeta
+from lithify.store.objects import FolderListing, ObjectMeta
 from lithify.store.ranges import check_range
 from lithify.store.resilience.causes import failure_of, not_served, said_by
 from lithify.store.resilience.hedging import GotOn
-from lithify.store.resilience.pace import Pace
+from lithify.store.resilience.pace import UploadPace
 from lithify.store.resilience.requests import Direct
-from lithify.store.resilience.retries import Failure
+from lithify.store.resilience.retries import RequestFailure
 
 if TYPE_CHECKING:
     from obstore import GetOptions, UpdateVersion
@@ -68,7 +68,7 @@ class ObstoreStore:
         backend: Backend,
         requests: Direct | None = None,
         uploads: Callable[[], Backend] | None = None,
-        pace: Pace | None = None,
+        pace: UploadPace | None = None,
     ) -> None:
         """`uploads` gives the backend of writers, where that is another; `pace` is what is known of their
         parts."""
@@ -76,7 +76,7 @@ class ObstoreStore:
         self._backend = backend
         self._requests = requests if requests is not None else Direct()
         self._uploads = uploads if uploads is not None else lambda: backend
-        self._pace = pace if pace is not None else Pace()
+        self._pace = pace if pace is not None else UploadPace()
         # Google's conditional writes go by the object's generation, all others' by its etag.
         self._goes_by_version = isinstance(backend, GCSStore)
 
@@ -163,14 +163,14 @@ class ObstoreStore:
             yield from (meta for meta in page if not is_staging_name(meta.key))
             last, size = keys[-1] if keys else last, PAGE
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         folder = prefix.strip("/")
 
-        def read() -> Folder:
+        def read() -> FolderListing:
             with _failures("list", folder or "/"):
                 found = obstore.list_with_delimiter(self._backend, folder or None)
                 objects = (self._meta(meta) for meta in found["objects"])
-                return Folder(
+                return FolderListing(
                     tuple(sorted(key.strip("/") for key in found["common_prefixes"])),
                     tuple(meta for meta in objects if not is_staging_name(meta.key)),
                 )
@@ -294,7 +294,7 @@ def _failures(verb: str, key: str) -> Iterator[None]:
             raise NotServed(f"{verb} {key}: {lacking}") from error
         said = said_by(error)
         failure, cause = failure_of(error)
-        if failure is Failure.LASTING:
+        if failure is RequestFailure.LASTING:
             raise StoreError(f"{verb} {key}: {said}") from error
         text = f"{verb} {key}: {said}" if cause in said else f"{verb} {key}: {cause}: {said}"
-        raise StoreUnavailable(text, cause, is_doubtful=failure is Failure.DOUBTFUL) from error
+        raise StoreUnavailable(text, cause, is_doubtful=failure is RequestFailure.DOUBTFUL) from error

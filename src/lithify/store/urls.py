@@ -43,10 +43,10 @@ from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 from lithify.store.remote import ObstoreStore, probe
-from lithify.store.resilience.pace import Pace
+from lithify.store.resilience.pace import UploadPace
 from lithify.store.resilience.requests import Requests
 from lithify.store.resilience.retries import FIRST_PAUSE_S, MAX_PAUSE_S
-from lithify.store.resilience.waiting import Known, Waiting
+from lithify.store.resilience.waiting import StoreOutage, WaitPolicy
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, RetryConfig
@@ -113,9 +113,9 @@ _CLIENT_OPTIONS = (
 
 _memory_stores: dict[str, ObjectStore] = {}
 _memory_stores_lock = threading.Lock()
-_known: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], Known] = WeakValueDictionary()
+_known: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], StoreOutage] = WeakValueDictionary()
 _known_lock = threading.Lock()
-_shared: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], Waiting], ObstoreStore] = (
+_shared: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], WaitPolicy], ObstoreStore] = (
     WeakValueDictionary()
 )
 _shared_lock = threading.Lock()
@@ -124,7 +124,7 @@ _shared_lock = threading.Lock()
 def open_store(
     url: str,
     options: Mapping[str, str] | None = None,
-    waiting: Waiting | None = None,
+    waiting: WaitPolicy | None = None,
     credentials: CredentialProvider | None = None,
 ) -> tuple[ObjectStore, str]:
     """The store that holds the dataset at `url`, and the dataset's key prefix in it. `waiting` says how it is
@@ -159,7 +159,7 @@ def open_store(
     if not parts.netloc:
         raise Refused(f"{url}: names no bucket; write {scheme}://bucket/prefix")
     root = f"{scheme}://{parts.netloc}"
-    waiting = waiting if waiting is not None else Waiting()
+    waiting = waiting if waiting is not None else WaitPolicy()
     if credentials is None and waiting.is_shared:
         return _shared_remote(root, provider, options or {}, waiting), _prefix(url, path)
     return _remote(root, provider, options or {}, waiting, credentials), _prefix(url, path)
@@ -237,12 +237,12 @@ def _no_options(url: str, options: Mapping[str, str] | None) -> None:
         raise Refused(f"{url}: this store takes no options, but {', '.join(given)} was given")
 
 
-def with_wait(options: Mapping[str, str], waiting: Waiting) -> dict[str, str]:
+def with_wait(options: Mapping[str, str], waiting: WaitPolicy) -> dict[str, str]:
     """The options for a task that is to wait as long; what they say themselves stays."""
     return {WAIT_OPTION: f"{waiting.tasks_max_s:g}", **options}
 
 
-def _shared_remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiting) -> ObjectStore:
+def _shared_remote(root: str, provider: str, options: Mapping[str, str], waiting: WaitPolicy) -> ObjectStore:
     """One store for all who open the same one with the same options and `waiting`."""
     key = root, frozenset(options.items()), waiting
     with _shared_lock:
@@ -256,7 +256,7 @@ def _remote(
     root: str,
     provider: str,
     options: Mapping[str, str],
-    waiting: Waiting,
+    waiting: WaitPolicy,
     credentials: CredentialProvider | None,
 ) -> ObstoreStore:
     config = {name.lower(): value for name, value in options.items()}
@@ -348,9 +348,9 @@ def _kept_client(
 
 
 @cache
-def _pace_of(root: str, endpoint: str | None) -> Pace:
+def _pace_of(root: str, endpoint: str | None) -> UploadPace:
     """One for all in this process who reach a bucket there."""
-    return Pace()
+    return UploadPace()
 
 
 def _profile(config: dict[str, str]) -> Profile | None:
@@ -367,17 +367,17 @@ def _lasting(token: str) -> dict[str, Any]:
     return {"token": token, "expires_at": None}
 
 
-def known_of(root: str, options: Mapping[str, str]) -> Known:
+def known_of(root: str, options: Mapping[str, str]) -> StoreOutage:
     """One for all in this process who reach a store with the same options, as long as any of them does."""
     key = root, frozenset(options.items())
     with _known_lock:
         known = _known.get(key)
         if known is None:
-            _known[key] = known = Known()
+            _known[key] = known = StoreOutage()
         return known
 
 
-def _retries(config: dict[str, str], waiting: Waiting) -> tuple[Waiting, int | None]:
+def _retries(config: dict[str, str], waiting: WaitPolicy) -> tuple[WaitPolicy, int | None]:
     """Take out of `config` what it says of retries."""
     given, tries = config.pop(WAIT_OPTION, None), config.pop("max_retries", None)
     max_s = waiting.max_s if given is None else float(given)

@@ -106,7 +106,7 @@ from lithify.base.errors import (
 from lithify.base.ids import Ids, RandomIds
 from lithify.store.objects import ObjectMeta, ObjectStore
 
-__all__ = ["Change", "Counts", "Version", "VersionConflict", "VersionedFiles"]
+__all__ = ["Change", "PendingVersion", "Version", "VersionConflict", "VersionedFiles"]
 
 ValueT = TypeVar("ValueT")
 
@@ -153,7 +153,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _LatestVersion:
     """The version that was found or published last."""
 
     version: Version
@@ -226,7 +226,7 @@ Change = Callable[[Version | None], bytes | None]
 """What is to be published on top of a version, `None` where there is no version yet; `None` for nothing."""
 
 
-class Counts:
+class PendingVersion:
     """Whether a version that was written counts. The proof begins at once, beside the caller. Without one
     there is nothing to prove."""
 
@@ -273,7 +273,7 @@ class VersionedFiles:
         self._suffix = suffix
         self._boundary_key = boundary_key
         self._ids: Ids = ids if ids is not None else RandomIds()
-        self._seen: _Seen | None = None
+        self._seen: _LatestVersion | None = None
         self._remembering = threading.Lock()
 
     def key(self, version_id: int) -> str:
@@ -338,7 +338,7 @@ class VersionedFiles:
                 else:
                     found = self._follow(seen.version)
                     if found is seen.version and is_trusting and seen.trusted_looks:
-                        self._replace(seen, _Seen(found, seen.trusted_looks - 1))
+                        self._replace(seen, _LatestVersion(found, seen.trusted_looks - 1))
                         return _none_as_none(found)
                     if found is seen.version and self._now_s() - self._listed_s >= LISTING_EVERY_S:
                         found = self._highest_of(self.ids())
@@ -351,7 +351,7 @@ class VersionedFiles:
                 self._forget(seen)
                 continue
             if found.id > boundary or (found is _NONE and boundary == 0):
-                self._replace(seen, _Seen(found, MAX_TRUSTED_LOOKS - 1))
+                self._replace(seen, _LatestVersion(found, MAX_TRUSTED_LOOKS - 1))
                 return _none_as_none(found)
             self._forget(seen)
         raise StoreError(
@@ -360,14 +360,14 @@ class VersionedFiles:
             "removed: restore it, or delete that boundary if there is none to restore"
         )
 
-    def _replace(self, before: _Seen | None, seen: _Seen) -> None:
+    def _replace(self, before: _LatestVersion | None, seen: _LatestVersion) -> None:
         """Remember what a search has found, unless another thread has published or found a newer one."""
         with self._remembering:
             now = self._seen
             if now is before or now is None or now.version.id <= seen.version.id:
                 self._seen = seen
 
-    def _forget(self, before: _Seen | None) -> None:
+    def _forget(self, before: _LatestVersion | None) -> None:
         """Begin again, unless another thread has found something since."""
         with self._remembering:
             if self._seen is before:
@@ -414,7 +414,7 @@ class VersionedFiles:
         except StoreError as error:
             etag = self._settle(version, put_id, error)
         version = replace(version, etag=etag)
-        self._seen = _Seen(version, MAX_TRUSTED_LOOKS - 1)
+        self._seen = _LatestVersion(version, MAX_TRUSTED_LOOKS - 1)
         return version
 
     def _prove(self, version: Version, base: Version | None) -> None:
@@ -544,9 +544,11 @@ class VersionedFiles:
         that then is the latest known."""
         return self._update(change, clock, rng, self.publish)
 
-    def write(self, change: Change, clock: Clock, rng: random.Random) -> tuple[Version | None, Counts]:
+    def write(
+        self, change: Change, clock: Clock, rng: random.Random
+    ) -> tuple[Version | None, PendingVersion]:
         """As `update`, but does not wait for the proof that what was written counts. That is under way when
-        this returns; `Counts` waits for it."""
+        this returns; `PendingVersion` waits for it."""
         written: list[tuple[Version, Version | None]] = []
 
         def create(base: Version | None, data: bytes) -> Version:
@@ -554,7 +556,7 @@ class VersionedFiles:
             return written[-1][0]
 
         version = self._update(change, clock, rng, create)
-        return version, Counts(partial(self._prove, *written[-1])) if written else Counts()
+        return version, PendingVersion(partial(self._prove, *written[-1])) if written else PendingVersion()
 
     def _update(
         self,
@@ -673,7 +675,7 @@ class VersionedFiles:
             raise StoreError(text) from failure
         if meta.put_id == put_id and data == version.data:
             return meta.etag
-        self._seen = _Seen(replace(version, data=data, etag=meta.etag), trusted_looks=0)
+        self._seen = _LatestVersion(replace(version, data=data, etag=meta.etag), trusted_looks=0)
         raise _conflict_of(key) from failure
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from lithify.store.objects import Folder, ObjectMeta, ObjectStore, ObjectWriter
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, ObjectWriter
 
 ResultT = TypeVar("ResultT")
 
@@ -66,7 +66,7 @@ class WrappedStore:
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:
         return self.around(Call("list", prefix), lambda: self.inner.stream(prefix))
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         return self.around(Call("list", prefix), lambda: self.inner.folder(prefix))
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:

@@ -17,7 +17,7 @@ from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
 from lithify.testing.delaying import DelayingStore
-from lithify.testing.faulty import Crash, CrashSite, Fault, FaultyStore, crash_at_every_call
+from lithify.testing.faulty import Crash, CrashSite, FaultyStore, StoreFault, crash_at_every_call
 from lithify.testing.memory import MemoryStore
 
 __all__ = [
@@ -26,10 +26,10 @@ __all__ = [
     "Crash",
     "CrashSite",
     "DelayingStore",
-    "Fault",
     "FaultyStore",
     "ManualClock",
     "MemoryStore",
+    "StoreFault",
     "Verb",
     "WrappedStore",
     "crash_at_every_call",

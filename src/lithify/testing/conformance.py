@@ -20,7 +20,7 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.kind import Dataset, Kind
 from lithify.datasets.options import Asked
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.presence import Presence
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
@@ -251,7 +251,7 @@ def _compacted(world: World, dataset: Dataset) -> AnyCompaction:
         worker.tick()
         ledger = dataset.ledger()
         assert ledger is not None
-        found = next((c for c in ledger.active() if c.state is State.COMPACTED), None)
+        found = next((c for c in ledger.active() if c.state is CompactionState.COMPACTED), None)
         if found is not None:
             return found
         world.clock.advance_s(1)

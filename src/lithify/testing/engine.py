@@ -24,7 +24,7 @@ from lithify.engine.task import Limits, decode_outcome, encode_request, run_atte
 _LIMITS = Limits(max_attempts=1, time_limit_s=3600.0)
 
 
-class Fault(Enum):
+class TaskFault(Enum):
     """What goes wrong with a call."""
 
     NONE = "none"
@@ -39,7 +39,7 @@ class Fault(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class SubmittedCall:
     """A call as it was submitted."""
 
     job: str
@@ -47,9 +47,9 @@ class Submitted:
     argument: Any
 
 
-def no_faults(call: Submitted) -> Fault:
+def no_faults(call: SubmittedCall) -> TaskFault:
     """Nothing goes wrong."""
-    return Fault.NONE
+    return TaskFault.NONE
 
 
 class InlineEngine:
@@ -61,17 +61,17 @@ class InlineEngine:
         *,
         stepped: bool = False,
         seed: int = 0,
-        faults: Callable[[Submitted], Fault] = no_faults,
+        faults: Callable[[SubmittedCall], TaskFault] = no_faults,
     ) -> None:
         self._slots = slots
         self._stepped = stepped
         self._random = random.Random(seed)
         self._faults = faults
-        self._waiting: list[tuple[Submitted, bytes, Future[Any]]] = []
+        self._waiting: list[tuple[SubmittedCall, bytes, Future[Any]]] = []
         self._is_closed = False
         self.failure: LithifyError | None = None
         """Set it, and every call ends with it."""
-        self.submitted: list[Submitted] = []
+        self.submitted: list[SubmittedCall] = []
         """Every call ever submitted, in order."""
         self.cancelled: list[str] = []
         """Every job ever cancelled, in order."""
@@ -98,7 +98,7 @@ class InlineEngine:
     ) -> Future[ResultT]:
         if self._is_closed:
             raise EngineError(f"the engine is closed and runs no call of {job}")
-        call = Submitted(job, function, argument)
+        call = SubmittedCall(job, function, argument)
         self.submitted.append(call)
         future: Future[ResultT] = Future()
         try:
@@ -143,17 +143,17 @@ class InlineEngine:
         for job in {call.job for call, _, _ in self._waiting}:
             self.cancel(job)
 
-    def _run(self, call: Submitted, request: bytes) -> Any:
+    def _run(self, call: SubmittedCall, request: bytes) -> Any:
         if self.failure is not None:
             raise self.failure
         fault = self._faults(call)
-        if fault is Fault.ENGINE_DOWN:
+        if fault is TaskFault.ENGINE_DOWN:
             raise EngineDown(f"injected: the engine was lost while it ran a task of {call.job}")
-        if fault is Fault.FAIL_BEFORE:
+        if fault is TaskFault.FAIL_BEFORE:
             raise EngineError(f"injected: a task of {call.job} never started")
         outcome = run_attempt(request, 0)
-        if fault is Fault.FAIL_AFTER:
+        if fault is TaskFault.FAIL_AFTER:
             raise EngineError(f"injected: the result of a task of {call.job} was lost")
-        if fault is Fault.RUN_TWICE:
+        if fault is TaskFault.RUN_TWICE:
             outcome = run_attempt(request, 1)
         return decode_outcome(outcome)

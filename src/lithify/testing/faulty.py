@@ -29,7 +29,7 @@ class Crash(BaseException):
     """The process dies here."""
 
 
-class Fault(Enum):
+class StoreFault(Enum):
     """What goes wrong in one call."""
 
     FAIL_BEFORE = "fails; nothing happened"
@@ -45,7 +45,7 @@ class FaultyStore(WrappedStore):
     `calls` are all calls so far.
     """
 
-    def __init__(self, inner: ObjectStore, decide: Callable[[int, Call], Fault | None]) -> None:
+    def __init__(self, inner: ObjectStore, decide: Callable[[int, Call], StoreFault | None]) -> None:
         super().__init__(inner)
         self.calls: list[Call] = []
         self._decide = decide
@@ -53,7 +53,7 @@ class FaultyStore(WrappedStore):
         self._lock = threading.Lock()
 
     @classmethod
-    def scripted(cls, inner: ObjectStore, faults: Mapping[int, Fault]) -> FaultyStore:
+    def scripted(cls, inner: ObjectStore, faults: Mapping[int, StoreFault]) -> FaultyStore:
         """Faults by the number of the call."""
         return cls(inner, lambda number, _: faults.get(number))
 
@@ -63,7 +63,7 @@ class FaultyStore(WrappedStore):
         inner: ObjectStore,
         rng: random.Random,
         probability: float,
-        faults: tuple[Fault, ...] = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER),
+        faults: tuple[StoreFault, ...] = (StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER),
     ) -> FaultyStore:
         """Each call has one of `faults` with this probability."""
         return cls(inner, lambda *_: rng.choice(faults) if rng.random() < probability else None)
@@ -71,7 +71,7 @@ class FaultyStore(WrappedStore):
     @classmethod
     def crash_at(cls, inner: ObjectStore, number: int, *, after: bool = False) -> FaultyStore:
         """Die in one call, before or after it takes effect."""
-        return cls.scripted(inner, {number: Fault.CRASH_AFTER if after else Fault.CRASH_BEFORE})
+        return cls.scripted(inner, {number: StoreFault.CRASH_AFTER if after else StoreFault.CRASH_BEFORE})
 
     def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
         with self._lock:
@@ -80,20 +80,20 @@ class FaultyStore(WrappedStore):
             self.calls.append(call)
             number = len(self.calls)
             fault = self._decide(number, call)
-            self._dead = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+            self._dead = fault in (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER)
         if fault is None:
             return action()
         where = f"{call.method} {call.key} (call {number})"
         match fault:
-            case Fault.CRASH_BEFORE:
+            case StoreFault.CRASH_BEFORE:
                 raise Crash(where)
-            case Fault.FAIL_BEFORE:
+            case StoreFault.FAIL_BEFORE:
                 raise StoreError(f"{where}: injected failure")
-            case Fault.TRUNCATE:
+            case StoreFault.TRUNCATE:
                 return _truncated(action(), call, where)
         with suppress(StoreError):  # a refusal is an answer too, and lost like any other
             action()
-        if fault is Fault.CRASH_AFTER:
+        if fault is StoreFault.CRASH_AFTER:
             raise Crash(where)
         raise StoreError(f"{where}: injected failure, the answer is lost")
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import check_key
-from lithify.store.objects import Folder, ObjectMeta, folder_of
+from lithify.store.objects import FolderListing, ObjectMeta, folder_of
 from lithify.store.ranges import check_range
 
 
@@ -70,7 +70,7 @@ class MemoryStore:
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:
         return self.list(prefix)
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         return folder_of(prefix, self.list(prefix))
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str:

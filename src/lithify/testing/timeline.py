@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lithify.planning.timeline.model import Bucket, Interval, TimelineFile, TimelinePolicy
+from lithify.planning.timeline.model import ChunkBucket, Interval, TimelineFile, TimelinePolicy
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ModelTable:
                 added.append(
                     TimelineFile(
                         f"out{self._written}",
-                        Bucket.NULL if edge is None else Interval(start, end),
+                        ChunkBucket.NULL if edge is None else Interval(start, end),
                         size_bytes * (i + 1) // pieces - size_bytes * i // pieces,
                         rows * (i + 1) // pieces - rows * i // pieces,
                         version=self.version,

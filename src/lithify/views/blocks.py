@@ -69,7 +69,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LevelPart:
     """A part of a level, such as a file."""
 
     size_bytes: int
@@ -83,7 +83,7 @@ class Level:
     """What lies side by side, in its order."""
 
     name: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LevelPart, ...]
     group: str = ""
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns
-from lithify.watermarks.groups import NO_MARKS, Group, Joined, Marks, Track, waiting
+from lithify.watermarks.groups import NO_MARKS, GroupState, Joined, Marks, Track, waiting
 
 WORDS = {Track.CLEAN: "tombstones", Track.RESOLVED: "markers of transactions"}
 
 
-def show_group(url: str, group: Group) -> Shown:
+def show_group(url: str, group: GroupState) -> Shown:
     """Members and thresholds by partition, and what waits for whom."""
     waits = waiting(group)
     partitions = sorted({*group.thresholds, *(p for one in group.members.values() for p in one.marks)})

@@ -24,11 +24,11 @@ from rich.table import Table
 
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import (
-    Bucket,
+    ChunkBucket,
     ChunkKey,
     Color,
+    DeletesStatus,
     PlannedChunk,
-    Status,
     Task,
     TimelinePlan,
 )
@@ -46,17 +46,21 @@ MIN_WIDTH_OF_REASONS = 110
 _BAR = "▏▎▍▌▋▊▉█"
 _BAR_CELLS = 10
 _STYLES = {
-    Status.AWAITING: "yellow",
-    Status.DEFERRED: "magenta",
-    Status.SKIPPED: "cyan",
-    Status.COMPACTED: "green",
+    DeletesStatus.AWAITING: "yellow",
+    DeletesStatus.DEFERRED: "magenta",
+    DeletesStatus.SKIPPED: "cyan",
+    DeletesStatus.COMPACTED: "green",
 }
 _TASK_STYLES = {Color.RED: "bold red", Color.BLACK: "bold"}
 
 
 def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
     """What people call a chunk, without its group."""
-    return calendar.name(key.start_us) if key.bucket is Bucket.TIME else f"({key.bucket.name.lower()} times)"
+    return (
+        calendar.name(key.start_us)
+        if key.bucket is ChunkBucket.TIME
+        else f"({key.bucket.name.lower()} times)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ def _runs(chunks: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
         if quiet and not same:
             yield from _folded(quiet)
             quiet = []
-        if planned.status is Status.AWAITING:
+        if planned.status is DeletesStatus.AWAITING:
             yield (planned,)
         else:
             quiet.append(planned)
@@ -219,7 +223,7 @@ def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[Cell, ...
 
 
 def _label(planned: PlannedChunk) -> str:
-    if planned.status in (Status.DEFERRED, Status.SKIPPED):
+    if planned.status in (DeletesStatus.DEFERRED, DeletesStatus.SKIPPED):
         return str(planned.status.value)
     return str(planned.verdict.action.value)
 

@@ -20,12 +20,12 @@ from zoneinfo import ZoneInfo
 
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import (
-    Bucket,
+    ChunkBucket,
     ChunkKey,
     Color,
+    DeletesStatus,
     Interval,
     PlannedChunk,
-    Status,
     Task,
     TimelineFile,
     TimelinePlan,
@@ -52,10 +52,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US = (datetime(2, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LAST_US = (datetime(9998, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _MEANINGS = {
-    Status.AWAITING: "awaiting compaction (deeper: more urgent)",
-    Status.DEFERRED: "deferred",
-    Status.SKIPPED: "skipped",
-    Status.COMPACTED: "compacted",
+    DeletesStatus.AWAITING: "awaiting compaction (deeper: more urgent)",
+    DeletesStatus.DEFERRED: "deferred",
+    DeletesStatus.SKIPPED: "skipped",
+    DeletesStatus.COMPACTED: "compacted",
 }
 _TASK_MEANINGS = {Color.RED: "task that starts at once", Color.BLACK: "task that waits (arrow: for which)"}
 
@@ -81,7 +81,7 @@ def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_W
         )
         for group, chunks in groups[:MAX_GROUPS]
     ]
-    meanings = {s.value: _MEANINGS[s] for s in Status if plan.totals[s].chunks}
+    meanings = {s.value: _MEANINGS[s] for s in DeletesStatus if plan.totals[s].chunks}
     if drawn:
         meanings["files"] = f"{words.files} (thicker: larger)"
     meanings |= {c.value: _TASK_MEANINGS[c] for c in Color if any(task.color is c for task in plan.tasks)}
@@ -93,11 +93,11 @@ def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:
     """The chunks of time of each group, most bytes awaiting first."""
     by_group: dict[str, list[PlannedChunk]] = {}
     for planned in plan.chunks:
-        if planned.chunk.key.bucket is Bucket.TIME:
+        if planned.chunk.key.bucket is ChunkBucket.TIME:
             by_group.setdefault(planned.chunk.key.group, []).append(planned)
 
     def awaiting_bytes(chunks: Sequence[PlannedChunk]) -> int:
-        return sum(p.chunk.size_bytes for p in chunks if p.status is Status.AWAITING)
+        return sum(p.chunk.size_bytes for p in chunks if p.status is DeletesStatus.AWAITING)
 
     return sorted(by_group.items(), key=lambda item: (-awaiting_bytes(item[1]), item[0]))
 
@@ -108,7 +108,7 @@ def _title(plan: TimelinePlan, calendar: Calendar, groups: int, words: Words) ->
         f"{sum(a.files for a in amounts):,} {words.files} in {len(plan.chunks):,} chunks of one "
         f"{calendar.granularity.value} ({calendar.zone}), {len(plan.tasks):,} tasks"
     )
-    untimed = sum(len(p.chunk.files) for p in plan.chunks if p.chunk.key.bucket is not Bucket.TIME)
+    untimed = sum(len(p.chunk.files) for p in plan.chunks if p.chunk.key.bucket is not ChunkBucket.TIME)
     if untimed:
         title += f"; not drawn: {untimed:,} without usable times"
     if groups > MAX_GROUPS:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from lithify.planning.timeline.calendar import Calendar
-from lithify.planning.timeline.model import PlannedChunk, Status, TimelinePlan
+from lithify.planning.timeline.model import DeletesStatus, PlannedChunk, TimelinePlan
 from lithify.views import text
 from lithify.views.blocks import Table, columns
 from lithify.views.timeline import MAX_QUIET_ROWS, Words, chunk_name
@@ -63,7 +63,7 @@ def _chunks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
 
 
 def _is_quiet(planned: PlannedChunk) -> bool:
-    return planned.status is Status.COMPACTED
+    return planned.status is DeletesStatus.COMPACTED
 
 
 def _row(planned: PlannedChunk, calendar: Calendar) -> tuple[str, ...]:

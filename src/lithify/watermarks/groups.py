@@ -35,11 +35,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from lithify.watermarks.model import Mark, Member, Threshold
+from lithify.watermarks.model import GroupMember, Mark, Threshold
 from lithify.watermarks.rules import admits, collect, next_threshold
 
 
-class Role(StrEnum):
+class GroupRole(StrEnum):
     COPY = "copy"
     READER = "reader"
 
@@ -49,7 +49,7 @@ class Track(StrEnum):
     RESOLVED = "resolved"
 
 
-REQUIRED = {Track.CLEAN: frozenset(Role), Track.RESOLVED: frozenset({Role.COPY})}
+REQUIRED = {Track.CLEAN: frozenset(GroupRole), Track.RESOLVED: frozenset({GroupRole.COPY})}
 """Whose marks count. A reader of committed records never sees a record before its transaction has ended."""
 
 
@@ -68,7 +68,7 @@ NO_MARKS = Marks()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PartitionStanding:
     """What a member says of a partition, told from what it has and nothing else."""
 
     marks: Marks = NO_MARKS
@@ -80,8 +80,8 @@ class Standing:
 class Joined:
     """A member as the group knows it."""
 
-    member: Member
-    role: Role
+    member: GroupMember
+    role: GroupRole
     since_ms: int
     marks: Mapping[int, Marks] = field(default_factory=dict)
     """By partition: what it adopted when it joined, or has said since, whichever is more."""
@@ -111,7 +111,7 @@ _NO_THRESHOLDS = Thresholds()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupState:
     """One version of it."""
 
     epoch: int = 0
@@ -123,7 +123,7 @@ class Group:
     thresholds: Mapping[int, Thresholds] = field(default_factory=dict)
     """By partition."""
 
-    def find(self, member: Member) -> Joined | None:
+    def find(self, member: GroupMember) -> Joined | None:
         """`None` too when another incarnation has its place."""
         found = self.members.get(member.name)
         return found if found is not None and found.member == member else None
@@ -133,7 +133,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BlockedRemoval:
     """What some copy could remove, if it were not for another member."""
 
     partition: int
@@ -150,7 +150,7 @@ class Waiting:
 # Members
 
 
-def passed(group: Group, role: Role, ends: Mapping[int, int]) -> int | None:
+def passed(group: GroupState, role: GroupRole, ends: Mapping[int, int]) -> int | None:
     """A partition in which a threshold is past all that a newcomer has; `None` when it may join with it."""
     for partition, thresholds in sorted(group.thresholds.items()):
         end = ends.get(partition, 0)
@@ -159,7 +159,7 @@ def passed(group: Group, role: Role, ends: Mapping[int, int]) -> int | None:
     return None
 
 
-def taken(group: Group, name: str, owner: str) -> str | None:
+def taken(group: GroupState, name: str, owner: str) -> str | None:
     """Who else has this name; `None` when `owner` may have it."""
     there = group.members.get(name)
     if there is None or not owner or there.owner in ("", owner):
@@ -168,13 +168,13 @@ def taken(group: Group, name: str, owner: str) -> str | None:
 
 
 def joined(
-    group: Group,
-    member: Member,
-    role: Role,
+    group: GroupState,
+    member: GroupMember,
+    role: GroupRole,
     now_ms: int,
     ends: Mapping[int, int] | None = None,
     owner: str = "",
-) -> Group:
+) -> GroupState:
     """The group with a new member, or with a new incarnation of one in its place. `ends`: how far it has each
     partition; `None`: it has nothing. Whoever may not join with what it has (`passed`), or under this name
     (`taken`), has been refused."""
@@ -182,25 +182,25 @@ def joined(
         return group
     if ends is None:
         marks = {partition: _marks(role, group.thresholds_of(partition)) for partition in group.thresholds}
-    elif role is Role.READER:
+    elif role is GroupRole.READER:
         marks = {partition: Marks(clean=end) for partition, end in ends.items()}
     else:
         marks = {}
     return replace(group, members={**group.members, member.name: Joined(member, role, now_ms, marks, owner)})
 
 
-def adopted(marks: Mapping[int, Marks], now: Mapping[int, Standing]) -> dict[int, Marks]:
+def adopted(marks: Mapping[int, Marks], now: Mapping[int, PartitionStanding]) -> dict[int, Marks]:
     """What a member has still to write down of the marks that the group knows of it: those of partitions of
     which it has nothing."""
     found = {}
     for partition, mark in marks.items():
-        standing = now.get(partition, Standing())
+        standing = now.get(partition, PartitionStanding())
         if standing.end == 0 and standing.marks != (most := _most(standing.marks, mark)):
             found[partition] = most
     return found
 
 
-def left(group: Group, name: str, now_ms: int) -> Group:
+def left(group: GroupState, name: str, now_ms: int) -> GroupState:
     """The group without a member. What only that one kept is free at once."""
     if name not in group.members:
         return group
@@ -216,34 +216,36 @@ def is_source(own: Marks, end: int, source: Marks) -> bool:
 # Marks
 
 
-def lost(before: Mapping[int, Standing], now: Mapping[int, Standing]) -> int | None:
+def lost(before: Mapping[int, PartitionStanding], now: Mapping[int, PartitionStanding]) -> int | None:
     """A partition in which a member has less than it has said before; `None` when it has lost nothing. `now`
     is to be told from what was read after `before`."""
     for partition, then in sorted(before.items()):
-        found = now.get(partition, Standing())
+        found = now.get(partition, PartitionStanding())
         if found.end < then.end or any(found.marks.of(t) < then.marks.of(t) for t in Track):
             return partition
     return None
 
 
-def said(before: Mapping[int, Standing], now: Mapping[int, Standing]) -> dict[int, Standing]:
+def said(
+    before: Mapping[int, PartitionStanding], now: Mapping[int, PartitionStanding]
+) -> dict[int, PartitionStanding]:
     """What a member has said in all. Within an incarnation nothing goes down."""
     merged = dict(before)
     for partition, standing in now.items():
-        then = merged.get(partition, Standing())
-        merged[partition] = Standing(_most(then.marks, standing.marks), max(then.end, standing.end))
+        then = merged.get(partition, PartitionStanding())
+        merged[partition] = PartitionStanding(_most(then.marks, standing.marks), max(then.end, standing.end))
     return merged
 
 
 # The leader
 
 
-def led(group: Group, leader: str) -> Group:
+def led(group: GroupState, leader: str) -> GroupState:
     """The group in the next epoch. Its thresholds stay."""
     return replace(group, epoch=group.epoch + 1, leader=leader)
 
 
-def published(group: Group, marks: Mapping[Member, Mapping[int, Marks]], now_ms: int) -> Group:
+def published(group: GroupState, marks: Mapping[GroupMember, Mapping[int, Marks]], now_ms: int) -> GroupState:
     """The group with what its members have said by now, and the thresholds that follow. Of a member that
     could not be asked the last that is known counts; what others said does not."""
     members = {}
@@ -254,7 +256,7 @@ def published(group: Group, marks: Mapping[Member, Mapping[int, Marks]], now_ms:
     return _raised(replace(group, members=members, published_in=group.epoch), now_ms)
 
 
-def _raised(group: Group, now_ms: int) -> Group:
+def _raised(group: GroupState, now_ms: int) -> GroupState:
     partitions = {*group.thresholds, *(p for one in group.members.values() for p in one.marks)}
     thresholds = {}
     for partition in sorted(partitions):
@@ -265,7 +267,7 @@ def _raised(group: Group, now_ms: int) -> Group:
     return replace(group, thresholds=thresholds)
 
 
-def _next(group: Group, partition: int, track: Track, old: Threshold, now_ms: int) -> Threshold:
+def _next(group: GroupState, partition: int, track: Track, old: Threshold, now_ms: int) -> Threshold:
     required = _required(group.members.values(), track)
     marks = (Mark(one.member, one.marks.get(partition, NO_MARKS).of(track)) for one in required)
     collected = collect({one.member for one in required}, marks, (), now_ms)
@@ -282,7 +284,7 @@ def _next(group: Group, partition: int, track: Track, old: Threshold, now_ms: in
 # What follows for everybody
 
 
-def bound(group: Group, member: Member, partition: int) -> Marks:
+def bound(group: GroupState, member: GroupMember, partition: int) -> Marks:
     """Below which offsets a copy may remove tombstones and markers. Nothing when it is no member."""
     if group.find(member) is None:
         return NO_MARKS
@@ -290,12 +292,12 @@ def bound(group: Group, member: Member, partition: int) -> Marks:
     return Marks(*(_least(group, partition, track, thresholds.of(track)) for track in Track))
 
 
-def _least(group: Group, partition: int, track: Track, threshold: int) -> int:
+def _least(group: GroupState, partition: int, track: Track, threshold: int) -> int:
     required = _required(group.members.values(), track)
     return min([threshold, *(one.marks.get(partition, NO_MARKS).of(track) for one in required)])
 
 
-def waiting(group: Group) -> tuple[Waiting, ...]:
+def waiting(group: GroupState) -> tuple[BlockedRemoval, ...]:
     """What waits for whom, and since when, as the group was published last."""
     found = []
     for partition, thresholds in sorted(group.thresholds.items()):
@@ -304,21 +306,21 @@ def waiting(group: Group) -> tuple[Waiting, ...]:
             marks = [
                 one.marks.get(partition, NO_MARKS).of(track)
                 for one in group.members.values()
-                if one.role is Role.COPY
+                if one.role is GroupRole.COPY
             ]
             until, least = max(marks, default=0), threshold.least
             if least is not None and least.position < until:
                 position = min(threshold.position, least.position)
-                found.append(Waiting(partition, track, position, least.by, least.since_ms, until))
+                found.append(BlockedRemoval(partition, track, position, least.by, least.since_ms, until))
     return tuple(found)
 
 
-def _marks(role: Role, marks: Marks) -> Marks:
+def _marks(role: GroupRole, marks: Marks) -> Marks:
     """Of these those that somebody can have."""
     return Marks(*(marks.of(track) if role in REQUIRED[track] else 0 for track in Track))
 
 
-def _tracks_of(role: Role) -> Iterable[Track]:
+def _tracks_of(role: GroupRole) -> Iterable[Track]:
     return (track for track in Track if role in REQUIRED[track])
 
 

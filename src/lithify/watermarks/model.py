@@ -51,7 +51,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class BlockReason(StrEnum):
     """Why nothing is cut off."""
 
     MISSING_MEMBER = "what a member needs cannot be told"
@@ -62,7 +62,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """Somebody whose mark is required."""
 
     name: str
@@ -74,7 +74,7 @@ class Member:
 class Mark:
     """What a member says: below this position it is done."""
 
-    member: Member
+    member: GroupMember
     position: int | None
     """`None`: it has not said so yet."""
 

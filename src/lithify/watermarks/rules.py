@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from lithify.watermarks.model import Hold, Mark, Member, Needed, Reason, Threshold
+from lithify.watermarks.model import BlockReason, GroupMember, Hold, Mark, Needed, Threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Collected:
 
     least: Needed | None = None
     """The oldest; `None` when nobody needs anything."""
-    reason: Reason | None = None
+    reason: BlockReason | None = None
     """Why the oldest is not known; then `least` is of those that are known."""
     by: str = ""
     """Whose mark is missing."""
@@ -43,10 +43,10 @@ def is_over(hold: Hold, threshold: Threshold | None, now_ms: int) -> bool:
 
 
 def collect(
-    required: Collection[Member], marks: Iterable[Mark], holds: Iterable[Hold], now_ms: int
+    required: Collection[GroupMember], marks: Iterable[Mark], holds: Iterable[Hold], now_ms: int
 ) -> Collected:
     """The oldest that required members and live holds need. Marks of others do not count."""
-    known: dict[Member, Mark] = {}
+    known: dict[GroupMember, Mark] = {}
     for mark in marks:
         if mark.member in required:
             known[mark.member] = raised(known.get(mark.member), mark)
@@ -56,13 +56,15 @@ def collect(
     return Collected(least, *_missing(required, known))
 
 
-def _missing(required: Collection[Member], known: Mapping[Member, Mark]) -> tuple[Reason | None, str]:
+def _missing(
+    required: Collection[GroupMember], known: Mapping[GroupMember, Mark]
+) -> tuple[BlockReason | None, str]:
     for member in sorted(required, key=lambda member: member.name):
         if member not in known:
-            return Reason.MISSING_MEMBER, member.name
+            return BlockReason.MISSING_MEMBER, member.name
     for member in sorted(required, key=lambda member: member.name):
         if known[member].position is None:
-            return Reason.UNPUBLISHED, member.name
+            return BlockReason.UNPUBLISHED, member.name
     return None, ""
 
 
@@ -78,15 +80,15 @@ def next_threshold(
     return None if position is None else Threshold(position, collected.least)
 
 
-def cut(published: Threshold | None, low_watermark: int | None, collected: Collected) -> int | Reason:
+def cut(published: Threshold | None, low_watermark: int | None, collected: Collected) -> int | BlockReason:
     """Below which position a leader may cut off, or why it may not. `collected` is what was found after
     `published` was published; `low_watermark` lies just past all that the policy lets go, `None` when that is
     nothing."""
     if collected.reason is not None:
         return collected.reason
     if low_watermark is None:
-        return Reason.NOTHING_TO_DO
+        return BlockReason.NOTHING_TO_DO
     if published is None:
-        return Reason.NO_WATERMARK
+        return BlockReason.NO_WATERMARK
     free = min(published.position, low_watermark)
     return free if collected.least is None else min(free, collected.least.position)

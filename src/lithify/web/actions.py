@@ -10,13 +10,13 @@ from typing import Any
 from lithify.api.client import Dataset
 from lithify.base.errors import Refused
 from lithify.service.failures import CANCEL_PAUSE
-from lithify.web.readers import Source
+from lithify.web.readers import PageSource
 
 MAX_IDS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class DatasetAction:
     """One of them."""
 
     question: str
@@ -26,22 +26,22 @@ class Action:
     """The page of the dataset where it shows."""
 
 
-ACTIONS: Mapping[str, Action] = {
-    "retry": Action(
+ACTIONS: Mapping[str, DatasetAction] = {
+    "retry": DatasetAction(
         "Retry this compaction",
         "It is submitted again under a new id, and the failure is forgotten. A coordinator has to be "
         "running.",
         "Submitted again.",
         "running",
     ),
-    "cancel": Action(
+    "cancel": DatasetAction(
         "Cancel this compaction",
         "Its work is given up, no data is lost. The same is left alone for one minute and then planned "
         "again if there is still a reason.",
         "Cancelled.",
         "running",
     ),
-    "submit": Action(
+    "submit": DatasetAction(
         "Compact everything",
         "A full compaction is submitted: all that is not compact is read and written anew, which can take "
         "long. A coordinator has to be running.",
@@ -51,7 +51,7 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 
-async def act(source: Source, action: str, ids: Sequence[str]) -> dict[str, Any]:
+async def act(source: PageSource, action: str, ids: Sequence[str]) -> dict[str, Any]:
     """Do it; what the command prints with `--json`."""
     if (action == "submit") == bool(ids):
         what = "what is submitted has no id yet" if ids else f"name the compactions to {action}"

@@ -20,13 +20,13 @@ from lithify.base.errors import LithifyError, Refused, StoreUnavailable
 from lithify.base.jsonvalues import UNDECODABLE
 from lithify.observe.secrets import concealed
 from lithify.web.actions import ACTIONS, act
-from lithify.web.dashboard import Dashboard, Wanted, asked_of_list, id_of
+from lithify.web.dashboard import Dashboard, PageRequest, asked_of_list, id_of
 from lithify.web.facts import FLEET, HISTORY, LIST, PLAN, STATUS, Rendered, StatusFacts
-from lithify.web.readers import Part, Seen
+from lithify.web.readers import CachedPart, PagePart
 from lithify.web.rendering import clean
 
 PATIENCE_S = 20.0
-PARTS: dict[str, Part] = {part.name: part for part in (STATUS, PLAN, HISTORY)}
+PARTS: dict[str, PagePart] = {part.name: part for part in (STATUS, PLAN, HISTORY)}
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -60,7 +60,7 @@ class Api:
         query, number = asked_of_list({name: [text] for name, text in request.query_params.items()})
         listed = await self._dashboard.listed(query, number)
         wanted = self._dashboard.wanted_of_list(listed)
-        seen = await self._dashboard.look(Wanted(wanted.parts, PATIENCE_S))
+        seen = await self._dashboard.look(PageRequest(wanted.parts, PATIENCE_S))
         found = []
         for at, url in enumerate(listed.urls):
             state, last = seen[at], seen[len(listed.urls) + at]
@@ -84,25 +84,25 @@ class Api:
         """What the command of that name prints."""
         url = await self._url(request)
         name = request.url.path.rpartition("/")[2]
-        wanted = Wanted([(self._dashboard.source(url), PARTS[name])], PATIENCE_S)
+        wanted = PageRequest([(self._dashboard.source(url), PARTS[name])], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         return _document(seen)
 
     async def fleet(self, request: Request) -> Response:
         """What `lithify fleet status` prints."""
-        wanted = Wanted([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
+        wanted = PageRequest([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         return _document(seen)
 
     async def fleet_datasets(self, request: Request) -> Response:
         """What `lithify fleet list` prints."""
-        wanted = Wanted([(self._dashboard.fleet_source, LIST)], PATIENCE_S)
+        wanted = PageRequest([(self._dashboard.fleet_source, LIST)], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         return _document(seen)
 
     async def queue(self, request: Request) -> Response:
         """What `lithify queue info` prints."""
-        wanted = Wanted([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
+        wanted = PageRequest([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         if seen is None or seen.value is None:
             return _document(seen)
@@ -145,7 +145,7 @@ def _ids(body: bytes) -> list[str]:
     return ids
 
 
-def _document(seen: Seen | None) -> Response:
+def _document(seen: CachedPart | None) -> Response:
     if seen is None or not isinstance(seen.value, Rendered):
         message = "it is still being read; ask again" if seen is None else seen.error
         return _json({"error": "NotRead", "message": message}, 503, {"retry-after": "5"})

@@ -39,7 +39,7 @@ from lithify.web.bars import draw_bars
 from lithify.web.dashboard import PER_PAGE, TABS, Dashboard, asked_of_list, id_of, version_of
 from lithify.web.facts import Rendered, StatusFacts
 from lithify.web.guard import COOKIE, COOKIE_S, Guard, is_same, sealed
-from lithify.web.readers import Seen
+from lithify.web.readers import CachedPart
 from lithify.web.rendering import render
 from lithify.web.streams import Streams
 
@@ -278,7 +278,7 @@ class Pages:
         self,
         request: Request,
         template: str,
-        seen: list[Seen | None] | None,
+        seen: list[CachedPart | None] | None,
         *,
         status: int = 200,
         json_path: str = "/api/datasets",
@@ -325,7 +325,7 @@ class Pages:
         return self._message(request, "Not done", error.detail, "/", error.status_code)
 
 
-def _facts(seen: Seen | None) -> StatusFacts | None:
+def _facts(seen: CachedPart | None) -> StatusFacts | None:
     shown = None if seen is None else seen.value
     return shown.facts if isinstance(shown, Rendered) and isinstance(shown.facts, StatusFacts) else None
 

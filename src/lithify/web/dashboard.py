@@ -17,7 +17,7 @@ from lithify.api.client import Dataset
 from lithify.api.fleets import Fleet
 from lithify.base.clock import Clock
 from lithify.web.facts import DATASETS, FLEET, HISTORY, LAST, PLAN, STATUS, FleetDatasets, Rules
-from lithify.web.readers import Part, Readers, Seen, Source
+from lithify.web.readers import CachedPart, PagePart, PageReaders, PageSource
 
 PER_PAGE = 100
 MAX_QUERY_CHARS = 200
@@ -26,7 +26,7 @@ FIRST_PATIENCE_S = 0.1
 of more than `FEW` does not wait: what is read meanwhile would take the time that it is drawn in."""
 FEW = 8
 PATIENCE_S = 5.0
-TABS: Mapping[str, tuple[str, tuple[Part, ...]]] = {
+TABS: Mapping[str, tuple[str, tuple[PagePart, ...]]] = {
     "": ("Dataset", (STATUS, PLAN)),
     "running": ("Running", (STATUS,)),
     "plan": ("Plan", (PLAN,)),
@@ -37,10 +37,10 @@ TABS: Mapping[str, tuple[str, tuple[Part, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PageRequest:
     """What a page shows."""
 
-    parts: list[tuple[Source, Part]]
+    parts: list[tuple[PageSource, PagePart]]
     patience_s: float
 
 
@@ -76,19 +76,19 @@ class Dashboard:
         self._urls = {id_of(url): url for url in urls}
         self._of_fleet: tuple[Rules, dict[str, str]] = {}, {}
         """The datasets of the fleet, and their ids."""
-        self._readers = Readers(clock)
+        self._readers = PageReaders(clock)
 
-    async def look(self, wanted: Wanted) -> list[Seen | None]:
+    async def look(self, wanted: PageRequest) -> list[CachedPart | None]:
         """What is known of it, read anew where that is due."""
         return await self._readers.look(wanted.parts, wanted.patience_s)
 
-    def source(self, url: str) -> Source:
+    def source(self, url: str) -> PageSource:
         """The dataset at `url`, which is one of those that are known here."""
         open_to_act = None if self._acted_on is None else partial(self._acted_on, url)
         return self._readers.source(url, partial(self._open, url), Dataset.close, open_to_act)
 
     @property
-    def fleet_source(self) -> Source:
+    def fleet_source(self) -> PageSource:
         """The fleet, which there is."""
         fleet = self.fleet
         assert fleet is not None, "there is no fleet"
@@ -116,7 +116,7 @@ class Dashboard:
     async def _rules(self) -> tuple[Rules, str]:
         if self.fleet is None:
             return {}, ""
-        (seen,) = await self.look(Wanted([(self.fleet_source, DATASETS)], PATIENCE_S))
+        (seen,) = await self.look(PageRequest([(self.fleet_source, DATASETS)], PATIENCE_S))
         if seen is None:
             return {}, "the datasets of the fleet are being looked up"
         if not isinstance(seen.value, FleetDatasets):
@@ -125,22 +125,22 @@ class Dashboard:
 
     # What pages show
 
-    def wanted_of_list(self, listed: Listed) -> Wanted:
+    def wanted_of_list(self, listed: Listed) -> PageRequest:
         """For a page of the list."""
         sources = [self.source(url) for url in listed.urls]
         patience_s = FIRST_PATIENCE_S if len(sources) <= FEW else 0.0
-        return Wanted([(s, part) for part in (STATUS, LAST) for s in sources], patience_s)
+        return PageRequest([(s, part) for part in (STATUS, LAST) for s in sources], patience_s)
 
-    def wanted_of_dataset(self, url: str, tab: str) -> Wanted:
+    def wanted_of_dataset(self, url: str, tab: str) -> PageRequest:
         """For a page of one dataset."""
         source = self.source(url)
-        return Wanted([(source, part) for part in TABS[tab][1]], PATIENCE_S)
+        return PageRequest([(source, part) for part in TABS[tab][1]], PATIENCE_S)
 
-    def wanted_of_fleet(self) -> Wanted:
+    def wanted_of_fleet(self) -> PageRequest:
         """For the fleet's page."""
-        return Wanted([(self.fleet_source, FLEET)], PATIENCE_S)
+        return PageRequest([(self.fleet_source, FLEET)], PATIENCE_S)
 
-    async def wanted_at(self, address: str) -> Wanted | None:
+    async def wanted_at(self, address: str) -> PageRequest | None:
         """For the page at this path, with its query; `None` where there is none that is kept up to date."""
         try:
             parts = urlsplit(address)
@@ -167,7 +167,7 @@ def id_of(url: str) -> str:
     return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
-def version_of(seen: Sequence[Seen | None]) -> str:
+def version_of(seen: Sequence[CachedPart | None]) -> str:
     """Of all that a page shows."""
     told = "\n".join("–" if s is None else f"{s.version} {s.error}" for s in seen)
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]

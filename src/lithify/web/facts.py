@@ -24,12 +24,12 @@ from markupsafe import Markup
 
 from lithify.api.client import CommitRecord, Dataset, Status
 from lithify.api.fleets import Fleet
-from lithify.fleet.catalog.model import Rule
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.status import FleetStatus
 from lithify.fleet.view import show_datasets, show_queue, show_status
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.views.blocks import Levels, Shown, Timeline
-from lithify.web.readers import Part
+from lithify.web.readers import PagePart
 from lithify.web.rendering import clean, render_blocks
 
 HISTORY_LAST = 50
@@ -85,7 +85,7 @@ class StatusFacts:
 def summary_of(found: Status) -> Summary:
     """The line of a dataset."""
     worst = max(found.backlog, key=lambda b: b.waiting / max(b.limit, 1), default=None)
-    running = [c for c in found.compactions if c.state is State.RUNNING]
+    running = [c for c in found.compactions if c.state is CompactionState.RUNNING]
     rates = [c.bytes_per_s for c in running if c.bytes_per_s is not None]
     sizes = {name: total.size_bytes for name, total in found.plan.totals.items()}
     state, is_bad = _state(found, len(running))
@@ -122,7 +122,7 @@ def _state(found: Status, running: int) -> tuple[str, bool]:
 def _status(dataset: Dataset) -> tuple[Any, str]:
     found = dataset.status()
     shown = dataset.show_status(found)
-    is_moving = any(c.state is State.RUNNING for c in found.compactions)
+    is_moving = any(c.state is CompactionState.RUNNING for c in found.compactions)
     # Pages need no snapshot, and one can be large.
     facts = StatusFacts(replace(found, snapshot=None), summary_of(found))
     return _rendered(shown, facts), _version(shown.document, is_moving)
@@ -174,7 +174,7 @@ class FleetFacts:
     queues: Mapping[str, Rendered]
 
 
-Rules = Mapping[str, Rule]
+Rules = Mapping[str, DatasetRule]
 """The datasets of a fleet."""
 
 
@@ -186,13 +186,13 @@ class FleetDatasets:
     problems: str
 
 
-STATUS = Part("status", 3.0, _status)
-PLAN = Part("plan", 10.0, _plan)
-HISTORY = Part("history", 30.0, _history)
-LAST = Part("last", 60.0, _last)
-FLEET = Part("fleet", 3.0, _fleet)
-DATASETS = Part("datasets", 60.0, _datasets)
-LIST = Part("list", 60.0, _list)
+STATUS = PagePart("status", 3.0, _status)
+PLAN = PagePart("plan", 10.0, _plan)
+HISTORY = PagePart("history", 30.0, _history)
+LAST = PagePart("last", 60.0, _last)
+FLEET = PagePart("fleet", 3.0, _fleet)
+DATASETS = PagePart("datasets", 60.0, _datasets)
+LIST = PagePart("list", 60.0, _list)
 
 
 def _rendered(shown: Shown, facts: Any, *, with_html: bool = True) -> Rendered:

@@ -39,7 +39,7 @@ MAX_KEPT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CachedPart:
     """What is known of one part."""
 
     value: Any | None
@@ -53,7 +53,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PagePart:
     """Something that can be read of what is at a URL."""
 
     name: str
@@ -63,7 +63,7 @@ class Part:
     """Read it of what was opened: what it shows, and its version."""
 
 
-class Source:
+class PageSource:
     """What is at one URL: opened when it is read first."""
 
     def __init__(
@@ -80,20 +80,20 @@ class Source:
         self._clock = clock
         self._opened: Any = None
         self._is_used = asyncio.Lock()
-        self._seen: dict[str, tuple[float, float, Seen]] = {}
+        self._seen: dict[str, tuple[float, float, CachedPart]] = {}
         """With the monotonic time at the end of the last try, and how long that took."""
-        self._reading: dict[str, asyncio.Task[Seen]] = {}
+        self._reading: dict[str, asyncio.Task[CachedPart]] = {}
 
     @property
     def is_busy(self) -> bool:
         return bool(self._reading)
 
-    def known(self, part: Part) -> Seen | None:
+    def known(self, part: PagePart) -> CachedPart | None:
         """What is known of it, without reading."""
         found = self._seen.get(part.name)
         return None if found is None else found[2]
 
-    def look(self, part: Part, slots: asyncio.Semaphore, age_s: float) -> asyncio.Task[Seen] | None:
+    def look(self, part: PagePart, slots: asyncio.Semaphore, age_s: float) -> asyncio.Task[CachedPart] | None:
         """See to it that it is read, unless what is known is young enough: then there is nothing to wait
         for."""
         reading = self._reading.get(part.name)
@@ -108,7 +108,7 @@ class Source:
         self._reading[part.name] = task
         return task
 
-    async def _read(self, part: Part, slots: asyncio.Semaphore) -> Seen:
+    async def _read(self, part: PagePart, slots: asyncio.Semaphore) -> CachedPart:
         try:
             async with self._is_used, slots:
                 began_s = self._clock.monotonic_s()
@@ -119,7 +119,7 @@ class Source:
         finally:
             del self._reading[part.name]
 
-    def _read_in_thread(self, part: Part) -> Seen:
+    def _read_in_thread(self, part: PagePart) -> CachedPart:
         try:
             with contained("reading for the dashboard"):
                 if self._opened is None:
@@ -129,8 +129,8 @@ class Source:
             before = self.known(part)
             why = concealed(str(error))
             old, at_ms = (None, 0) if before is None else (before.value, before.at_ms)
-            return Seen(old, f"{at_ms} {why}", at_ms, why)
-        return Seen(value, version, self._clock.now_ms())
+            return CachedPart(old, f"{at_ms} {why}", at_ms, why)
+        return CachedPart(value, version, self._clock.now_ms())
 
     async def do(self, what: Callable[[Any], Any]) -> Any:
         """Do something with it, and read it anew when somebody looks next. Raises what that raises."""
@@ -159,13 +159,13 @@ class Source:
             self._close(self._opened)
 
 
-class Readers:
+class PageReaders:
     """The sources that are looked at now, by key: a dataset's is its URL, and there may be one without."""
 
     def __init__(self, clock: Clock, *, most: int = MAX_KEPT) -> None:
         self._clock = clock
         self._most = most
-        self._sources: OrderedDict[str | None, Source] = OrderedDict()
+        self._sources: OrderedDict[str | None, PageSource] = OrderedDict()
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
     def source(
@@ -174,11 +174,11 @@ class Readers:
         open_source: Callable[[], Any],
         close: Callable[[Any], None] = lambda opened: None,
         open_to_act: Callable[[], Any] | None = None,
-    ) -> Source:
+    ) -> PageSource:
         """The one of that key; when there is none, it is opened so when it is first read."""
         found = self._sources.pop(key, None)
         if found is None:
-            found = Source(open_source, close, self._clock, open_to_act)
+            found = PageSource(open_source, close, self._clock, open_to_act)
         self._sources[key] = found
         for old in [key for key, source in self._sources.items() if not source.is_busy]:
             if len(self._sources) <= self._most:
@@ -186,7 +186,9 @@ class Readers:
             self._sources.pop(old).close()
         return found
 
-    async def look(self, wanted: list[tuple[Source, Part]], patience_s: float) -> list[Seen | None]:
+    async def look(
+        self, wanted: list[tuple[PageSource, PagePart]], patience_s: float
+    ) -> list[CachedPart | None]:
         """What is known of each, new enough where that could be had in so many seconds; `None` where nothing
         is. What was not done in time goes on."""
         age_s = len(wanted) / LOOKS_PER_S

@@ -70,7 +70,7 @@ def _least_token_chars() -> int:
     return LEAST_TOKEN_CHARS
 
 
-class Source(Protocol):
+class DashboardService(Protocol):
     """A service in this process, which reads datasets anyway."""
 
     def watched(self, url: str) -> client.Dataset:
@@ -84,7 +84,7 @@ class Source(Protocol):
 
 @contextmanager
 def served(
-    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: Source | None = None
+    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: DashboardService | None = None
 ) -> Iterator[str]:
     """Serve them until the end of the block; where. With a `source`, no dataset is read but by that."""
     check(config)
@@ -101,7 +101,7 @@ def serving(make: Callable[[], Guard], host: str = "127.0.0.1", port: int = 0) -
     """Serve what is made with the first request, on the thread that serves it; where."""
     listening = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
-    server = _Server(make, listening)
+    server = _DashboardServer(make, listening)
     server.start()
     try:
         yield f"http://{name}:{listening.getsockname()[1]}/"
@@ -110,7 +110,7 @@ def serving(make: Callable[[], Guard], host: str = "127.0.0.1", port: int = 0) -
 
 
 def _application(
-    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: Source | None
+    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: DashboardService | None
 ) -> Guard:
     from lithify.web.app import application
     from lithify.web.dashboard import Dashboard
@@ -145,7 +145,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-class _Server:
+class _DashboardServer:
     """One in a thread of its own, with its event loop."""
 
     def __init__(self, make: Any, listening: socket.socket) -> None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from lithify.web.dashboard import Dashboard, Wanted, version_of
+from lithify.web.dashboard import Dashboard, PageRequest, version_of
 
 INTERVAL_S = 2.0
 ALIVE_S = 15.0
@@ -35,7 +35,7 @@ class Streams:
         self._interval_s = interval_s
         self.open = 0
 
-    def answer(self, address: str, wanted: Wanted, seen: str) -> Response:
+    def answer(self, address: str, wanted: PageRequest, seen: str) -> Response:
         """A stream for the page at `address`, which shows the version `seen`."""
         if self.open >= self._most:
             message = f"{self._most} pages are kept up to date already; reload this one\n"
@@ -43,7 +43,7 @@ class Streams:
         self.open += 1
         return _Counted(self, self._events(address, wanted, seen))
 
-    async def _events(self, address: str, wanted: Wanted | None, seen: str) -> AsyncIterator[str]:
+    async def _events(self, address: str, wanted: PageRequest | None, seen: str) -> AsyncIterator[str]:
         clock = self._dashboard.clock
         began_s = sent_s = clock.monotonic_s()
         yield "retry: 5000\n\n"

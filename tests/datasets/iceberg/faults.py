@@ -15,7 +15,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
-from lithify.testing.faulty import Crash, Fault
+from lithify.testing.faulty import Crash, StoreFault
 
 ResultT = TypeVar("ResultT")
 IO_PROPERTY = {"py-io-impl": "tests.datasets.iceberg.faults.FaultyFileIO"}
@@ -24,7 +24,7 @@ IO_PROPERTY = {"py-io-impl": "tests.datasets.iceberg.faults.FaultyFileIO"}
 class Faults:
     """Says what happens to each call, by its number."""
 
-    def __init__(self, faults: Mapping[int, Fault] | None = None) -> None:
+    def __init__(self, faults: Mapping[int, StoreFault] | None = None) -> None:
         self.calls: list[str] = []
         self._faults = faults or {}
         self._is_dead = False
@@ -34,15 +34,15 @@ class Faults:
             raise Crash(f"{name}: the process is dead")
         self.calls.append(name)
         fault = self._faults.get(len(self.calls))
-        self._is_dead = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-        if fault is Fault.CRASH_BEFORE:
+        self._is_dead = fault in (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER)
+        if fault is StoreFault.CRASH_BEFORE:
             raise Crash(name)
-        if fault is Fault.FAIL_BEFORE:
+        if fault is StoreFault.FAIL_BEFORE:
             raise _failure(name)
         result = action()
-        if fault is Fault.CRASH_AFTER:
+        if fault is StoreFault.CRASH_AFTER:
             raise Crash(name)
-        if fault is Fault.FAIL_AFTER:
+        if fault is StoreFault.FAIL_AFTER:
             raise _failure(name)
         return result
 

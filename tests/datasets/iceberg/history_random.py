@@ -50,7 +50,7 @@ from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.maintenance import Wanted
+from lithify.datasets.maintenance import HoldRequest
 from lithify.store.times import store_now_ms
 from tests.datasets.iceberg.reachability import EQUALITY, Needed, needed_by
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
@@ -295,7 +295,7 @@ class Life:
         clock, chosen = a_clock(), self._some_snapshot(now)
         maintenance = TableMaintenance(dataset_of(now, clock=clock), clock, RandomIds())
         with suppress(Refused):  # it came too late
-            maintenance.hold(Wanted(version=chosen), 3_600_000, self._name("hold"), "me")
+            maintenance.hold(HoldRequest(version=chosen), 3_600_000, self._name("hold"), "me")
             self.held.append(chosen)
             return True
         return False

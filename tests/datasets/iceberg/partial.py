@@ -24,7 +24,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from lithify.datasets.iceberg.compaction.conflict_groups import components
 from lithify.datasets.iceberg.model import IcebergCompaction, files_written
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -75,7 +75,7 @@ def play(folder: Path, seed: int) -> Outcome:
     steps.execute()
     ledger = dataset.ledger()
     assert ledger is not None
-    compactions = [c for c in ledger.active() if c.state is State.COMPACTED]
+    compactions = [c for c in ledger.active() if c.state is CompactionState.COMPACTED]
     # Read now: others may delete files from the table, but not from the disk.
     ids = {path: _ids(path) for path in _paths(compactions)}
 

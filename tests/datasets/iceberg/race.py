@@ -39,7 +39,7 @@ from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
-from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, GarbageOptions, collect
 from lithify.service.coordinator import Coordinator
 from lithify.service.options import CoordinatorOptions
 from lithify.service.worker import Worker
@@ -263,7 +263,7 @@ def race(folder: Path, seconds: float, seed: int, *, in_processes: bool) -> Outc
     age_files(folder)
     report = collect(dataset, SystemClock(), GarbageOptions(dry_run=False))
     again = collect(dataset, SystemClock())
-    files = (Kind.DATA, Kind.MANIFEST)
+    files = (GarbageKind.DATA, GarbageKind.MANIFEST)
     summaries = [s.summary for s in fresh(table).snapshots()]
     return Outcome(
         appends=len(appended) // 20,

@@ -16,7 +16,7 @@ from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.engine.ports import Engine
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
@@ -89,7 +89,11 @@ class Steps:
             self.worker.tick()
         ledger = self.dataset.ledger()
         assert ledger is not None
-        assert {c.state for c in ledger.active()} <= {State.COMPACTED, State.SUBMITTED, State.SCHEDULED}
+        assert {c.state for c in ledger.active()} <= {
+            CompactionState.COMPACTED,
+            CompactionState.SUBMITTED,
+            CompactionState.SCHEDULED,
+        }
 
     def commit(self) -> TickResult:
         """Commit what was rewritten; the same tick may schedule more."""

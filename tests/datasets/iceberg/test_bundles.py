@@ -19,7 +19,7 @@ from lithify.datasets.iceberg.compaction import state
 from lithify.datasets.iceberg.format import listing
 from lithify.datasets.iceberg.format.manifests import live_entries
 from lithify.datasets.iceberg.model import LeftAlone
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
@@ -254,7 +254,7 @@ def test_finished_ranges_of_many_partitions_are_not_done_again(catalog: Catalog)
         second.tick()
     ledger = dataset.ledger()
     assert ledger is not None
-    assert [c.state for c in ledger.active()] == [State.COMPACTED]
+    assert [c.state for c in ledger.active()] == [CompactionState.COMPACTED]
     assert steps.commit().committed
     assert len(files_of(table)) == 12
     check(table, rows)

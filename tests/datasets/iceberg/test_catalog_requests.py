@@ -20,7 +20,7 @@ from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.io import catalog_requests
 from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog
 from lithify.store.resilience import hedging
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import Steps, dataset_of
 from tests.datasets.iceberg.tables import NAME, append, check, files_of, make_rows, new_table
@@ -39,7 +39,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def far(
-    catalog: SqlCatalog, choose: Choose, asked: list[Asked] | None = None, waiting: Waiting | None = None
+    catalog: SqlCatalog, choose: Choose, asked: list[Asked] | None = None, waiting: WaitPolicy | None = None
 ) -> Iterator[Catalog]:
     """The catalog, as a REST catalog behind a network that fails."""
     with serve_rest(catalog) as rest, proxy(rest.uri, choose, asked) as uri:
@@ -85,7 +85,7 @@ def test_nobody_listens_and_that_is_told_and_the_cause_named_at_the_end() -> Non
     with pytest.raises(
         StoreUnavailable, match=r"catalog gone: connection refused.*waited for the store for \d s"
     ):
-        open_catalog("gone", properties, Waiting(4.5, "table", told.append))
+        open_catalog("gone", properties, WaitPolicy(4.5, "table", told.append))
     assert isinstance(told[0], WaitingForStore)
     assert (told[0].url, told[0].cause) == ("catalog gone", "connection refused")
 
@@ -102,7 +102,7 @@ def test_who_comes_back_waits_for_a_catalog_once_and_finds_it_back(catalog: SqlC
     def choose(_: Asked) -> Fault:
         return Fault.BUSY if is_away.is_set() else Fault.NONE
 
-    waiting = Waiting(4.5, "table", tell, comes_back=True)
+    waiting = WaitPolicy(4.5, "table", tell, comes_back=True)
     with serve_rest(catalog) as rest, proxy(rest.uri, choose) as uri:
         properties = {"type": "rest", "uri": uri}
         with pytest.raises(StoreUnavailable, match="waited for the store"):
@@ -132,7 +132,7 @@ def locked(catalog: SqlCatalog, *errors: Exception, told: list[Event] | None = N
     told = [] if told is None else told
     implementation = f"{__name__}.{Locked.__name__}"
     properties = {"py-catalog-impl": implementation, "uri": catalog.properties["uri"]}
-    found = open_catalog("test", properties, Waiting(60.0, "table", told.append))
+    found = open_catalog("test", properties, WaitPolicy(60.0, "table", told.append))
     assert type(found).__name__ == Locked.__name__
     found.errors = list(errors)  # type: ignore[attr-defined]
     yield found  # type: ignore[misc]
@@ -173,7 +173,7 @@ def test_an_outage_is_told_until_it_is_over(catalog: SqlCatalog) -> None:
     def choose(_: Asked) -> Fault:
         return Fault.NONE if told else Fault.BUSY
 
-    with far(catalog, choose, None, Waiting(60.0, "table", told.append)) as rest:
+    with far(catalog, choose, None, WaitPolicy(60.0, "table", told.append)) as rest:
         assert load_table(rest, NAME).name() == NAME
     assert [type(event) for event in told] == [WaitingForStore, StoreBack]
 

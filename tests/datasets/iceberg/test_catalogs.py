@@ -19,8 +19,8 @@ from lithify.config.model import Config
 from lithify.datasets.iceberg.io import catalogs
 from lithify.datasets.iceberg.io.catalogs import open_catalog, store_options
 from lithify.datasets.iceberg.maintenance.shared_locations import others_in
-from lithify.fleet.catalog.model import Rule
-from lithify.store.resilience.waiting import Waiting
+from lithify.fleet.catalog.model import DatasetRule
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
@@ -242,7 +242,7 @@ def test_two_never_ask_a_catalog_at_a_time_whose_client_is_not_known_to_be_for_t
     everything = {f"{namespace}.{name}" for namespace in "abc" for name in "xy"}
     assert {other.name for other in others_in(catalog, ("a", "x"))} == everything - {"a.x"}
     monkeypatch.setattr(catalogs, "closed_catalog", lambda name, given: catalog)
-    found = wiring.find_datasets(Rule("iceberg://busy/*.*"), Config(), Waiting())
+    found = wiring.find_datasets(DatasetRule("iceberg://busy/*.*"), Config(), WaitPolicy())
     assert {url.removeprefix("iceberg://busy/") for url in found} == everything
     assert _Busy.most == 1
 

@@ -24,11 +24,16 @@ from lithify.base.errors import Fenced, StoreUnavailable
 from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
-from lithify.datasets.iceberg.format.publish import MAX_COMMIT_MS, MIN_MANIFEST_AGE_MS, Prepared, publish
+from lithify.datasets.iceberg.format.publish import (
+    MAX_COMMIT_MS,
+    MIN_MANIFEST_AGE_MS,
+    PreparedSnapshot,
+    publish,
+)
 from lithify.datasets.iceberg.format.replace import Added, Replacement, write
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
-from lithify.protocol.model import Compaction, State
+from lithify.protocol.model import Compaction, CompactionState
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -318,7 +323,7 @@ def test_an_impossible_compaction_is_refused_and_nothing_is_written(
     right = ChunkSpec("t", state.snapshot_id, (), (SpecPart(lane, (), (first,)),), 0)
     spec = impossible(wrong, right, others)
     outputs = (NewFile("of-both.parquet", 10, 40, None),) if "two partitions" in wrong else ()
-    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED, outputs)
+    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, CompactionState.COMPACTED, outputs)
     before = fresh(table).metadata_location
     refusal = dataset.commit([compaction], epoch)[compaction.id]
     assert refusal is not None
@@ -517,9 +522,9 @@ def test_what_garbage_collection_could_have_taken_is_not_committed(
     steps = Steps(dataset_of(table, clock=clock))
     steps.schedule()
     steps.execute()
-    writes = list[Prepared]()
+    writes = list[PreparedSnapshot]()
 
-    def write_slowly(*arguments: Any) -> Prepared:
+    def write_slowly(*arguments: Any) -> PreparedSnapshot:
         writes.append(write(*arguments))
         if len(writes) == 1:
             (clock.jump_s if stands_still else clock.advance_s)(MAX_COMMIT_MS / 1000 + 1)

@@ -20,7 +20,7 @@ from lithify.datasets.iceberg.format.ownership import FILE_PREFIX
 from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.testing import ManualClock
-from lithify.testing.faulty import Crash, Fault
+from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -148,8 +148,8 @@ def unreferenced(template: Template, metadata_location: str) -> list[str]:
         catalog.close()
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_crash_at_any_call_loses_nothing(template: Template, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER])
+def test_a_crash_at_any_call_loses_nothing(template: Template, fault: StoreFault) -> None:
     calls = rehearse(template)
     # A read changes nothing, so dying before or after it is the same.
     changing = [
@@ -160,7 +160,7 @@ def test_a_crash_at_any_call_loses_nothing(template: Template, fault: Fault) -> 
     commits = [n for n in changing if calls[n - 1] == "commit"]
     assert len(changing) > 25
     assert len(commits) == 2
-    if fault is Fault.CRASH_BEFORE:  # else the same as after the one before
+    if fault is StoreFault.CRASH_BEFORE:  # else the same as after the one before
         changing = [changing[0], *commits]
     for number in changing:
         template.restore()
@@ -171,8 +171,8 @@ def test_a_crash_at_any_call_loses_nothing(template: Template, fault: Fault) -> 
         judge(template, f"{fault.value}: call {number}, {calls[number - 1]}")
 
 
-@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
-def test_a_lost_answer_of_the_catalog_is_recognised(template: Template, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER])
+def test_a_lost_answer_of_the_catalog_is_recognised(template: Template, fault: StoreFault) -> None:
     calls = rehearse(template)
     number = calls.index("commit") + 1
     template.restore()

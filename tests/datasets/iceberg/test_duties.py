@@ -17,7 +17,7 @@ from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.iceberg.maintenance import duties as duties_module
 from lithify.datasets.iceberg.maintenance.duties import Duty, duties
 from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, Expirer
-from lithify.datasets.iceberg.maintenance.garbage import Kind, collector_options
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, collector_options
 from lithify.datasets.iceberg.maintenance.orphans import remove_orphans
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
@@ -225,7 +225,7 @@ def test_garbage_that_is_not_collected_stops_no_expiry(
 
     monkeypatch.setattr("lithify.datasets.iceberg.maintenance.duties.collect_due", fail)
     clock = a_clock()
-    options = dict.fromkeys(Kind, DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS))
+    options = dict.fromkeys(GarbageKind, DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS))
     found: list[Event] = []
     collector = duties(dataset_of(table, clock=clock), clock, RandomIds(), options, found.append)
     with pytest.raises(LithifyError, match=str(error)):

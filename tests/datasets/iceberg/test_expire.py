@@ -26,14 +26,14 @@ from lithify.datasets.iceberg.maintenance.expire import (
     ExpireOptions,
     Expirer,
     Expiry,
-    Outcome,
+    ExpiryOutcome,
 )
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.history_view import show_expiry
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.pending import ABANDONED_MS
 from lithify.datasets.iceberg.maintenance.reachable import FileKind
-from lithify.datasets.maintenance import Wanted
+from lithify.datasets.maintenance import HoldRequest
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
 from lithify.views.blocks import Line
@@ -96,7 +96,7 @@ def ids_of(table: Table) -> list[int]:
 
 
 def hold(table: Table, snapshot_id: int, name: str | None = None) -> None:
-    maintenance_of(table).hold(Wanted(version=snapshot_id), LEASE_MS, name, "me")
+    maintenance_of(table).hold(HoldRequest(version=snapshot_id), LEASE_MS, name, "me")
 
 
 def contents(table: Table) -> Mapping[int, Any]:
@@ -187,7 +187,7 @@ def test_p03_p04_what_is_left_reads_as_before_and_hangs_together(table: Table) -
     before, ids = contents(table), ids_of(table)
     hold(table, ids[2])
     found = run(table)
-    assert (found.outcome, set(found.expired)) == (Outcome.EXPIRED, set(ids[:2]))
+    assert (found.outcome, set(found.expired)) == (ExpiryOutcome.EXPIRED, set(ids[:2]))
     judge(table, before)
     parents = {s.snapshot_id: s.parent_snapshot_id for s in fresh(table).snapshots()}
     assert parents == {ids[2]: None, ids[3]: ids[2], ids[4]: ids[3], ids[5]: ids[4]}
@@ -231,15 +231,15 @@ def all_gone(table: Table, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "outcome", "why"),
     [
-        (broken_reader, Outcome.MISSING_READER, "reader broken: its checkpoint cannot be read"),
-        (reader_that_has_not_begun, Outcome.UNPUBLISHED, "reader new: it has not begun"),
-        (held_from_the_beginning, Outcome.HELD, "needed by hold all of me"),
-        (somebody_elses_table, Outcome.NO_WATERMARK, "gc.enabled"),
-        (all_gone, Outcome.NOTHING_TO_DO, ""),
+        (broken_reader, ExpiryOutcome.MISSING_READER, "reader broken: its checkpoint cannot be read"),
+        (reader_that_has_not_begun, ExpiryOutcome.UNPUBLISHED, "reader new: it has not begun"),
+        (held_from_the_beginning, ExpiryOutcome.HELD, "needed by hold all of me"),
+        (somebody_elses_table, ExpiryOutcome.NO_WATERMARK, "gc.enabled"),
+        (all_gone, ExpiryOutcome.NOTHING_TO_DO, ""),
     ],
 )
 def test_p06_whatever_stops_a_run_leaves_the_table_as_it_was(
-    table: Table, tmp_path: Path, prepare: Callable[[Table, Path], None], outcome: Outcome, why: str
+    table: Table, tmp_path: Path, prepare: Callable[[Table, Path], None], outcome: ExpiryOutcome, why: str
 ) -> None:
     prepare(table, tmp_path)
     location, files = fresh(table).metadata_location, on_disk(table)
@@ -255,7 +255,7 @@ def test_p06_a_ref_that_changes_again_and_again(table: Table, monkeypatch: pytes
     meanwhile(monkeypatch, lambda: rows.extend(append(table, make_rows(1))), times=99)
     before = ids_of(table)
     found = run(table)
-    assert (found.outcome, found.expired) == (Outcome.REF_CHANGED, ())
+    assert (found.outcome, found.expired) == (ExpiryOutcome.REF_CHANGED, ())
     assert ids_of(table)[: len(before)] == before
     assert found.pending == (), "what was written down for nothing is forgotten"
 
@@ -267,7 +267,7 @@ def test_p06_a_race_lost_again_and_again(table: Table, monkeypatch: pytest.Monke
     meanwhile(monkeypatch, lose, times=99)
     location = fresh(table).metadata_location
     found = run(table)
-    assert (found.outcome, fresh(table).metadata_location) == (Outcome.LOST_RACE, location)
+    assert (found.outcome, fresh(table).metadata_location) == (ExpiryOutcome.LOST_RACE, location)
 
 
 def test_p07_the_watermark_is_published_whatever_comes_of_the_rest(
@@ -279,14 +279,14 @@ def test_p07_the_watermark_is_published_whatever_comes_of_the_rest(
     hold(table, ids_of(table)[2], "h")
     with monkeypatch.context() as patched:
         meanwhile(patched, lose, times=99)
-        assert run(table).outcome is Outcome.LOST_RACE
+        assert run(table).outcome is ExpiryOutcome.LOST_RACE
     published = maintenance_of(table).thresholds.read()
     assert published is not None
     assert published.position == fresh(table).snapshots()[2].timestamp_ms
     assert published.least is not None
     assert published.least.by == "hold h of me"
     reader_that_has_not_begun(table, tmp_path)
-    assert run(table).outcome is Outcome.UNPUBLISHED
+    assert run(table).outcome is ExpiryOutcome.UNPUBLISHED
     assert watermark_of(table) == published.position
 
 
@@ -294,11 +294,11 @@ def test_p08_a_reader_counts_by_what_it_has_committed(table: Table, tmp_path: Pa
     ids = ids_of(table)
     checkpoint = SparkCheckpoint(tmp_path / "checkpoint")
     maintenance_of(table).add_reader(checkpoint.url, "r", {"continuous": True})
-    assert run(table).outcome is Outcome.UNPUBLISHED
+    assert run(table).outcome is ExpiryOutcome.UNPUBLISHED
     checkpoint.begin(ids[1])
     assert run(table).expired == (ids[0],)
     checkpoint.plan(ids[3])
-    assert run(table).outcome is Outcome.HELD, "what is planned only does not count"
+    assert run(table).outcome is ExpiryOutcome.HELD, "what is planned only does not count"
     checkpoint.commit()
     assert set(run(table).expired) == set(ids[1:3])
     checkpoint.plan(ids[5])
@@ -325,8 +325,8 @@ def test_p10_a_run_inside_another_leaves_what_one_would(
     inner: list[Expiry] = []
     meanwhile(monkeypatch, lambda: inner.append(run(table)))
     outer = run(table)
-    assert (inner[0].outcome, ids_of(table)) == (Outcome.EXPIRED, ids[-1:])
-    assert outer.outcome in (Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.LOST_RACE)
+    assert (inner[0].outcome, ids_of(table)) == (ExpiryOutcome.EXPIRED, ids[-1:])
+    assert outer.outcome in (ExpiryOutcome.EXPIRED, ExpiryOutcome.NOTHING_TO_DO, ExpiryOutcome.LOST_RACE)
     judge(table, before)
     run(table)
     assert on_disk(table) == named_paths(table)
@@ -334,7 +334,7 @@ def test_p10_a_run_inside_another_leaves_what_one_would(
 
 def test_p11_what_is_gone_is_refused_never_read_wrong(table: Table) -> None:
     ids = ids_of(table)
-    placed = maintenance_of(table).hold(Wanted(version=ids[0]), LEASE_MS, "h", "me")
+    placed = maintenance_of(table).hold(HoldRequest(version=ids[0]), LEASE_MS, "h", "me")
     maintenance_of(table).release("h")
     run(table)
     with pytest.raises(Refused, match="no snapshot"):
@@ -346,25 +346,25 @@ def test_p11_what_is_gone_is_refused_never_read_wrong(table: Table) -> None:
 def test_p12_a_commit_that_comes_between_is_there_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(read(table))
     meanwhile(monkeypatch, lambda: rows.extend(append(table, make_rows(2))))
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     check(table, rows)
     assert len(ids_of(table)) == 1
 
 
 def test_p14_without_holds_all_but_the_newest_goes(table: Table, tmp_path: Path) -> None:
     broken_reader(table, tmp_path)
-    assert run(table).outcome is Outcome.MISSING_READER
+    assert run(table).outcome is ExpiryOutcome.MISSING_READER
     maintenance_of(table).drop_reader("broken")
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert len(ids_of(table)) == 1
     assert on_disk(table) == named_paths(table)
 
 
 def test_p14_a_lapsed_hold_keeps_nothing_and_goes(table: Table) -> None:
-    maintenance_of(table).hold(Wanted(version=ids_of(table)[0]), 10_000, "h", "me")
-    assert run(table).outcome is Outcome.HELD
+    maintenance_of(table).hold(HoldRequest(version=ids_of(table)[0]), 10_000, "h", "me")
+    assert run(table).outcome is ExpiryOutcome.HELD
     age_files(Path(table.location().removeprefix("file://")) / "_lithify", 11)
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert maintenance_of(table)._holds.list() == ()
 
 
@@ -375,7 +375,7 @@ def test_p15_who_needs_nothing_old_blocks_nothing(table: Table, tmp_path: Path) 
         checkpoint = SparkCheckpoint(tmp_path / f"c{n}")
         checkpoint.begin(newest)
         maintenance_of(table).add_reader(checkpoint.url, f"r{n}", {})
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert ids_of(table) == [newest]
 
 
@@ -397,7 +397,7 @@ def test_the_newest_of_main_can_be_held_whatever_was_newer_elsewhere(table: Tabl
     fresh(table).append(as_arrow(make_rows(2)), branch="audit")
     with fresh(table).manage_snapshots() as changes:
         changes.remove_branch("audit")
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     hold(table, head)
 
 
@@ -412,7 +412,7 @@ def test_a_hold_that_comes_after_the_watermark_is_refused(
         refused.append(True)
 
     meanwhile(monkeypatch, come_late)
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert (refused, ids_of(table)) == ([True], ids[-1:])
 
 
@@ -446,7 +446,7 @@ def test_a_ref_that_is_made_before_the_commit_keeps_its_snapshot_and_files(
             getattr(changes, kind)(ids[2], "new")
 
     meanwhile(monkeypatch, make)
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert ids_of(table) == [ids[2], ids[-1]]
     judge(table, before)
 
@@ -488,7 +488,7 @@ def test_statistics_that_go_before_the_commit_are_a_conflict(
             update.remove_statistics(ids[0])
 
     meanwhile(monkeypatch, remove)
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert ids_of(table) == ids[-1:]
 
 
@@ -517,7 +517,7 @@ def test_a_table_that_is_known_newer_while_it_is_loaded_is_the_same(
         return found
 
     monkeypatch.setattr(dataset, "load", load_slowly)
-    assert Expirer(dataset, a_clock(), RandomIds()).run(ALL).outcome is Outcome.EXPIRED
+    assert Expirer(dataset, a_clock(), RandomIds()).run(ALL).outcome is ExpiryOutcome.EXPIRED
 
 
 def test_pyicebergs_own_expiry_loses_the_tag(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -567,13 +567,13 @@ def test_an_active_compaction_keeps_what_it_was_planned_on(catalog: SqlCatalog) 
 def test_files_go_only_after_their_grace_period(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     before = on_disk(table)
     found = run(table, ExpireOptions(FOR_EVER_MS))
-    assert (found.outcome, sum(found.deleted.values())) == (Outcome.EXPIRED, 0)
+    assert (found.outcome, sum(found.deleted.values())) == (ExpiryOutcome.EXPIRED, 0)
     assert on_disk(table) == before
     (entry,) = found.pending
     assert entry.files == len(before - named_paths(table))
     assert entry.since_ms is not None
     again = run(table, ExpireOptions(FOR_EVER_MS))
-    assert (again.outcome, again.pending, on_disk(table)) == (Outcome.NOTHING_TO_DO, (entry,), before)
+    assert (again.outcome, again.pending, on_disk(table)) == (ExpiryOutcome.NOTHING_TO_DO, (entry,), before)
     sooner = run(table)
     assert (sooner.pending, on_disk(table)) == ((entry,), before), "nor when a later run has a shorter one"
     wait(monkeypatch)
@@ -660,7 +660,7 @@ def test_a_file_that_came_back_stays(table: Table, monkeypatch: pytest.MonkeyPat
     rows = read(table)
     fresh(table).delete("id >= 0")
     found = run(table, ExpireOptions(FOR_EVER_MS))
-    assert found.outcome is Outcome.EXPIRED
+    assert found.outcome is ExpiryOutcome.EXPIRED
     with fresh(table).transaction() as transaction, transaction.update_snapshot().fast_append() as added:
         for file in old:
             added.append_data_file(file)
@@ -682,7 +682,7 @@ def test_a_path_that_is_read_as_another_one_is_kept(catalog: SqlCatalog) -> None
     add_file(fresh(table), good, 2)
     rows = read(table)
     found = run(table)
-    assert found.outcome is Outcome.EXPIRED
+    assert found.outcome is ExpiryOutcome.EXPIRED
     assert read(table) == rows
 
 
@@ -695,7 +695,7 @@ def test_one_folder_of_two_names(tmp_path: Path) -> None:
     fresh(table).overwrite(as_arrow(make_rows(1)))
     add_file(fresh(table), path.replace("/link/", "/real/"), 2)
     rows = read(table)
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert read(table) == rows
 
 
@@ -709,7 +709,7 @@ def test_files_elsewhere_stay_for_other_tables(catalog: SqlCatalog, tmp_path: Pa
     before, files = contents(two), set((tmp_path / "shared").rglob("*.parquet"))
     fresh(one).delete("id >= 0")
     found = run(one)
-    assert found.outcome is Outcome.EXPIRED
+    assert found.outcome is ExpiryOutcome.EXPIRED
     assert any("outside the table's location" in note for note in found.notes)
     assert set((tmp_path / "shared").rglob("*.parquet")) == files
     judge(two, before)
@@ -738,7 +738,7 @@ def test_a_table_that_was_moved_without_its_holds_is_left_alone(table: Table) ->
     new = Path(f"{old}_2")
     new.mkdir(exist_ok=True)
     shutil.move(old / "_lithify", new / "_lithify")
-    assert run(fresh(table)).outcome is Outcome.HELD
+    assert run(fresh(table)).outcome is ExpiryOutcome.HELD
 
 
 def test_the_garbage_collector_waits_with_expiry(
@@ -785,7 +785,7 @@ def test_a_lost_answer_of_the_catalog(table: Table, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patched:
         patched.setattr(SqlCatalog, "commit_table", commit_and_lose)
         if is_made:
-            assert run(table).outcome is Outcome.EXPIRED
+            assert run(table).outcome is ExpiryOutcome.EXPIRED
         else:
             with pytest.raises(LithifyError):
                 run(table)
@@ -812,12 +812,12 @@ def test_files_wait_for_the_last_snapshot_that_named_them(
         changes.rollback_to_snapshot(ids[2])
     rows = append(table, make_rows(1))
     options = ExpireOptions(FOR_EVER_MS)
-    assert run(table, options).outcome is Outcome.EXPIRED
+    assert run(table, options).outcome is ExpiryOutcome.EXPIRED
     named = named_paths(table)
     wait(monkeypatch, DEFAULT_GRACE_MS + 1_000)
     for row in read(table)[: -len(rows)]:
         rewrite_without(table, row[1])
-    assert run(table, options).outcome is Outcome.EXPIRED
+    assert run(table, options).outcome is ExpiryOutcome.EXPIRED
     assert not {path for path in named if path.endswith(".parquet")} <= named_paths(table)
     assert named <= on_disk(table)
     wait(monkeypatch, 2 * DEFAULT_GRACE_MS + 2_000)
@@ -900,17 +900,18 @@ def test_the_clock_of_the_store_counts(table: Table) -> None:
     """A machine whose clock is a year ahead expires nothing that is young."""
     clock = ManualClock(a_clock().now_ms() + 365 * 86_400_000)
     expirer = Expirer(dataset_of(table, clock=clock), clock, RandomIds())
-    assert expirer.run().outcome is Outcome.NOTHING_TO_DO
+    assert expirer.run().outcome is ExpiryOutcome.NOTHING_TO_DO
 
 
 # What is said
 
 
 @pytest.mark.parametrize(
-    ("behind_ms", "outcome"), [(0, Outcome.EXPIRED), (999, Outcome.EXPIRED), (HOUR_MS, Outcome.NOTHING_TO_DO)]
+    ("behind_ms", "outcome"),
+    [(0, ExpiryOutcome.EXPIRED), (999, ExpiryOutcome.EXPIRED), (HOUR_MS, ExpiryOutcome.NOTHING_TO_DO)],
 )
 def test_an_expiry_just_after_a_commit(
-    table: Table, monkeypatch: pytest.MonkeyPatch, behind_ms: int, outcome: Outcome
+    table: Table, monkeypatch: pytest.MonkeyPatch, behind_ms: int, outcome: ExpiryOutcome
 ) -> None:
     """The store counts in whole seconds, or its clock is behind that of the machine that committed."""
     now_ms = fresh(table).snapshots()[-2].timestamp_ms + 1
@@ -919,13 +920,13 @@ def test_an_expiry_just_after_a_commit(
     )
     found = run(table, LATER)
     assert found.outcome is outcome
-    if outcome is Outcome.NOTHING_TO_DO:
+    if outcome is ExpiryOutcome.NOTHING_TO_DO:
         assert found.why == "newer than the store's clock, or than the newest of main"
         assert found.kept == 5 - len(found.expired)
     lines = show_expiry("iceberg://test/db.events", found, 0).blocks
     text = " ".join(line.text for line in lines if isinstance(line, Line))
     assert "needed by" not in text
-    assert ("newer than the store's clock" in text) is (outcome is Outcome.NOTHING_TO_DO)
+    assert ("newer than the store's clock" in text) is (outcome is ExpiryOutcome.NOTHING_TO_DO)
 
 
 def test_the_bytes_of_all_that_was_deleted_are_known(table: Table) -> None:

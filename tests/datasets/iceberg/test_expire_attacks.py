@@ -17,10 +17,10 @@ from pyiceberg.table import Table
 
 from lithify.base.errors import CorruptObject, LithifyError, Refused
 from lithify.base.ids import RandomIds
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, ExpiryOutcome
 from lithify.datasets.iceberg.maintenance.history_view import show_expiry
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.datasets.maintenance import Wanted
+from lithify.datasets.maintenance import HoldRequest
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.faults import Faults, Meanwhile, install
 from tests.datasets.iceberg.running import a_clock, dataset_of
@@ -85,7 +85,7 @@ def take_holds(table: Table, promised: Promised) -> None:
     maintenance = TableMaintenance(dataset_of(table, clock=clock), clock, RandomIds())
     for snapshot in table.snapshots():
         with suppress(Refused):
-            maintenance.hold(Wanted(version=snapshot.snapshot_id), LEASE_MS, None, "somebody")
+            maintenance.hold(HoldRequest(version=snapshot.snapshot_id), LEASE_MS, None, "somebody")
             promised.snapshots.append(snapshot.snapshot_id)
 
 
@@ -168,7 +168,7 @@ def test_machines_whose_clocks_are_an_hour_off(table: Table, off_ms: int) -> Non
     wrong, right = ManualClock(a_clock().now_ms() + off_ms), a_clock()
     for holding, running in ((wrong, right), (right, wrong), (wrong, ManualClock(right.now_ms() - off_ms))):
         maintenance = TableMaintenance(dataset_of(table, clock=holding), holding, RandomIds())
-        placed = maintenance.hold(Wanted(version=ids[1]), 60_000, None, "me")
+        placed = maintenance.hold(HoldRequest(version=ids[1]), 60_000, None, "me")
         done = Expirer(dataset_of(table, clock=running), running, RandomIds()).run(
             ExpireOptions(older_than_ms=4_000_000_000_000, grace_ms=0)
         )
@@ -184,7 +184,7 @@ def test_the_age_of_snapshots_is_told_by_the_clock_of_the_store(table: Table, of
         transaction.set_properties({"history.expire.max-snapshot-age-ms": str(HOUR_MS // 2)})
     clock = ManualClock(a_clock().now_ms() + off_ms)
     done = Expirer(dataset_of(table, clock=clock), clock, RandomIds()).run()
-    assert done.outcome is Outcome.NOTHING_TO_DO
+    assert done.outcome is ExpiryOutcome.NOTHING_TO_DO
 
 
 # Names
@@ -211,7 +211,7 @@ def test_branches_and_tags_with_odd_names(catalog: SqlCatalog, kind: str) -> Non
     assert expirer.outlook().needed
     done = expirer.run(ALL)
     assert show_expiry("t", done, 0).blocks
-    assert done.outcome is Outcome.EXPIRED
+    assert done.outcome is ExpiryOutcome.EXPIRED
     assert set(fresh(table).metadata.refs) == refs
     kept = {ref.snapshot_id for ref in fresh(table).metadata.refs.values()}
     assert kept <= set(ids_of(table)) < set(before)
@@ -297,9 +297,9 @@ def test_two_runs_with_an_hour_between_their_clocks(table: Table) -> None:
     for n in range(4):
         append(table, make_rows(1))
         done = expirers[n % 2].run(ALL)
-        assert done.outcome is Outcome.EXPIRED, done
+        assert done.outcome is ExpiryOutcome.EXPIRED, done
         watermarks.append(done.watermark_ms or 0)
     assert watermarks == sorted(watermarks)
     assert len(ids_of(table)) == 1
-    assert run(table).outcome is Outcome.NOTHING_TO_DO
+    assert run(table).outcome is ExpiryOutcome.NOTHING_TO_DO
     assert on_disk(table) == named_paths(table)

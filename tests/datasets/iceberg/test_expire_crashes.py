@@ -19,8 +19,8 @@ from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.maintenance import pending
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.datasets.maintenance import Wanted
-from lithify.testing.faulty import Crash, Fault
+from lithify.datasets.maintenance import HoldRequest
+from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -52,7 +52,7 @@ class Template:
         self.held = table.snapshots()[3].snapshot_id
         clock = a_clock()
         holds = TableMaintenance(dataset_of(table, clock=clock), clock, RandomIds())
-        holds.hold(Wanted(version=self.held), 10**10, "h", "me")
+        holds.hold(HoldRequest(version=self.held), 10**10, "h", "me")
         self.contents = {s.snapshot_id: read(table, s.snapshot_id) for s in table.snapshots()}
         table.catalog.close()
         shutil.copytree(self.folder, self._copy)
@@ -115,8 +115,8 @@ def no_faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     install(Faults())
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_p13_a_crash_at_any_call(template: Template, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER])
+def test_p13_a_crash_at_any_call(template: Template, fault: StoreFault) -> None:
     template.restore()
     calls = install(Faults()).calls
     template.run()
@@ -129,7 +129,7 @@ def test_p13_a_crash_at_any_call(template: Template, fault: Fault) -> None:
     assert names.count("delete") > 5, "files, and what was written down"
     assert names.count("create") >= 4, "the watermark, what is pending, confirmed and dropped"
     assert sum("pending-files/" in call for call in calls if call.startswith("put ")) > 1, "in parts"
-    if fault is Fault.CRASH_BEFORE:  # else the same as after the one before
+    if fault is StoreFault.CRASH_BEFORE:  # else the same as after the one before
         changing = [n for n in changing if calls[n - 1] == "commit"] + changing[:1]
     deletes = [n for n in changing if calls[n - 1].startswith("delete file:")]
     for number in [n for n in changing if n not in deletes[1:-1]]:

@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lithify.base.ids import RandomIds
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry, ExpiryOutcome
 from tests.datasets.iceberg import test_expire
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, dataset_of
@@ -54,7 +54,7 @@ def test_snapshots_statistics_and_refs_go(table: Table, rest: RestCatalog) -> No
         changes.create_tag(ids[1], "old", max_ref_age_ms=1)
         changes.create_tag(ids[2], "kept")
     found = run(table, rest)
-    assert (found.outcome, found.refs) == (Outcome.EXPIRED, ("old",))
+    assert (found.outcome, found.refs) == (ExpiryOutcome.EXPIRED, ("old",))
     assert ids_of(table) == [ids[2], ids[-1]]
     assert not fresh(table).metadata.statistics
     assert not fresh(table).metadata.partition_statistics
@@ -72,7 +72,7 @@ def test_a_ref_that_moves_is_seen(table: Table, rest: RestCatalog, monkeypatch: 
             changes.remove_tag("moving").create_tag(ids[2], "moving")
 
     meanwhile(monkeypatch, move)
-    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert run(table, rest).outcome is ExpiryOutcome.EXPIRED
     assert ids_of(table) == [ids[2], ids[-1]]
 
 
@@ -81,7 +81,7 @@ def test_a_commit_that_comes_between_is_seen(
 ) -> None:
     rows: list[Any] = list(read(table))
     meanwhile(monkeypatch, lambda: rows.extend(append(table, make_rows(2))))
-    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert run(table, rest).outcome is ExpiryOutcome.EXPIRED
     assert sorted(row[1] for row in read(table)) == sorted(row[1] for row in rows)
 
 
@@ -101,10 +101,10 @@ def test_a_tag_that_is_lost_is_told_and_its_files_stay(
 
     meanwhile(monkeypatch, make)
     found = run(table, rest)
-    assert found.outcome is Outcome.REF_LOST
+    assert found.outcome is ExpiryOutcome.REF_LOST
     assert ("precious" if is_logged else "nobody can tell") in found.why
     again = run(table, rest)
-    assert again.outcome is Outcome.NOTHING_TO_DO
+    assert again.outcome is ExpiryOutcome.NOTHING_TO_DO
     assert any("stay for good" in note for note in again.notes)
     assert before <= on_disk(table)
     assert again.pending
@@ -123,10 +123,10 @@ def test_a_lost_tag_can_be_recovered_after_what_it_shares_with_others_was_expire
             changes.create_tag(ids[4], "precious")
 
     meanwhile(monkeypatch, make)
-    assert run(table, rest).outcome is Outcome.REF_LOST
+    assert run(table, rest).outcome is ExpiryOutcome.REF_LOST
     for row in read(table):
         rewrite_without(table, row[1])
-    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert run(table, rest).outcome is ExpiryOutcome.EXPIRED
     assert not shared & named_paths(table)
     assert lost <= on_disk(table)
 
@@ -139,7 +139,7 @@ def test_a_tag_of_what_stays_is_not_lost(
             changes.create_tag(ids_of(table)[-1], "daily")
 
     meanwhile(monkeypatch, make)
-    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert run(table, rest).outcome is ExpiryOutcome.EXPIRED
     assert on_disk(table) == named_paths(table)
 
 
@@ -155,6 +155,6 @@ def test_what_this_process_cannot_check_waits_a_few_minutes(
 def test_another_run_comes_between(table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ids_of(table)
     meanwhile(monkeypatch, lambda: test_expire.run(table))
-    assert run(table, rest).outcome in (Outcome.EXPIRED, Outcome.NOTHING_TO_DO)
+    assert run(table, rest).outcome in (ExpiryOutcome.EXPIRED, ExpiryOutcome.NOTHING_TO_DO)
     run(table, rest)
     assert (ids_of(table), on_disk(table)) == (ids[-1:], named_paths(table))

@@ -24,7 +24,7 @@ from lithify.datasets.iceberg.io.catalogs import open_catalog
 from lithify.datasets.iceberg.io.fileio import WaitingFile, WaitingFileIO
 from lithify.store.remote import PROBE_KEY
 from lithify.store.resilience.requests import Requests
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.testing import ManualClock
 from lithify.testing.s3 import Outage, S3Server, Weather
 from tests.outages import is_told_with_its_end
@@ -62,7 +62,7 @@ class Lake:
 def lake(server: S3Server, folder: Path, max_s: float = 60.0) -> Lake:
     told: list[Event] = []
     options = {**store_options(server.url), "uri": f"sqlite:///{folder}/catalog.db"}
-    return Lake(open_catalog("lake", options, Waiting(max_s, "lake", told.append)), told)
+    return Lake(open_catalog("lake", options, WaitPolicy(max_s, "lake", told.append)), told)
 
 
 def each(share: float) -> Weather:
@@ -171,7 +171,7 @@ class Scripted:
         """How many seconds it took, by a clock that only waiting moves."""
         clock = ManualClock()
         started_s = clock.monotonic_s()
-        requests = Requests("s3://lake", Waiting(max_s), clock=clock)
+        requests = Requests("s3://lake", WaitPolicy(max_s), clock=clock)
         file = WaitingFile("s3://lake/x", self, requests, lambda: pytest.fail("not streamed"))
         try:
             file.upload(b"mine", False)
@@ -266,7 +266,7 @@ def test_an_outage_under_a_large_file_is_waited_for_and_told(
             is_over.set()
 
     options = {**store_options(server.url), "uri": f"sqlite:///{tmp_path}/catalog.db"}
-    catalog = open_catalog("lake", options, Waiting(60.0, "lake", tell))
+    catalog = open_catalog("lake", options, WaitPolicy(60.0, "lake", tell))
     io, path = cast(WaitingFileIO, catalog._load_file_io(location="s3://lake/x")), "s3://lake/large/outage"
     with io.new_output(path).create() as stream:
         stream.write(bytes(12 << 20))
@@ -299,7 +299,7 @@ def test_an_outage_is_waited_for_and_told(server: S3Server, tmp_path: Path) -> N
     patient = open_catalog(
         "lake",
         {**store_options(server.url), "uri": f"sqlite:///{tmp_path}/catalog.db"},
-        Waiting(60.0, "lake", come_back),
+        WaitPolicy(60.0, "lake", come_back),
     )
     assert roots is not patient.properties["lithify.requests"]
     io = cast(WaitingFileIO, patient._load_file_io(location="s3://lake/x"))
@@ -327,7 +327,7 @@ def test_a_store_is_back_that_refuses_what_it_is_asked_for_to_see_that(
 
     monkeypatch.setattr(PyArrowFile, "exists", refused)
     options = {**store_options(server.url), "uri": f"sqlite:///{tmp_path}/catalog.db"}
-    service = open_catalog("lake", options, Waiting(0.1, comes_back=True))
+    service = open_catalog("lake", options, WaitPolicy(0.1, comes_back=True))
     io = cast(WaitingFileIO, service._load_file_io(location=path))
     write_parquet(io, path)
     server.weather = replace(FAIR, outage=Outage.SLOW_DOWN)
@@ -359,7 +359,7 @@ def test_files_travel_to_tasks_with_how_long_they_wait(server: S3Server, tmp_pat
     io = lake(server, tmp_path).io
     write_parquet(io, "s3://lake/travels")
     travelled = pickle.loads(pickle.dumps(io))
-    assert travelled.properties["lithify.requests"].waiting.max_s == Waiting().tasks_max_s
+    assert travelled.properties["lithify.requests"].waiting.max_s == WaitPolicy().tasks_max_s
     assert read_parquet(travelled, "s3://lake/travels") == ROWS
 
 

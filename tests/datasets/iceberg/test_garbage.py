@@ -17,7 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from lithify.base.errors import CorruptObject, LithifyError, Refused, Replaced
 from lithify.base.ids import RandomIds, Ulid
 from lithify.datasets.iceberg.format.ownership import data_prefix, mark_of
-from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, Report, collect
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, GarbageOptions, GarbageReport, collect
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -83,7 +83,7 @@ def on_disk(paths: set[str]) -> set[Path]:
     return {Path(path.removeprefix("file:")).resolve() for path in paths}
 
 
-def collected(table: Table, options: GarbageOptions = DELETE) -> Report:
+def collected(table: Table, options: GarbageOptions = DELETE) -> GarbageReport:
     return collect(dataset_of(table), a_clock(), options)
 
 
@@ -115,7 +115,7 @@ def test_partition_values_of_every_kind(catalog: SqlCatalog, tmp_path: Path, lay
     report = collected(table)
     check(table, rows)
     assert not orphan.exists()
-    assert report.count(Kind.DATA) == 2, "the orphan, and the file that was compacted once more"
+    assert report.count(GarbageKind.DATA) == 2, "the orphan, and the file that was compacted once more"
     assert own_files(tmp_path) == own_files(tmp_path) & on_disk(named_paths(table))
 
 
@@ -132,7 +132,7 @@ def test_locations_of_every_kind(catalog: SqlCatalog, tmp_path: Path, place: str
     orphan = orphan_of(table)
     age_files(tmp_path)
     report = collected(table)
-    assert (report.count(Kind.DATA), report.count(Kind.MANIFEST)) == (1, 0)
+    assert (report.count(GarbageKind.DATA), report.count(GarbageKind.MANIFEST)) == (1, 0)
     assert not orphan.exists()
     check(table, rows)
 
@@ -158,8 +158,8 @@ def test_on_s3(s3: S3, tmp_path: Path) -> None:
     s3.client().put_object(Bucket=bucket, Key=orphan, Body=b"left behind")
     s3.server.age(bucket, timedelta(hours=2).total_seconds())
     report = collected(table)
-    assert [g.path for g in report.garbage if g.kind is Kind.DATA] == [f"s3://{bucket}/{orphan}"]
-    assert report.count(Kind.MANIFEST) == 0
+    assert [g.path for g in report.garbage if g.kind is GarbageKind.DATA] == [f"s3://{bucket}/{orphan}"]
+    assert report.count(GarbageKind.MANIFEST) == 0
     assert read(table) == by_id(rows)
 
 
@@ -197,7 +197,7 @@ def test_a_copy_of_a_table_keeps_the_uuid_and_is_another(catalog: SqlCatalog, tm
     age_files(tmp_path)
     for each in (table, copy):
         expire_all_but_the_newest(each)
-        assert collected(each).count(Kind.DATA) == 0
+        assert collected(each).count(GarbageKind.DATA) == 0
     assert read(copy) == read(table) == copied_rows
 
 
@@ -238,7 +238,7 @@ def test_a_table_in_two_catalogs(catalog: SqlCatalog, tmp_path: Path, collects_f
     orphan = orphan_of(first)
     age_files(tmp_path)
     if collects_first == "the first":
-        assert collected(first).count(Kind.DATA) == 1
+        assert collected(first).count(GarbageKind.DATA) == 1
         orphan = orphan_of(first)
         age_files(tmp_path)
     with pytest.raises(Refused, match="second catalog"):
@@ -339,7 +339,7 @@ def test_a_table_that_was_dropped_and_made_again(catalog: SqlCatalog, tmp_path: 
     rows = fill(table)
     assert compact(dataset_of(table)).committed
     age_files(tmp_path)
-    assert collected(table).count(Kind.DATA) == 0, "the files of the old table may be wanted back"
+    assert collected(table).count(GarbageKind.DATA) == 0, "the files of the old table may be wanted back"
     check(table, rows)
 
 
@@ -354,7 +354,7 @@ def test_gc_enabled_false_keeps_data_and_manifests(catalog: SqlCatalog, tmp_path
     age_files(tmp_path)
     report = collected(table)
     assert orphan.exists()
-    assert report.count(Kind.DATA) == report.count(Kind.MANIFEST) == 0
+    assert report.count(GarbageKind.DATA) == report.count(GarbageKind.MANIFEST) == 0
     assert "gc.enabled" in report.notes[0]
 
 
@@ -377,10 +377,12 @@ def test_only_the_kinds_asked_for(catalog: SqlCatalog, tmp_path: Path) -> None:
     assert compact(dataset_of(table)).committed
     orphan = orphan_of(table)
     age_files(tmp_path)
-    assert collected(table, GarbageOptions(dry_run=False, kinds=frozenset({Kind.MANIFEST}))).garbage == ()
+    assert (
+        collected(table, GarbageOptions(dry_run=False, kinds=frozenset({GarbageKind.MANIFEST}))).garbage == ()
+    )
     assert orphan.exists()
-    found = collected(table, GarbageOptions(dry_run=False, kinds=frozenset({Kind.DATA})))
-    assert [g.kind for g in found.garbage] == [Kind.DATA]
+    found = collected(table, GarbageOptions(dry_run=False, kinds=frozenset({GarbageKind.DATA})))
+    assert [g.kind for g in found.garbage] == [GarbageKind.DATA]
 
 
 def test_too_large_a_share_stops(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -394,7 +396,7 @@ def test_too_large_a_share_stops(catalog: SqlCatalog, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="--max-percent"):
         collected(table)
     assert orphan.exists()
-    assert collected(table, GarbageOptions(dry_run=False, max_percent=100)).count(Kind.DATA) == 150
+    assert collected(table, GarbageOptions(dry_run=False, max_percent=100)).count(GarbageKind.DATA) == 150
     check(table, rows)
 
 
@@ -418,7 +420,7 @@ def test_what_is_young_by_the_stores_clock_stays(catalog: SqlCatalog, tmp_path: 
     assert not collect(dataset_of(table), an_hour_ahead, DELETE).garbage
     age_files(tmp_path)
     behind = ManualClock(0)
-    assert collect(dataset_of(table), behind, DELETE).count(Kind.DATA) == 1
+    assert collect(dataset_of(table), behind, DELETE).count(GarbageKind.DATA) == 1
     assert not orphan.exists()
 
 
@@ -430,9 +432,9 @@ def test_manifests_of_a_commit_under_way_stay_whatever_the_minimum_age(catalog: 
     young = Path(own.removeprefix("file:"))
     young = young.with_name(f"lithify-{mark_of(fresh(table).metadata)}-{'0' * 32}-m0.avro")
     young.write_bytes(b"of a commit under way")
-    assert collected(table, GarbageOptions(min_age_ms=0, dry_run=False)).count(Kind.MANIFEST) == 0
+    assert collected(table, GarbageOptions(min_age_ms=0, dry_run=False)).count(GarbageKind.MANIFEST) == 0
     age_files(young.parents[1])
-    assert collected(table, GarbageOptions(min_age_ms=0, dry_run=False)).count(Kind.MANIFEST) == 1
+    assert collected(table, GarbageOptions(min_age_ms=0, dry_run=False)).count(GarbageKind.MANIFEST) == 1
 
 
 def test_outputs_of_a_running_compaction_stay(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -479,7 +481,7 @@ def test_a_file_that_is_named_just_before_it_is_deleted(
 
     dataset = dataset_of(table, catalog=MeddlingCatalog("test", load, bring_back, **catalog.properties))
     if load < 4:
-        assert collect(dataset, a_clock(), DELETE).count(Kind.DATA) == 1
+        assert collect(dataset, a_clock(), DELETE).count(GarbageKind.DATA) == 1
     else:
         with pytest.raises(Refused, match="by no snapshot and is now"):
             collect(dataset, a_clock(), DELETE)
@@ -531,7 +533,7 @@ def test_a_damaged_lineage_stops_collections_and_nothing_else(
     assert compact(dataset_of(table)).committed
     check(table, rows)
     dataset.store.delete(dataset.lineage.key)
-    assert collected(table).count(Kind.DATA) == 1
+    assert collected(table).count(GarbageKind.DATA) == 1
 
 
 def test_a_catalog_that_hides_snapshots(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -559,15 +561,15 @@ def test_half_written_files_and_old_versions_go(catalog: SqlCatalog, tmp_path: P
     staged = ledgers / "00000000000000000099.json#123456"
     staged.write_bytes(b"half")
     dataset.journal.note_finished(Ulid(RandomIds().ulid(0)), "worker", ["x"])
-    assert Kind.STAGED not in {g.kind for g in collected(table).garbage}, "its writer may be alive"
+    assert GarbageKind.STAGED not in {g.kind for g in collected(table).garbage}, "its writer may be alive"
     dataset.journal.note_finished(Ulid(RandomIds().ulid(0)), "worker", ["x"])
     age_files(tmp_path)
     report = collected(table)
-    assert report.count(Kind.STAGED) == 1
+    assert report.count(GarbageKind.STAGED) == 1
     assert not staged.exists()
-    assert report.count(Kind.NOTE) == 1
-    assert report.count(Kind.VERSION) > 0
+    assert report.count(GarbageKind.NOTE) == 1
+    assert report.count(GarbageKind.VERSION) > 0
     assert len(list(ledgers.glob("*.json"))) == 10
-    assert report.found[Kind.VERSION] >= 20
+    assert report.found[GarbageKind.VERSION] >= 20
     append(table, make_rows(4))
     assert fresh(table).scan().to_arrow().schema.names == ARROW.names

@@ -18,7 +18,7 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.kind import KIND
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome, Outlook
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, ExpiryOutcome, Outlook
 from lithify.datasets.iceberg.maintenance.history_checks import FORGOTTEN, STOPPED_MS
 from lithify.datasets.iceberg.maintenance.history_size import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.view import show_status
@@ -261,9 +261,9 @@ def test_a_history_that_nobody_expires(catalog: SqlCatalog, monkeypatch: pytest.
 
 def test_bad_outcomes_are_told(table: Table) -> None:
     dataset = dataset_of(table)
-    ExpiryRuns(dataset.store, dataset.own_folder).add(Outcome.LOST_RACE.value, "another came first", 5)
+    ExpiryRuns(dataset.store, dataset.own_folder).add(ExpiryOutcome.LOST_RACE.value, "another came first", 5)
     assert "another came first" in examine(table)["expiry"].says
-    ExpiryRuns(dataset.store, dataset.own_folder).add(Outcome.HELD.value, "", 6)
+    ExpiryRuns(dataset.store, dataset.own_folder).add(ExpiryOutcome.HELD.value, "", 6)
     assert "expiry" not in examine(table)
 
 
@@ -275,12 +275,12 @@ def outlook(table: Table) -> Outlook:
 
 
 def test_a_plan_says_what_expiry_would_give_back(table: Table) -> None:
-    assert (outlook(table).outcome, outlook(table).going) == (Outcome.NOTHING_TO_DO, 0)
+    assert (outlook(table).outcome, outlook(table).going) == (ExpiryOutcome.NOTHING_TO_DO, 0)
     assert "nothing is old enough" in planned(table)
     set_properties(table, **AT_ONCE)
     ids, data = ids_of(table), retained(table).past.only_history_bytes
     found = outlook(table)
-    assert (found.outcome, found.going, found.going_bytes) == (Outcome.EXPIRED, 5, data)
+    assert (found.outcome, found.going, found.going_bytes) == (ExpiryOutcome.EXPIRED, 5, data)
     hold(table, ids[4], "training")
     with fresh(table).manage_snapshots() as changes:
         changes.create_tag(ids[3], "audit")
@@ -306,12 +306,12 @@ def test_a_plan_says_what_stands_in_the_way(table: Table, tmp_path: Path) -> Non
     set_properties(table, **AT_ONCE)
     maintenance_of(table).add_reader(SparkCheckpoint(tmp_path / "new").url, "dash", {})
     found = outlook(table)
-    assert (found.outcome, found.going, found.staying) == (Outcome.UNPUBLISHED, 0, 5)
+    assert (found.outcome, found.going, found.staying) == (ExpiryOutcome.UNPUBLISHED, 0, 5)
     assert "reader dash: it has not begun" in planned(table)
     maintenance_of(table).drop_reader("dash")
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     set_properties(table, **{"gc.enabled": "false"})
-    assert (outlook(table).outcome, outlook(table).going) == (Outcome.NO_WATERMARK, 0)
+    assert (outlook(table).outcome, outlook(table).going) == (ExpiryOutcome.NO_WATERMARK, 0)
     assert "gc.enabled" in planned(table)
     after = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "metadata" not in path.parts)
     assert [p for p in before if "metadata" not in p.parts] == after, "a plan writes nothing"

@@ -20,7 +20,7 @@ from lithify.datasets.iceberg.deletes import equality_deletes
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter, RewritingManifests
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -430,13 +430,13 @@ def rewritten(table: Table, *, by_duckdb: bool = True) -> RewritingManifests:
     """Rewrite the manifests. All snapshots read as before, and every entry has its numbers still."""
     rows, before, numbers = read_by_java(table), history(table), entries(table)
     done = rewrite_manifests(table)
-    assert done.outcome is Outcome.REWRITTEN
+    assert done.outcome is RewriteOutcome.REWRITTEN
     assert entries(table) == numbers
     assert (agree(table) if by_duckdb else read_by_java(table)) == rows
     after = history(table)
     assert {n: after[n] for n in before} == before
     check_metadata(fresh(table))
-    assert rewrite_manifests(table).outcome is Outcome.NOTHING_TO_DO
+    assert rewrite_manifests(table).outcome is RewriteOutcome.NOTHING_TO_DO
     return done
 
 

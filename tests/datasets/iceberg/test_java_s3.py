@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.ids import RandomIds
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, ExpiryOutcome
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     SCHEMA,
@@ -95,7 +95,7 @@ def test_java_finds_what_lithify_wrote(
     expiry = Expirer(dataset_of(table), a_clock(), RandomIds()).run(
         ExpireOptions(older_than_ms=FAR_FUTURE_MS)
     )
-    assert expiry.outcome is Outcome.EXPIRED
+    assert expiry.outcome is ExpiryOutcome.EXPIRED
     assert read(table) == as_java_finds(java, table) == by_id(rows)
 
 

@@ -21,15 +21,15 @@ from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance import expire as expire_module
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry, ExpiryOutcome
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.history_view import show_expiry
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
-from lithify.datasets.iceberg.maintenance.own_state import PREFIX, State, missing, recorded_in
+from lithify.datasets.iceberg.maintenance.own_state import PREFIX, FolderIdentity, missing, recorded_in
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.view import show_status
-from lithify.datasets.maintenance import ExpiryAsked, Wanted
+from lithify.datasets.maintenance import ExpiryAsked, HoldRequest
 from lithify.protocol.finding import Finding, Severity
 from lithify.service.status import status
 from lithify.store.times import store_now_ms
@@ -89,7 +89,7 @@ def ids_of(table: Table) -> list[int]:
 
 
 def hold(table: Table, snapshot_id: int, name: str | None = None, lease_ms: int = LEASE_MS) -> Placed:
-    return maintenance_of(table).hold(Wanted(version=snapshot_id), lease_ms, name, "me")
+    return maintenance_of(table).hold(HoldRequest(version=snapshot_id), lease_ms, name, "me")
 
 
 def release(table: Table, placed: Sequence[Placed]) -> None:
@@ -160,7 +160,7 @@ def test_an_expiry_stops_where_holds_and_readers_were_removed(table: Table, tmp_
     hold(table, ids[0], "training")
     reader(table, tmp_path / "checkpoints", "dash", ids[1])
     before = {snapshot_id: read(table, snapshot_id) for snapshot_id in ids}
-    assert run(table).outcome is Outcome.HELD
+    assert run(table).outcome is ExpiryOutcome.HELD
     assert examine(table)["history"].severity is Severity.OK
     if by == "iceberg-go":
         age_files(root_of(table), FOUR_DAYS_S)
@@ -171,7 +171,7 @@ def test_an_expiry_stops_where_holds_and_readers_were_removed(table: Table, tmp_
         remove_folder(table)
     for options in (ExpireOptions(ALL.older_than_ms, grace_ms=0, dry_run=True), ALL, ALL):
         found = run(table, options)
-        assert found.outcome is Outcome.STATE_LOST
+        assert found.outcome is ExpiryOutcome.STATE_LOST
         assert "the registered readers dash and holds whose leases may last until" in found.why
         assert "lithify expire --accept-loss" in found.why
         (line, *_) = show_expiry("iceberg://test/db.events", found, 0).blocks
@@ -186,7 +186,7 @@ def test_an_expiry_stops_where_holds_and_readers_were_removed(table: Table, tmp_
     assert "the registered readers dash" in examine(table)["history"].says
     assert "Nothing can expire: the table records the registered readers dash" in shown_status(table)
     outlook = Expirer(dataset_of(table), a_clock(), RandomIds()).outlook()
-    assert (outlook.outcome, outlook.going) == (Outcome.STATE_LOST, 0)
+    assert (outlook.outcome, outlook.going) == (ExpiryOutcome.STATE_LOST, 0)
 
 
 def test_what_a_person_does_then(table: Table, tmp_path: Path) -> None:
@@ -201,16 +201,16 @@ def test_what_a_person_does_then(table: Table, tmp_path: Path) -> None:
     reader(table, tmp_path / "checkpoints", "dash", ids[3])
     maintenance_of(table).drop_reader("other")
     found = run(table)
-    assert found.outcome is Outcome.STATE_LOST
+    assert found.outcome is ExpiryOutcome.STATE_LOST
     assert "readers" not in found.why.partition(", and Lithify's folder")[0]
     assert "holds" in found.why
     dry = run(table, ExpireOptions(ALL.older_than_ms, grace_ms=0, dry_run=True, accept_loss=True))
     assert set(dry.expired) == set(ids[:2])
-    assert run(table).outcome is Outcome.STATE_LOST, "a dry run accepts nothing"
+    assert run(table).outcome is ExpiryOutcome.STATE_LOST, "a dry run accepts nothing"
     found = run(table, ACCEPTING)
-    assert (found.outcome, set(found.expired)) == (Outcome.EXPIRED, set(ids[:2]))
+    assert (found.outcome, set(found.expired)) == (ExpiryOutcome.EXPIRED, set(ids[:2]))
     assert any("accepted as lost" in note for note in found.notes)
-    assert run(table).outcome is Outcome.HELD
+    assert run(table).outcome is ExpiryOutcome.HELD
     assert examine(table)["history"].severity is Severity.OK
 
 
@@ -219,7 +219,7 @@ def test_a_lost_reader_is_registered_again_or_dropped(table: Table, tmp_path: Pa
     checkpoint = reader(table, tmp_path, "dash", ids[3])
     (own_folder(table) / "readers" / "dash.json").unlink()
     found = run(table)
-    assert found.outcome is Outcome.STATE_LOST
+    assert found.outcome is ExpiryOutcome.STATE_LOST
     assert found.why.startswith("the table records the registered readers dash, and")
     maintenance_of(table).add_reader(checkpoint.url, "dash", {"continuous": True})
     assert set(run(table).expired) == set(ids[:3])
@@ -227,7 +227,7 @@ def test_a_lost_reader_is_registered_again_or_dropped(table: Table, tmp_path: Pa
     with pytest.raises(Refused, match="no reader nobody is registered"):
         maintenance_of(table).drop_reader("nobody")
     maintenance_of(table).drop_reader("dash")
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert recorded_in(fresh(table).metadata).readers == frozenset()
 
 
@@ -240,26 +240,26 @@ def test_what_is_removed_by_age_takes_the_identity_first(table: Table, tmp_path:
     gone = remove_orphans_as_iceberg_go(table)
     assert any(f"old~{old.token}" in path for path in gone)
     assert list((own_folder(table) / "holds").glob("young~*"))
-    assert run(table).outcome is Outcome.STATE_LOST
+    assert run(table).outcome is ExpiryOutcome.STATE_LOST
 
 
 def test_where_nothing_was_kept_nothing_is_lost(table: Table) -> None:
     """Of a table without holds and readers the folder may go: compactions are planned again."""
-    assert run(table, ExpireOptions(ALL.older_than_ms)).outcome is Outcome.EXPIRED
+    assert run(table, ExpireOptions(ALL.older_than_ms)).outcome is ExpiryOutcome.EXPIRED
     append(table, make_rows(2))
     remove_folder(table)
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     assert examine(table)["history"].severity is Severity.OK
 
 
 def test_leases_that_end_need_nobody_to_clear_them(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(table, ids_of(table)[0], lease_ms=HOUR_MS)
     remove_folder(table)
-    assert run(table).outcome is Outcome.STATE_LOST
+    assert run(table).outcome is ExpiryOutcome.STATE_LOST
     later(monkeypatch, DAY_MS // 2)
-    assert run(table).outcome is Outcome.STATE_LOST, "the day is not over"
+    assert run(table).outcome is ExpiryOutcome.STATE_LOST, "the day is not over"
     later(monkeypatch, 3 * DAY_MS)
-    assert run(table).outcome is Outcome.EXPIRED
+    assert run(table).outcome is ExpiryOutcome.EXPIRED
     hold(table, ids_of(table)[-1], lease_ms=HOUR_MS)
     assert len(recorded_in(fresh(table).metadata).holds) == 1, "what is over was taken out"
 
@@ -279,7 +279,7 @@ def test_a_folder_that_is_removed_during_a_run(table: Table, monkeypatch: pytest
         with monkeypatch.context() as patched:
             patched.setattr(Expirer, moment, remove)
             found = run(table)
-        assert found.outcome is Outcome.STATE_LOST, moment
+        assert found.outcome is ExpiryOutcome.STATE_LOST, moment
         assert not found.expired
         assert len(ids_of(table)) == 6
         dataset = dataset_of(table)
@@ -300,7 +300,7 @@ def test_a_reader_that_is_registered_while_a_run_reads(table: Table, tmp_path: P
 
     expirer._load = register_first  # type: ignore[method-assign]
     found = expirer.run(ALL)
-    assert (found.outcome, set(found.expired)) == (Outcome.EXPIRED, set(ids[:3]))
+    assert (found.outcome, set(found.expired)) == (ExpiryOutcome.EXPIRED, set(ids[:3]))
 
 
 # What it costs, and who may write
@@ -358,9 +358,9 @@ def test_a_record_that_may_come_late_leaves_the_reader_registered(
             reader(table, tmp_path, "dash")
     dataset_of(table).record.reader(fresh(table), "dash")  # the late one
     assert [one.name for one in dataset_of(table).readers().list()] == ["dash"]
-    assert run(table).outcome is Outcome.HELD
+    assert run(table).outcome is ExpiryOutcome.HELD
     reader(table, tmp_path, "dash")
-    assert run(table).outcome is Outcome.HELD
+    assert run(table).outcome is ExpiryOutcome.HELD
 
 
 def test_two_who_record_at_once(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +399,7 @@ def test_a_property_that_is_removed_by_two_at_once(table: Table, monkeypatch: py
         return commit(self, given, requirements, updates)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", remove_first)
-    assert run(table, ExpireOptions(ALL.older_than_ms)).outcome is Outcome.EXPIRED
+    assert run(table, ExpireOptions(ALL.older_than_ms)).outcome is ExpiryOutcome.EXPIRED
     assert left == [0]
     assert key not in fresh(table).properties
 
@@ -411,10 +411,10 @@ def test_through_a_rest_catalog(catalog: SqlCatalog, table: Table, tmp_path: Pat
         ids = ids_of(table)
         hold(remote, ids[0], lease_ms=HOUR_MS)
         reader(remote, tmp_path, "dash", ids[1])
-        assert run(remote).outcome is Outcome.HELD
+        assert run(remote).outcome is ExpiryOutcome.HELD
         remove_folder(table)
-        assert run(remote).outcome is Outcome.STATE_LOST
-        assert run(remote, ACCEPTING).outcome is Outcome.EXPIRED
+        assert run(remote).outcome is ExpiryOutcome.STATE_LOST
+        assert run(remote, ACCEPTING).outcome is ExpiryOutcome.EXPIRED
 
 
 # Properties are data
@@ -430,7 +430,7 @@ def test_what_another_table_records_does_not_count(catalog: SqlCatalog, table: T
     for _ in range(3):
         append(copy, make_rows(2))
     assert recorded_in(fresh(copy).metadata).keys == frozenset()
-    assert run(copy).outcome is Outcome.EXPIRED
+    assert run(copy).outcome is ExpiryOutcome.EXPIRED
 
 
 @pytest.mark.parametrize(
@@ -443,10 +443,10 @@ def test_what_makes_no_sense_stops_an_expiry(table: Table, key: str) -> None:
     with fresh(table).transaction() as change:
         change.set_properties({name: str(table.metadata.table_uuid)})
     found = run(table)
-    assert found.outcome is Outcome.STATE_LOST
+    assert found.outcome is ExpiryOutcome.STATE_LOST
     assert "a newer version means by the property" in found.why
     assert len(found.why) < 1000
-    assert run(table, ACCEPTING).outcome is Outcome.EXPIRED
+    assert run(table, ACCEPTING).outcome is ExpiryOutcome.EXPIRED
     assert recorded_in(fresh(table).metadata).unknown == ()
 
 
@@ -457,7 +457,7 @@ def test_versions_that_do_not_know_these_properties_do_not_refuse_the_table() ->
 def test_what_is_missing_is_told_in_few_words(table: Table) -> None:
     names = {f"{PREFIX}reader.r{n:03}": str(table.metadata.table_uuid) for n in range(200)}
     metadata = table.metadata.model_copy(update={"properties": names})
-    text = missing(recorded_in(metadata), State("a" * 32, 0), (), 0)
+    text = missing(recorded_in(metadata), FolderIdentity("a" * 32, 0), (), 0)
     assert text == "the registered readers r000, r001, r002, r003, r004 and 195 more"
 
 
@@ -540,7 +540,7 @@ def test_files_that_stay_for_good_stay_though_their_list_is_removed(
 
         with monkeypatch.context() as patched:
             patched.setattr(type(rest), "commit_table", tag_first)
-            assert run(remote).outcome is Outcome.REF_LOST
+            assert run(remote).outcome is ExpiryOutcome.REF_LOST
         remove_folder(table)
         age_files(root_of(table), FOUR_DAYS_S)
         clock = a_clock()
@@ -548,7 +548,7 @@ def test_files_that_stay_for_good_stay_though_their_list_is_removed(
         with pytest.raises(Refused, match="files that stay for good"):
             remove_orphans(dataset_of(remote, clock=clock), clock, RandomIds(), OrphanOptions())
         found = run(remote)
-        assert (found.outcome, "files that stay for good" in found.why) == (Outcome.STATE_LOST, True)
+        assert (found.outcome, "files that stay for good" in found.why) == (ExpiryOutcome.STATE_LOST, True)
         run(remote, ACCEPTING)
         assert remove_orphans(dataset_of(remote, clock=clock), clock, RandomIds(), OrphanOptions()).found
 
@@ -627,7 +627,7 @@ def test_the_loss_of_each_object_loses_nothing_that_is_needed(
     collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))
     outcome = run(table, ExpireOptions(ALL.older_than_ms, grace_ms=0)).outcome
     if lost in ("state.json", "readers"):
-        assert outcome is Outcome.STATE_LOST
+        assert outcome is ExpiryOutcome.STATE_LOST
     if lost != "holds":
         assert set(needed) <= set(ids_of(table))
     if lost in ("pending", "pending-files"):
@@ -659,9 +659,9 @@ def test_a_clock_an_hour_off_makes_no_difference(table: Table) -> None:
     clock = ManualClock(a_clock().now_ms() - HOUR_MS)
     dataset = IcebergDataset(table.catalog, dataset_url(table), clock, RandomIds())
     maintenance = TableMaintenance(dataset, clock, RandomIds())
-    maintenance.hold(Wanted(), 60_000, "short", "me")
+    maintenance.hold(HoldRequest(), 60_000, "short", "me")
     remove_folder(table)
-    assert run(table).outcome is Outcome.STATE_LOST
+    assert run(table).outcome is ExpiryOutcome.STATE_LOST
 
 
 def dataset_url(table: Table) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.datasets.iceberg.format.manifest_plan import Facts, ManifestPlan, Reason, plan_manifests
+from lithify.datasets.iceberg.format.manifest_plan import Facts, ManifestPlan, RewriteReason, plan_manifests
 
 TARGET = 100
 DATA = (0, "DATA")
@@ -49,7 +49,7 @@ def test_small_neighbours_are_merged_and_a_single_one_is_not() -> None:
     plan = planned(
         manifest("a", 0, size=10), manifest("b", 1, size=49), manifest("c", 2), manifest("d", 3, size=10)
     )
-    assert (groups(plan), plan.new, plan.reasons) == ([("a", "b")], 1, {Reason.SMALL: 2})
+    assert (groups(plan), plan.new, plan.reasons) == ([("a", "b")], 1, {RewriteReason.SMALL: 2})
 
 
 def test_overlapping_ones_are_written_anew_with_small_ones_beside_them() -> None:
@@ -61,7 +61,7 @@ def test_overlapping_ones_are_written_anew_with_small_ones_beside_them() -> None
         manifest("e", 7),
     )
     assert groups(plan) == [("a", "b", "e", "c")]
-    assert plan.reasons == {Reason.OVERLAPPING: 3, Reason.SMALL: 1}
+    assert plan.reasons == {RewriteReason.OVERLAPPING: 3, RewriteReason.SMALL: 1}
     assert plan.new == 4
 
 
@@ -89,7 +89,7 @@ def test_how_many_overlap_in_one_value(bounds: Sequence[tuple[int, int]], expect
 def test_deleted_entries_are_a_reason_when_they_are_many() -> None:
     few, many = manifest("a", 0, live=91, deleted=9), manifest("b", 1, live=90, deleted=10)
     plan = planned(few, many)
-    assert (groups(plan), plan.reasons) == ([("b",)], {Reason.DELETED: 1})
+    assert (groups(plan), plan.reasons) == ([("b",)], {RewriteReason.DELETED: 1})
     unknown = replace(many, live=None)
     assert planned(unknown).manifests == 0
 

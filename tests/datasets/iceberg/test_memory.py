@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 
 from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.planning.timeline.model import Status, TimelinePlan
-from lithify.planning.timeline.state import ChunkStates, State
+from lithify.planning.timeline.model import DeletesStatus, TimelinePlan
+from lithify.planning.timeline.state import ChunkState, ChunkStates
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import Plan
 from lithify.service.admission import Admission
@@ -77,11 +77,11 @@ def test_a_commit_leaves_the_chunks_remembered_as_stable(catalog: Catalog) -> No
     table, _ = make_days(catalog, 3)
     steps = Steps(dataset_of(table))
     steps.schedule()
-    assert {r.state for r in dataset_of(table).snapshot().states.records.values()} == {State.UNSTABLE}
+    assert {r.state for r in dataset_of(table).snapshot().states.records.values()} == {ChunkState.UNSTABLE}
     steps.execute()
     steps.commit()
     state = dataset_of(table).snapshot()
-    assert [record.state for record in state.states.records.values()] == [State.STABLE] * 3
+    assert [record.state for record in state.states.records.values()] == [ChunkState.STABLE] * 3
     assert timeline_of(dataset_of(table)).analysed == 0
 
 
@@ -118,10 +118,10 @@ def test_what_the_queue_does_not_hold_is_deferred_and_comes_back(catalog: Catalo
     steps = Steps(dataset)
     steps.schedule()
     states = [record.state for record in dataset.snapshot().states.records.values()]
-    assert states.count(State.DEFERRED) == 4
-    assert states.count(State.UNSTABLE) == 2
+    assert states.count(ChunkState.DEFERRED) == 4
+    assert states.count(ChunkState.UNSTABLE) == 2
     totals = timeline_of(dataset).totals
-    assert totals[Status.DEFERRED].chunks == 4
+    assert totals[DeletesStatus.DEFERRED].chunks == 4
     assert sum(amount.rows for amount in totals.values()) == len(rows)
     steps.coordinator.start(Term(dataset.take_epoch()))
     compact(dataset_of(table))
@@ -144,8 +144,8 @@ def test_a_plan_changes_nothing_until_a_coordinator_acts_on_it(catalog: Catalog)
     choice = Admission(dataset, a_clock()).look(first, Ledger(), dataset.snapshot())
     dataset.remember(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
     states = [record.state for record in dataset.snapshot().states.records.values()]
-    assert states.count(State.DEFERRED) == 4
-    assert timeline_of(dataset).totals[Status.DEFERRED].chunks == 4, "the queue is not empty any more"
+    assert states.count(ChunkState.DEFERRED) == 4
+    assert timeline_of(dataset).totals[DeletesStatus.DEFERRED].chunks == 4, "the queue is not empty any more"
 
 
 def test_conflicts_are_left_alone_for_a_while(catalog: Catalog) -> None:
@@ -178,7 +178,7 @@ def test_new_chunks_are_held(catalog: Catalog, properties: dict[str, str], held:
     dataset = dataset_of(table, clock=clock)
     result = compact(dataset, clock=clock)
     timeline = timeline_of(dataset)
-    assert timeline.totals[Status.SKIPPED].chunks == held
+    assert timeline.totals[DeletesStatus.SKIPPED].chunks == held
     assert len(files_of(table)) == 4 + held
     if held:
         assert any("left alone" in note for note in dataset.propose(dataset.snapshot(), Ledger()).notes)

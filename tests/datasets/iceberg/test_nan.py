@@ -37,7 +37,7 @@ from pyiceberg.types import (
 
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import START, duckdb_with_iceberg, files_of, fresh, new_table
@@ -237,7 +237,7 @@ def test_a_partition_of_nan(lake: Lake) -> None:
     lake.call("rewrite_manifests")
     by_java = summaries_of(lake)
     lake.call("rollback_to_snapshot", snapshot_id=str(compacted))
-    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is Outcome.REWRITTEN
+    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is RewriteOutcome.REWRITTEN
     assert summaries_of(lake) == by_java
     assert by_java == [
         {"contains_null": True, "contains_nan": True, "lower_bound": "-0.0", "upper_bound": "5.0"}

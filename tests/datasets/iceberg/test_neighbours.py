@@ -25,7 +25,7 @@ from lithify.datasets.iceberg.maintenance.expire import (
     ExpireOptions,
     Expirer,
     Expiry,
-    Outcome,
+    ExpiryOutcome,
 )
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.history_view import show_expiry
@@ -101,7 +101,7 @@ def test_a_table_under_a_second_name_loses_nothing(catalog: SqlCatalog, table: T
     append(table, make_rows(1))
     fresh(table).delete("id >= 0")
     found = run(table)
-    assert found.outcome is Outcome.NOT_ALONE
+    assert found.outcome is ExpiryOutcome.NOT_ALONE
     assert "db.second is the same table under a second name" in found.why
     assert found.expired
     assert not found.deleted
@@ -122,7 +122,7 @@ def test_a_table_that_claims_the_location_of_another_loses_nothing(catalog: SqlC
     rows = read(other)
     fresh(table).delete("id >= 0")
     found = run(table)
-    assert found.outcome is Outcome.NOT_ALONE
+    assert found.outcome is ExpiryOutcome.NOT_ALONE
     assert "db.other has its files in" in found.why
     check(other, rows)
 
@@ -137,7 +137,7 @@ def test_a_table_inside_of_another_keeps_what_that_has_added(catalog: SqlCatalog
             added.append_data_file(file)
     fresh(table).delete("id >= 0")
     found = run(table)
-    assert found.outcome is Outcome.EXPIRED
+    assert found.outcome is ExpiryOutcome.EXPIRED
     assert found.deleted
     check(inner, rows)
 
@@ -150,7 +150,7 @@ def test_a_neighbour_that_cannot_be_read(catalog: SqlCatalog, table: Table) -> N
     files = on_disk(table)
     for options in (ExpireOptions(ALL.older_than_ms, grace_ms=0, dry_run=True), ALL):
         found = run(table, options)
-        assert found.outcome is Outcome.NOT_ALONE
+        assert found.outcome is ExpiryOutcome.NOT_ALONE
         assert "table db.other of the same catalog cannot be read" in found.why
         assert "iceberg.unrelated_tables" in found.why
         (line, *_) = show_expiry("iceberg://test/db.events", found, 0).blocks
@@ -167,7 +167,7 @@ def test_what_is_said_to_be_apart_need_not_be_readable(catalog: SqlCatalog, tabl
     other = new_table(catalog, name=("db", "other"))
     Path(fresh(other).metadata_location.removeprefix("file://")).unlink()
     found = run(table, apart="else.*, db.oth*")
-    assert found.outcome is Outcome.EXPIRED
+    assert found.outcome is ExpiryOutcome.EXPIRED
     assert on_disk(table) == named_paths(table)
 
 
@@ -183,7 +183,7 @@ def test_namespaces_that_may_not_be_listed(catalog: SqlCatalog, table: Table) ->
     catalog.create_namespace("theirs")
     teams = Teams("test", **catalog.properties)
     found = run(teams.load_table(table.name()))
-    assert found.outcome is Outcome.NOT_ALONE
+    assert found.outcome is ExpiryOutcome.NOT_ALONE
     assert "cannot be listed" in found.why
     assert run(teams.load_table(table.name()), apart="theirs.*").outcome in DONE
     assert on_disk(table) == named_paths(table)
@@ -205,7 +205,7 @@ def test_what_is_due_while_the_policy_lets_nothing_go(
     catalog.register_table(("db", "second"), fresh(table).metadata_location)
     files = on_disk(table)
     wait(monkeypatch)
-    assert run(table).outcome is Outcome.NOT_ALONE, "nothing to expire, but to delete"
+    assert run(table).outcome is ExpiryOutcome.NOT_ALONE, "nothing to expire, but to delete"
     assert on_disk(table) == files
 
 
@@ -214,7 +214,7 @@ def test_files_stay_while_the_table_says_so_whoever_else_there_is(catalog: SqlCa
     catalog.register_table(("db", "second"), fresh(table).metadata_location)
     with fresh(table).transaction() as change:
         change.set_properties({"gc.enabled": "false"})
-    assert run(table).outcome is Outcome.NO_WATERMARK
+    assert run(table).outcome is ExpiryOutcome.NO_WATERMARK
 
 
 # Garbage

@@ -15,7 +15,7 @@ from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.maintenance.garbage import collect
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, check, fresh, make_rows, new_table
 
@@ -71,10 +71,10 @@ def is_whole(manifest: ManifestFile) -> bool:
 def test_manifests_are_rewritten(upgraded: tuple[Table, list[tuple[object, ...]]]) -> None:
     table, rows = upgraded
     done = ManifestRewriter(dataset_of(table), a_clock()).run()
-    assert (done.outcome, done.rewritten) == (Outcome.REWRITTEN, 2)
+    assert (done.outcome, done.rewritten) == (RewriteOutcome.REWRITTEN, 2)
     assert all(map(is_whole, manifests_of(table)))
     assert sum((m.added_rows_count or 0) + (m.existing_rows_count or 0) for m in manifests_of(table)) == 20
-    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is Outcome.NOTHING_TO_DO
+    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is RewriteOutcome.NOTHING_TO_DO
     check(table, rows)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ from lithify.datasets.iceberg.maintenance.expire import ExpireOptions
 from lithify.datasets.iceberg.maintenance.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
 from lithify.store.deleting import Deleting
 from lithify.store.local import LocalStore
-from lithify.testing.faulty import Crash, Fault
+from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.iceberg.faults import Faults, install
 from tests.datasets.iceberg.history_random import PROPERTIES, Life, judge
 from tests.datasets.iceberg.rest import serve_rest
@@ -532,7 +532,7 @@ def test_a_crash_at_any_call(tmp_path: Path) -> None:
     ]
     assert len(changing) == 4, "the time, and each file"
     for number in changing:
-        for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+        for fault in (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER):
             template.restore()
             attempt(Faults({number: fault}))
             catalog = new_catalog(template.folder)

@@ -20,7 +20,7 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.compaction.conflict_groups import components
-from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, GarbageOptions, collect
 from lithify.datasets.iceberg.model import NewFile
 from lithify.service.coordinator import Coordinator
 from lithify.testing.faulty import Crash
@@ -225,7 +225,7 @@ def test_what_was_dropped_is_garbage(catalog: SqlCatalog) -> None:
         os.utime(path, (two_hours_ago_s, two_hours_ago_s))
     age_files(own_folder(week.table), 3)
     report = collect(dataset_of(week.table), a_clock(), GarbageOptions(dry_run=False))
-    assert report.count(Kind.DATA) == 1
+    assert report.count(GarbageKind.DATA) == 1
     there = {path.as_uri() for path in folder.rglob("*lithify-*") if path.suffix in (".parquet", ".avro")}
     assert there <= named_paths(fresh(week.table))
     check(week.table, week.rows)

@@ -20,7 +20,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, NestedField
 
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -133,7 +133,7 @@ def test_partition_fields_are_found_by_their_ids(catalog: Catalog) -> None:
     partitions = {repr(file.partition) for file in files_of(table)}
     swap_partition_fields(table)
     assert {repr(file.partition) for file in files_of(table)}.isdisjoint(partitions)
-    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is Outcome.REWRITTEN
+    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is RewriteOutcome.REWRITTEN
     assert {repr(file.partition) for file in files_of(table)} == partitions
     swap_partition_fields(table)
     assert compact(dataset_of(table)).committed
@@ -149,6 +149,6 @@ def test_a_table_of_such_partitions_is_the_same_after_its_manifests_are_rewritte
     table = new_table(catalog, schema=WITH_LEVEL, spec=BY_LEVEL)
     ids = [number for n in range(3) for number in add_level(table, level)[1]]
     done = ManifestRewriter(dataset_of(table), a_clock()).run()
-    assert (done.outcome, done.entries) == (Outcome.REWRITTEN, 3)
+    assert (done.outcome, done.entries) == (RewriteOutcome.REWRITTEN, 3)
     assert [repr(file.partition[0]) for file in files_of(table)] == [repr(level)] * 3
     assert ids_of(table) == sorted(ids)

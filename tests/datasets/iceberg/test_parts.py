@@ -18,7 +18,7 @@ from lithify.api.client import Dataset
 from lithify.base import events
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, ExpiryOutcome
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
@@ -183,7 +183,7 @@ def test_version_1_is_expired_and_swept(catalog: SqlCatalog) -> None:
     found = Expirer(dataset_of(table), a_clock(), RandomIds()).run(
         ExpireOptions(grace_ms=0, older_than_ms=1 << 62)
     )
-    assert found.outcome is Outcome.EXPIRED
+    assert found.outcome is ExpiryOutcome.EXPIRED
     assert ids_of(table) == [kept, *newest]
     assert fresh(table).metadata.format_version == 1
     Expirer(dataset_of(table), a_clock(), RandomIds()).run(ExpireOptions(grace_ms=0))

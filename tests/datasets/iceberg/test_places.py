@@ -17,8 +17,8 @@ from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.format.lineage import former_roots
 from lithify.datasets.iceberg.format.ownership import mark_of, marks_of
 from lithify.datasets.iceberg.io.places import canonical, is_inside, key_of, spellings
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
-from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, ExpiryOutcome
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, dataset_of
@@ -104,7 +104,7 @@ def test_all_spellings_are_the_same_place() -> None:
 # Expiry
 
 
-def run(table: Table, options: ExpireOptions = ALL) -> Outcome:
+def run(table: Table, options: ExpireOptions = ALL) -> ExpiryOutcome:
     return Expirer(dataset_of(table), a_clock(), RandomIds()).run(options).outcome
 
 
@@ -124,7 +124,7 @@ def test_replaced_files_go_however_their_paths_are_written(catalog: SqlCatalog) 
     table = new_table(catalog)
     files = replaced(table, "file:", "", "file://", "file:///")
     rows = read(table)
-    assert run(table) is Outcome.EXPIRED
+    assert run(table) is ExpiryOutcome.EXPIRED
     assert [path for path in files if path.exists()] == []
     assert read(table) == rows
 
@@ -138,7 +138,7 @@ def test_replaced_files_go_however_the_location_is_written(
     place = f"{spelling}{table.location().removeprefix('file://')}"
     table._do_commit((SetLocationUpdate(location=place),), ())
     assert fresh(table).location() == place
-    assert run(fresh(table)) is Outcome.EXPIRED
+    assert run(fresh(table)) is ExpiryOutcome.EXPIRED
     assert [path for path in files if path.exists()] == []
 
 
@@ -165,7 +165,7 @@ def test_a_file_that_is_needed_under_another_scheme_stays(catalog: SqlCatalog) -
     fresh(table).overwrite(as_arrow(make_rows(1)))
     add_file(table, path.replace("file://", "file:"), 3)
     rows = read(table)
-    assert run(table) is Outcome.EXPIRED
+    assert run(table) is ExpiryOutcome.EXPIRED
     assert read(table) == rows
 
 
@@ -187,7 +187,7 @@ def test_java_writes_in_one_way_and_the_catalog_says_another(catalog: Catalog, j
         assert not any(str(path).startswith("//") for path in old), "Java wrote file:/"
         table._do_commit((SetLocationUpdate(location=f"file://{place}-java"),), ())
         live = {Path(file.file_path.removeprefix("file:")) for file in files_of(table)}
-        assert run(fresh(table)) is Outcome.EXPIRED
+        assert run(fresh(table)) is ExpiryOutcome.EXPIRED
         assert {path for path in old if path.exists()} == live
         java.sql(f"REFRESH TABLE {name}.db.events")
         assert [row[1] for row in java.sql(f"SELECT * FROM {name}.db.events").values] == [3]
@@ -199,7 +199,7 @@ def test_java_writes_in_one_way_and_the_catalog_says_another(catalog: Catalog, j
 def test_a_table_is_not_moved_when_only_its_scheme_is_written_anew(s3: S3, tmp_path: Path) -> None:
     table = new_table(s3_catalog(s3, tmp_path))
     append(table, make_rows(2))
-    assert run(table, ExpireOptions(dry_run=True)) is Outcome.NOTHING_TO_DO
+    assert run(table, ExpireOptions(dry_run=True)) is ExpiryOutcome.NOTHING_TO_DO
     dataset_of(table).take_epoch()
     place = f"s3a{table.location().removeprefix('s3')}"
     table._do_commit((SetLocationUpdate(location=place),), ())
@@ -240,7 +240,7 @@ def test_a_place_with_two_names_is_listed_once(s3: S3, tmp_path: Path, propertie
     name = f"lithify-{mark_of(table.metadata)}-{'0' * 26}-00000-{'0' * 32}-00000.parquet"
     dataset.store.put(f"{dataset.root}/data/{name}", b"left behind")
     report = collect(dataset_of(table), a_clock(), GarbageOptions(min_age_ms=0))
-    assert report.found[Kind.DATA] == 1
+    assert report.found[GarbageKind.DATA] == 1
 
 
 def test_a_reader_is_one_however_its_checkpoint_is_written(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -264,5 +264,5 @@ def test_rows_are_the_same_for_all_after_an_expiry_of_mixed_paths(catalog: SqlCa
     rows = append(table, make_rows(3))
     replaced_rows = append(table, make_rows(2))
     fresh(table).delete(f"id >= {replaced_rows[0][1]}")
-    assert run(table) is Outcome.EXPIRED
+    assert run(table) is ExpiryOutcome.EXPIRED
     check(table, rows)

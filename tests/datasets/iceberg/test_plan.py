@@ -15,7 +15,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import cuts_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.planning.timeline.calendar import Calendar, Granularity
-from lithify.planning.timeline.model import Bucket, Color, Interval, TimelineFile, TimelinePlan
+from lithify.planning.timeline.model import ChunkBucket, Color, Interval, TimelineFile, TimelinePlan
 from lithify.protocol import transitions
 from lithify.protocol.model import Ledger
 from lithify.service.admission import starting
@@ -104,7 +104,7 @@ def span(start_us: int, end_us: int) -> TimelineFile:
         ([span(HOUR_US, 3 * DAY_US)], [DAY_US, 2 * DAY_US]),
         ([span(HOUR_US, 2 * HOUR_US)], []),
         ([span(0, HOUR_US), span(5 * DAY_US, 5 * DAY_US + 1)], [DAY_US, 5 * DAY_US]),
-        ([TimelineFile("f", Bucket.NULL, 1, 1)], []),
+        ([TimelineFile("f", ChunkBucket.NULL, 1, 1)], []),
     ],
 )
 def test_outputs_are_cut_at_the_inner_edges_of_the_chunks(files: list[TimelineFile], want: list[int]) -> None:

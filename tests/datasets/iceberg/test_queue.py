@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from lithify.base.errors import Unsupported
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.model import IcebergLedger
-from lithify.planning.timeline.model import Action, TimelinePlan
+from lithify.planning.timeline.model import ChunkAction, TimelinePlan
 from lithify.protocol.model import Ledger
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
@@ -125,7 +125,7 @@ def test_deletes_of_several_files_are_not_counted_for_each(catalog: Catalog) -> 
     delete_positions(table, {file.file_path: [0, 1, 2] for file in files_of(table)})
     dataset = dataset_of(table)
     assert [(f.deletes, f.deleted_rows) for f in dataset.snapshot().files] == [(1, 0), (1, 0)]
-    assert Action.EMPTY not in {chunk.verdict.action for chunk in timeline_of(dataset).chunks}
+    assert ChunkAction.EMPTY not in {chunk.verdict.action for chunk in timeline_of(dataset).chunks}
 
 
 def damage(table: Table, damaged: bytes) -> Path:

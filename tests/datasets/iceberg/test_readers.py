@@ -16,19 +16,19 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.maintenance.checkpoints import (
     BEGINNING,
-    Checkpoint,
-    Source,
+    StreamCheckpoint,
+    StreamSource,
     parse_offsets,
     read_checkpoint,
 )
 from lithify.datasets.iceberg.maintenance.expiry_policy import and_descendants, position_of
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.datasets.iceberg.maintenance.readers import Reader, stands
+from lithify.datasets.iceberg.maintenance.readers import RegisteredReader, stands
 from lithify.datasets.iceberg.maintenance.snapshot_pins import collect_needs
-from lithify.datasets.maintenance import Wanted
+from lithify.datasets.maintenance import HoldRequest
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
-from lithify.watermarks.model import Needed, Reason, Threshold
+from lithify.watermarks.model import BlockReason, Needed, Threshold
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import OF_SPARK, SparkCheckpoint, position
 from tests.datasets.iceberg.tables import append, as_arrow, fresh, make_rows, new_table
@@ -63,7 +63,7 @@ def maintenance_of(table: Table, clock: ManualClock | None = None) -> TableMaint
     return TableMaintenance(dataset_of(table, clock=clock), clock, RandomIds())
 
 
-def found_in(checkpoint: SparkCheckpoint) -> Checkpoint:
+def found_in(checkpoint: SparkCheckpoint) -> StreamCheckpoint:
     return read_checkpoint(*open_store(checkpoint.url))
 
 
@@ -79,16 +79,16 @@ def publish(table: Table, position_ms: int) -> None:
 def test_only_what_is_committed_counts(checkpoint: SparkCheckpoint) -> None:
     assert not found_in(checkpoint).is_begun
     checkpoint.begin(1)
-    assert found_in(checkpoint).sources == (Source(1, None),)
+    assert found_in(checkpoint).sources == (StreamSource(1, None),)
     checkpoint.plan(2)
-    assert found_in(checkpoint).sources == (Source(1, None),)
+    assert found_in(checkpoint).sources == (StreamSource(1, None),)
     checkpoint.commit()
     checkpoint.plan(3)
-    assert found_in(checkpoint).sources == (Source(1, 2),)
+    assert found_in(checkpoint).sources == (StreamSource(1, 2),)
     for n in range(4, 15):  # 10 is newer than 9
         checkpoint.plan(n)
         checkpoint.commit()
-    assert found_in(checkpoint).sources == (Source(1, 14),)
+    assert found_in(checkpoint).sources == (StreamSource(1, 14),)
 
 
 def test_sources_of_other_kinds_are_left_out() -> None:
@@ -120,9 +120,9 @@ def test_a_half_written_commit_does_not_count(checkpoint: SparkCheckpoint, text:
         checkpoint.plan(n)
         checkpoint.commit()
     (checkpoint.folder / "commits/1").write_text(text)
-    assert found_in(checkpoint).sources == (Source(1, 2),)
+    assert found_in(checkpoint).sources == (StreamSource(1, 2),)
     (checkpoint.folder / "commits/0").write_text(text)
-    assert found_in(checkpoint).sources == (Source(1, None),)
+    assert found_in(checkpoint).sources == (StreamSource(1, None),)
 
 
 def test_a_commit_of_another_format_is_an_error(checkpoint: SparkCheckpoint) -> None:
@@ -130,7 +130,7 @@ def test_a_commit_of_another_format_is_an_error(checkpoint: SparkCheckpoint) -> 
     checkpoint.plan(2)
     checkpoint.commit()
     (checkpoint.folder / "commits/0").write_text("v2\n{}")
-    assert found_in(checkpoint).sources == (Source(1, 2),)
+    assert found_in(checkpoint).sources == (StreamSource(1, 2),)
     (checkpoint.folder / "commits/0").write_text("w2\n{}")
     with pytest.raises(CorruptObject, match="commit of Spark"):
         found_in(checkpoint)
@@ -158,24 +158,26 @@ def test_where_a_reader_stands(table: Table) -> None:
     one, two, three, _ = ids_of(table)
     metadata = fresh(table).metadata
 
-    def needs(source: Source, *, continuous: bool = False) -> tuple[int, ...] | Reason | None:
-        standing = stands(Reader("r", "c", continuous, 0), Checkpoint((source,)), metadata)
+    def needs(source: StreamSource, *, continuous: bool = False) -> tuple[int, ...] | BlockReason | None:
+        standing = stands(RegisteredReader("r", "c", continuous, 0), StreamCheckpoint((source,)), metadata)
         return standing.snapshots or standing.reason
 
-    assert needs(Source(two, None)) == (two,)
-    assert needs(Source(one, three)) == tuple(sorted((one, three))), "AvailableNow walks from the beginning"
-    assert needs(Source(one, three), continuous=True) == (three,)
-    assert needs(Source(BEGINNING, None)) == (one,)
-    assert needs(Source(BEGINNING, BEGINNING), continuous=True) == (one,)
-    assert needs(Source(99, three)) == (three,), "where it began is gone; that cannot be helped"
-    assert needs(Source(one, 99)) is Reason.MISSING_MEMBER
-    assert needs(Source(99, 98)) is Reason.MISSING_MEMBER
+    assert needs(StreamSource(two, None)) == (two,)
+    assert needs(StreamSource(one, three)) == tuple(sorted((one, three))), (
+        "AvailableNow walks from the beginning"
+    )
+    assert needs(StreamSource(one, three), continuous=True) == (three,)
+    assert needs(StreamSource(BEGINNING, None)) == (one,)
+    assert needs(StreamSource(BEGINNING, BEGINNING), continuous=True) == (one,)
+    assert needs(StreamSource(99, three)) == (three,), "where it began is gone; that cannot be helped"
+    assert needs(StreamSource(one, 99)) is BlockReason.MISSING_MEMBER
+    assert needs(StreamSource(99, 98)) is BlockReason.MISSING_MEMBER
 
 
 def test_a_checkpoint_of_two_tables_counts_for_what_is_this_ones(table: Table) -> None:
     one, two, *_ = ids_of(table)
-    found = Checkpoint((Source(98, 99), Source(one, two)))
-    standing = stands(Reader("r", "c", True, 0), found, fresh(table).metadata)
+    found = StreamCheckpoint((StreamSource(98, 99), StreamSource(one, two)))
+    standing = stands(RegisteredReader("r", "c", True, 0), found, fresh(table).metadata)
     assert standing.snapshots == (two,)
 
 
@@ -209,8 +211,11 @@ def test_a_reader_behind_the_watermark_is_refused_and_not_kept(
 
 def test_a_source_that_lost_its_place_is_told_though_another_stands(table: Table) -> None:
     one, two, *_ = ids_of(table)
-    found = Checkpoint((Source(one, 99), Source(one, two)))
-    assert stands(Reader("r", "c", True, 0), found, fresh(table).metadata).reason is Reason.MISSING_MEMBER
+    found = StreamCheckpoint((StreamSource(one, 99), StreamSource(one, two)))
+    assert (
+        stands(RegisteredReader("r", "c", True, 0), found, fresh(table).metadata).reason
+        is BlockReason.MISSING_MEMBER
+    )
 
 
 def test_a_reader_whose_registration_was_cut_off_is_looked_at_again(
@@ -267,11 +272,20 @@ def test_what_is_held(table: Table) -> None:
     maintenance, ids, times = maintenance_of(table), ids_of(table), times_of(table)
     held = [
         maintenance.hold(wanted, LEASE_MS, None, "me").about["snapshot_id"]
-        for wanted in (Wanted(), Wanted(version=ids[1]), Wanted(at_ms=times[2]), Wanted(at_ms=times[-1] + 9))
+        for wanted in (
+            HoldRequest(),
+            HoldRequest(version=ids[1]),
+            HoldRequest(at_ms=times[2]),
+            HoldRequest(at_ms=times[-1] + 9),
+        )
     ]
     assert held == [ids[3], ids[1], ids[2], ids[3]]
     assert len(maintenance.holds()) == 4
-    for wanted in (Wanted(version=5), Wanted(at_ms=times[0] - 1), Wanted(version=ids[0], at_ms=times[0])):
+    for wanted in (
+        HoldRequest(version=5),
+        HoldRequest(at_ms=times[0] - 1),
+        HoldRequest(version=ids[0], at_ms=times[0]),
+    ):
         with pytest.raises(Refused):
             maintenance.hold(wanted, LEASE_MS, None, "me")
     assert len(maintenance.holds()) == 4
@@ -289,7 +303,7 @@ def test_what_was_current_is_told_by_the_log_not_by_ancestry(table: Table) -> No
         time.sleep(0.001)
     with fresh(table).manage_snapshots() as changes:
         changes.set_current_snapshot(snapshot_id=second)
-    held = maintenance_of(table).hold(Wanted(at_ms=at_ms), LEASE_MS, None, "me")
+    held = maintenance_of(table).hold(HoldRequest(at_ms=at_ms), LEASE_MS, None, "me")
     assert held.about["snapshot_id"] == first
 
 
@@ -297,19 +311,19 @@ def test_what_was_current_and_is_expired_is_refused(table: Table) -> None:
     ids, times = ids_of(table), times_of(table)
     fresh(table).maintenance.expire_snapshots().by_id(ids[1]).commit()
     with pytest.raises(Refused, match="what was current"):
-        maintenance_of(table).hold(Wanted(at_ms=times[1]), LEASE_MS, None, "me")
-    held = maintenance_of(table).hold(Wanted(at_ms=times[2]), LEASE_MS, None, "me")
+        maintenance_of(table).hold(HoldRequest(at_ms=times[1]), LEASE_MS, None, "me")
+    held = maintenance_of(table).hold(HoldRequest(at_ms=times[2]), LEASE_MS, None, "me")
     assert held.about["snapshot_id"] == ids[2]
 
 
 def test_an_empty_table_has_nothing_to_hold(catalog: SqlCatalog) -> None:
     with pytest.raises(Refused, match="no snapshot"):
-        maintenance_of(new_table(catalog)).hold(Wanted(), LEASE_MS, None, "me")
+        maintenance_of(new_table(catalog)).hold(HoldRequest(), LEASE_MS, None, "me")
 
 
 def test_a_hold_whose_snapshot_another_program_expired_is_no_hold(table: Table) -> None:
     maintenance, first = maintenance_of(table), ids_of(table)[0]
-    placed = maintenance.hold(Wanted(version=first), LEASE_MS, "x", "me")
+    placed = maintenance.hold(HoldRequest(version=first), LEASE_MS, "x", "me")
     fresh(table).maintenance.expire_snapshots().by_id(first).commit()
     with pytest.raises(HoldLapsed, match="gone"):
         maintenance.renew(placed)
@@ -324,7 +338,7 @@ def test_everybody_who_needs_something(table: Table, checkpoint: SparkCheckpoint
     ids, times = ids_of(table), times_of(table)
     checkpoint.begin(ids[1])
     maintenance.add_reader(checkpoint.url, "r", {})
-    maintenance.hold(Wanted(version=ids[2]), LEASE_MS, "h", "me")
+    maintenance.hold(HoldRequest(version=ids[2]), LEASE_MS, "h", "me")
     dataset = dataset_of(table, clock=clock)
     Steps(dataset, clock=clock).schedule()
     (standing,) = dataset.standings(fresh(table))
@@ -349,7 +363,7 @@ def test_what_descends_from_a_needed_snapshot_stays_though_a_clock_went_back(tab
     odd = [first, second, third.model_copy(update={"timestamp_ms": first.timestamp_ms - 30_000}), fourth]
     changed = metadata.model_copy(update={"snapshots": odd})
     maintenance = maintenance_of(table)
-    placed = maintenance.hold(Wanted(version=second.snapshot_id), LEASE_MS, "h", "me")
+    placed = maintenance.hold(HoldRequest(version=second.snapshot_id), LEASE_MS, "h", "me")
     assert position_of(changed, second.snapshot_id) == first.timestamp_ms - 30_000
     needs = collect_needs(changed, [placed], [], None, a_clock().now_ms())
     assert and_descendants(changed, needs.snapshots) == {

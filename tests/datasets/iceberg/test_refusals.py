@@ -23,7 +23,7 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType, StructT
 
 from lithify.base.errors import Refused
 from lithify.datasets.iceberg.io.catalogs import open_catalog, parse_url
-from lithify.planning.timeline.model import Status
+from lithify.planning.timeline.model import DeletesStatus
 from lithify.protocol.model import Ledger
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -246,8 +246,8 @@ def test_files(catalog: Catalog, spoil: Callable[[Table], None], pattern: str, l
     note = next(note for note in state.notes if re.search(pattern, note))
     assert note.startswith(f"{left_alone} file(s) are left alone")
     totals = dataset_of(table).timeline(state, Ledger()).totals
-    assert totals[Status.SKIPPED].files == left_alone
-    assert totals[Status.AWAITING].files == len(state.files) - left_alone
+    assert totals[DeletesStatus.SKIPPED].files == left_alone
+    assert totals[DeletesStatus.AWAITING].files == len(state.files) - left_alone
     assert sum(amount.size_bytes for amount in totals.values()) == sum(f.size_bytes for f in state.files)
     assert sum(amount.rows for amount in totals.values()) == sum(f.rows for f in state.files)
     result = compact(dataset_of(table))

@@ -13,8 +13,8 @@ from pyiceberg.typedef import Record
 
 from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, SpecPart
-from lithify.planning.timeline.model import Status
-from lithify.protocol.model import Compaction, Ledger, State
+from lithify.planning.timeline.model import DeletesStatus
+from lithify.protocol.model import Compaction, CompactionState, Ledger
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -63,7 +63,7 @@ def test_a_file_that_was_registered_twice_is_left_alone(catalog: Catalog) -> Non
     assert note.startswith("1 file(s) are left alone: they are listed more than once")
     totals = dataset_of(table).timeline(state, Ledger()).totals
     assert sum(amount.rows for amount in totals.values()) == 8
-    assert totals[Status.SKIPPED].size_bytes == 2 * again.file_size_in_bytes
+    assert totals[DeletesStatus.SKIPPED].size_bytes == 2 * again.file_size_in_bytes
 
     assert compact(dataset_of(table)).committed
     check(table, rows)
@@ -132,7 +132,9 @@ def test_the_count_of_rows_sees_every_listing_of_an_input(catalog: Catalog) -> N
     assert state.snapshot_id is not None
     spec = ChunkSpec("t", state.snapshot_id, (), (SpecPart(Lane(0, ""), (), (file.file_path,)),), 0)
     output = NewFile(f"{file.file_path}.new", 100, 4, None)
-    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED, (output,))
+    compaction: IcebergCompaction = Compaction(
+        RandomIds().ulid(1), spec, CompactionState.COMPACTED, (output,)
+    )
     refusal = dataset.commit([compaction], epoch)[compaction.id]
     assert refusal is not None
     assert "listed more than once" in refusal

@@ -18,7 +18,7 @@ from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.testing.faulty import Crash, Fault
+from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -112,9 +112,9 @@ def test_a_crash_or_a_failure_at_any_call(template: Template) -> None:
     assert names.count("write") >= 3, "a manifest, the list, and the metadata"
     changing = {n for n, name in enumerate(names, 1) if name in ("write", "commit", "create", "put")}
     for number in range(1, len(calls) + 1):
-        faults = [Fault.FAIL_BEFORE]
+        faults = [StoreFault.FAIL_BEFORE]
         if number in changing:
-            faults += [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.FAIL_AFTER]
+            faults += [StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER, StoreFault.FAIL_AFTER]
         for fault in faults:
             template.restore()
             install(Faults({number: fault}))

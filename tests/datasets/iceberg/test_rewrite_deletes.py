@@ -24,7 +24,7 @@ from lithify.datasets.iceberg.format.publish import MAX_TRIES
 from lithify.datasets.iceberg.maintenance.duties import duties
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter, RewritingDeletes
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -59,11 +59,11 @@ def rewritten(table: Table) -> RewritingDeletes:
     before = {s.snapshot_id: read(table, s.snapshot_id) for s in fresh(table).snapshots()}
     rows = read(table)
     done = run(table)
-    assert done.outcome is Outcome.REWRITTEN
+    assert done.outcome is RewriteOutcome.REWRITTEN
     check(table, rows)
     assert {n: read(table, n) for n in before} == before
     now = fresh(table).metadata_location
-    assert run(table).outcome is Outcome.NOTHING_TO_DO
+    assert run(table).outcome is RewriteOutcome.NOTHING_TO_DO
     assert fresh(table).metadata_location == now
     return done
 
@@ -166,12 +166,12 @@ def test_equality_deletes_that_are_older_than_all_data_are_dropped(catalog: SqlC
     table = new_table(catalog)
     rows = append(table, make_rows(3))
     delete_equal(table, [rows[0][1]])
-    assert run(table).outcome is Outcome.NOTHING_TO_DO
+    assert run(table).outcome is RewriteOutcome.NOTHING_TO_DO
     with fresh(table).transaction() as change:
         change.delete("id >= 0")
     rows = append(table, make_rows(3))
     done = run(table)
-    assert (done.outcome, done.dangling, delete_files_of(table)) == (Outcome.REWRITTEN, 1, [])
+    assert (done.outcome, done.dangling, delete_files_of(table)) == (RewriteOutcome.REWRITTEN, 1, [])
     check(table, rows)
 
 
@@ -198,7 +198,7 @@ def test_equality_deletes_of_a_spec_whose_fields_were_all_dropped_are_for_all(ca
     now = fresh(table).spec()
     assert [str(field.transform) for field in now.fields] == ["void"]
     delete_equal(table, [rows[0][1]], spec_id=now.spec_id, partition=Record(None))
-    assert run(table).outcome is Outcome.NOTHING_TO_DO
+    assert run(table).outcome is RewriteOutcome.NOTHING_TO_DO
     assert len(delete_files_of(table)) == 1
     assert compact(dataset_of(table)).committed
     assert delete_files_of(table) == []
@@ -229,7 +229,7 @@ def test_compactions_under_way_keep_their_deletes(catalog: SqlCatalog) -> None:
         outcomes.append(run(table).outcome)
 
     assert Steps(dataset_of(table)).until_committed(rewrite).committed
-    assert outcomes == [Outcome.NOTHING_TO_DO]
+    assert outcomes == [RewriteOutcome.NOTHING_TO_DO]
     check(table, rows)
 
 
@@ -260,7 +260,7 @@ def test_a_dry_run_writes_nothing(catalog: SqlCatalog) -> None:
     root = Path(table.location().removeprefix("file://"))
     before = sorted(root.rglob("*"))
     done = run(table, dry_run=True)
-    assert (done.outcome, len(done.removed), done.would_add) == (Outcome.REWRITTEN, 3, 1)
+    assert (done.outcome, len(done.removed), done.would_add) == (RewriteOutcome.REWRITTEN, 3, 1)
     assert sorted(root.rglob("*")) == before
 
 
@@ -305,7 +305,7 @@ def test_what_happens_meanwhile(catalog: SqlCatalog, monkeypatch: pytest.MonkeyP
 
     meanwhile(monkeypatch, act)
     outcome = run(table).outcome
-    assert outcome is (Outcome.NOTHING_TO_DO if what == "compaction" else Outcome.REWRITTEN)
+    assert outcome is (RewriteOutcome.NOTHING_TO_DO if what == "compaction" else RewriteOutcome.REWRITTEN)
     check(table, expected)
     assert on_disk(table) == named_paths(table)
 
@@ -320,7 +320,7 @@ def test_others_all_the_time(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(SqlCatalog, "commit_table", fail)
     done = run(table)
-    assert done.outcome is Outcome.LOST_RACE
+    assert done.outcome is RewriteOutcome.LOST_RACE
     assert str(MAX_TRIES) in done.why
     assert on_disk(table) == named_paths(table)
 
@@ -381,7 +381,7 @@ def test_files_with_the_deleted_rows_in_them_stay(catalog: SqlCatalog) -> None:
     pq.write_table(content.append_column("row", content["pos"]), path)
     before = fresh(table).metadata_location
     done = run(table)
-    assert done.outcome is Outcome.NOTHING_TO_DO
+    assert done.outcome is RewriteOutcome.NOTHING_TO_DO
     assert any("columns beside a path and a position" in note for note in done.notes)
     assert fresh(table).metadata_location == before
     assert on_disk(table) == named_paths(table)
@@ -394,6 +394,6 @@ def test_deletes_of_a_data_file_that_is_listed_twice_stay(catalog: SqlCatalog) -
         delete_positions(table, {path: [row]})
     add_file(table, path, 5)
     done = run(table)
-    assert done.outcome is Outcome.NOTHING_TO_DO
+    assert done.outcome is RewriteOutcome.NOTHING_TO_DO
     assert any("listed more than once" in note for note in done.notes)
     assert len(delete_files_of(table)) == 2

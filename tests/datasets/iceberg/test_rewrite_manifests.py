@@ -19,13 +19,13 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from lithify.base.errors import CorruptObject, Refused, StoreError
 from lithify.base.ids import RandomIds
-from lithify.datasets.iceberg.format.manifest_plan import Reason
+from lithify.datasets.iceberg.format.manifest_plan import RewriteReason
 from lithify.datasets.iceberg.format.publish import MAX_TRIES
 from lithify.datasets.iceberg.maintenance.duties import duties
-from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter, RewritingManifests
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
 from tests.datasets.iceberg.avro import header_of
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -93,7 +93,7 @@ def rewritten(table: Table) -> RewritingManifests:
     """Rewrite, and judge what came of it."""
     before, numbers, parent = contents(table), numbers_of(table), fresh(table).current_snapshot()
     done = run(table)
-    assert done.outcome is Outcome.REWRITTEN
+    assert done.outcome is RewriteOutcome.REWRITTEN
     after = contents(table)
     assert {n: after[n] for n in before} == before
     assert numbers_of(table) == numbers
@@ -102,7 +102,7 @@ def rewritten(table: Table) -> RewritingManifests:
     assert parent is not None
     assert after[snapshot.snapshot_id] == before[parent.snapshot_id]
     assert snapshot.parent_snapshot_id == parent.snapshot_id
-    assert run(table).outcome is Outcome.NOTHING_TO_DO, "a second run"
+    assert run(table).outcome is RewriteOutcome.NOTHING_TO_DO, "a second run"
     assert fresh(table).current_snapshot() == snapshot
     return done
 
@@ -113,7 +113,7 @@ def test_small_manifests_become_one(catalog: SqlCatalog) -> None:
     done = rewritten(table)
     (manifest,) = manifests_of(table)
     assert (done.rewritten, done.added, done.entries, done.manifests) == (4, 1, 4, 1)
-    assert done.plan.reasons == {Reason.SMALL: 4}
+    assert done.plan.reasons == {RewriteReason.SMALL: 4}
     assert {entry.status for entry in entries_of(table, manifest)} == {ManifestEntryStatus.EXISTING}
     days = [entry.data_file.partition[0] for entry in entries_of(table, manifest)]
     assert days == sorted(days)
@@ -151,7 +151,7 @@ def test_a_query_for_one_day_opens_few(catalog: SqlCatalog) -> None:
     for n in range(6):
         append(table, [row for day in range(20) for row in make_rows(1, START + day * DAY, device=f"d{n}")])
     done = rewritten(table)
-    assert done.plan.reasons == {Reason.OVERLAPPING: 6}
+    assert done.plan.reasons == {RewriteReason.OVERLAPPING: 6}
     manifests = manifests_of(table)
     assert len(manifests) > 2
     summaries = [m.partitions[1] for m in manifests if m.partitions]
@@ -167,7 +167,7 @@ def test_manifests_of_deleted_entries_alone_are_left_out(catalog: SqlCatalog) ->
     rewrite_without(table, rows[0][1])
     assert len(manifests_of(table)) == 2
     done = rewritten(table)
-    assert (done.rewritten, done.added, done.plan.reasons) == (1, 0, {Reason.EMPTY: 1})
+    assert (done.rewritten, done.added, done.plan.reasons) == (1, 0, {RewriteReason.EMPTY: 1})
     (manifest,) = manifests_of(table)
     assert {e.status for e in entries_of(table, manifest)} == {ManifestEntryStatus.ADDED}
     check(table, rows[1:])
@@ -196,7 +196,7 @@ def test_equality_deletes_keep_their_numbers(catalog: SqlCatalog) -> None:
     delete_equal(table, [rows[1][1]])
     numbers = numbers_of(table)
     check(table, rows[2:] + again, by_pyiceberg=False)
-    assert run(table).outcome is Outcome.REWRITTEN
+    assert run(table).outcome is RewriteOutcome.REWRITTEN
     assert numbers_of(table) == numbers
     assert len(manifests_of(table)) == 2
     check(table, rows[2:] + again, by_pyiceberg=False)
@@ -227,7 +227,7 @@ def test_a_column_that_a_spec_was_made_from_may_be_gone(catalog: SqlCatalog) -> 
     with fresh(table).update_schema(allow_incompatible_changes=True) as change:
         change.delete_column("device")
     numbers = numbers_of(table)
-    assert run(table).outcome is Outcome.REWRITTEN
+    assert run(table).outcome is RewriteOutcome.REWRITTEN
     assert numbers_of(table) == numbers
     (manifest,) = manifests_of(table)
     assert '"device"' in header_of(manifest.manifest_path)["schema"]
@@ -280,12 +280,12 @@ def test_a_dry_run_writes_nothing(catalog: SqlCatalog) -> None:
     root = Path(table.location().removeprefix("file://"))
     before = sorted(root.rglob("*"))
     done = run(table, dry_run=True)
-    assert (done.outcome, done.rewritten, done.added) == (Outcome.REWRITTEN, 3, 1)
+    assert (done.outcome, done.rewritten, done.added) == (RewriteOutcome.REWRITTEN, 3, 1)
     assert sorted(root.rglob("*")) == before
 
 
 def test_an_empty_table_has_nothing_to_do(catalog: SqlCatalog) -> None:
-    assert run(new_table(catalog)).outcome is Outcome.NOTHING_TO_DO
+    assert run(new_table(catalog)).outcome is RewriteOutcome.NOTHING_TO_DO
 
 
 # Meanwhile
@@ -334,7 +334,7 @@ def test_what_is_appended_meanwhile_is_kept(catalog: SqlCatalog, monkeypatch: py
     table = small_manifests(catalog)
     meanwhile(monkeypatch, lambda: append(table, make_rows(2)), times=2)
     done = run(table)
-    assert (done.outcome, done.rewritten, done.added, done.manifests) == (Outcome.REWRITTEN, 3, 1, 3)
+    assert (done.outcome, done.rewritten, done.added, done.manifests) == (RewriteOutcome.REWRITTEN, 3, 1, 3)
     assert len(read(table)) == 10
     assert lithify_files(table) == named(table)
 
@@ -346,9 +346,9 @@ def test_what_is_compacted_meanwhile_is_planned_anew(
     append(table, make_rows(2))
     rows = read(table)
     meanwhile(monkeypatch, lambda: compact(dataset_of(table)))
-    assert run(table).outcome is Outcome.REWRITTEN
+    assert run(table).outcome is RewriteOutcome.REWRITTEN
     assert read(table) == rows
-    assert run(table).outcome is Outcome.NOTHING_TO_DO
+    assert run(table).outcome is RewriteOutcome.NOTHING_TO_DO
     lists = {snapshot.manifest_list for snapshot in fresh(table).snapshots()}
     manifests = {m.manifest_path for s in fresh(table).snapshots() for m in s.manifests(table.io)}
     assert lithify_files(table) <= lists | manifests
@@ -376,7 +376,7 @@ def test_others_all_the_time(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(SqlCatalog, "commit_table", fail)
     done = run(table)
-    assert done.outcome is Outcome.LOST_RACE
+    assert done.outcome is RewriteOutcome.LOST_RACE
     assert str(MAX_TRIES) in done.why
     assert lithify_files(table) == set()
 
@@ -393,7 +393,7 @@ def test_an_answer_that_is_lost(catalog: SqlCatalog, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(SqlCatalog, "commit_table", lose)
     if lands:
-        assert run(table).outcome is Outcome.REWRITTEN
+        assert run(table).outcome is RewriteOutcome.REWRITTEN
         assert lithify_files(table) == named(table)
     else:
         with pytest.raises(StoreError):
@@ -414,7 +414,7 @@ def test_garbage_of_a_killed_run_is_collected(catalog: SqlCatalog, monkeypatch: 
     assert len(lithify_files(table)) == 2
     age_files(Path(table.location().removeprefix("file://")))
     done = collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))
-    assert done.count(Kind.MANIFEST) == 2
+    assert done.count(GarbageKind.MANIFEST) == 2
     assert lithify_files(table) == set()
     rewritten(table)
 
@@ -443,7 +443,7 @@ def test_new_manifests_have_the_number_of_the_snapshot_that_came_of_it(
     """Not that of a list which lost the race."""
     table = small_manifests(catalog)
     meanwhile(monkeypatch, lambda: append(table, make_rows(2)), times=2)
-    assert run(table).outcome is Outcome.REWRITTEN
+    assert run(table).outcome is RewriteOutcome.REWRITTEN
     snapshot = fresh(table).current_snapshot()
     assert snapshot is not None
     (own,) = [m for m in manifests_of(table) if m.added_snapshot_id == snapshot.snapshot_id]
@@ -460,7 +460,7 @@ def test_a_table_that_is_upgraded_meanwhile(catalog: SqlCatalog, monkeypatch: py
             change.upgrade_table_version(2)
 
     meanwhile(monkeypatch, upgrade)
-    assert run(table).outcome is Outcome.REWRITTEN
+    assert run(table).outcome is RewriteOutcome.REWRITTEN
     assert fresh(table).format_version == 2
     entries = [entry for manifest in manifests_of(table) for entry in entries_of(table, manifest)]
     numbers = [(entry.sequence_number, entry.file_sequence_number) for entry in entries]
@@ -512,7 +512,7 @@ def test_what_landed_and_expired_before_anybody_looked(
         raise CommitFailedException("somebody was faster")
 
     monkeypatch.setattr(SqlCatalog, "commit_table", repeat)
-    assert run(table).outcome is Outcome.REWRITTEN
+    assert run(table).outcome is RewriteOutcome.REWRITTEN
     assert len(read(table)) == 8
 
 
@@ -524,7 +524,7 @@ def test_a_commit_to_another_branch_meanwhile(catalog: SqlCatalog, monkeypatch: 
     fresh(table).manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
     meanwhile(monkeypatch, lambda: fresh(table).append(as_arrow(make_rows(1)), branch="audit"))
     done = run(table)
-    assert (done.outcome, done.rewritten, done.added) == (Outcome.REWRITTEN, 3, 1)
+    assert (done.outcome, done.rewritten, done.added) == (RewriteOutcome.REWRITTEN, 3, 1)
     assert len(read(table)) == 6
     assert lithify_files(table) == named(table)
 
@@ -543,7 +543,7 @@ def test_a_branch_that_is_moved_back_meanwhile(
 
     meanwhile(monkeypatch, move)
     done = run(table)
-    assert (done.outcome, done.rewritten, done.added) == (Outcome.REWRITTEN, 3 - back, 1)
+    assert (done.outcome, done.rewritten, done.added) == (RewriteOutcome.REWRITTEN, 3 - back, 1)
     assert len(read(table)) == 2 * (3 - back)
     assert lithify_files(table) == named(table)
 

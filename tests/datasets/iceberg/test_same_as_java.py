@@ -21,7 +21,7 @@ from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField, Str
 
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
 from tests.datasets.iceberg.avro import read_avro
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
@@ -59,11 +59,11 @@ def compact_it(table: Table) -> None:
 
 
 def rewrite_deletes(table: Table) -> None:
-    assert DeleteRewriter(dataset_of(table), a_clock()).run().outcome is Outcome.REWRITTEN
+    assert DeleteRewriter(dataset_of(table), a_clock()).run().outcome is RewriteOutcome.REWRITTEN
 
 
 def rewrite_manifests(table: Table) -> None:
-    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is Outcome.REWRITTEN
+    assert ManifestRewriter(dataset_of(table), a_clock()).run().outcome is RewriteOutcome.REWRITTEN
 
 
 def manifests(table: Table) -> list[Record]:

@@ -20,14 +20,14 @@ from lithify.config.model import Config
 from lithify.datasets.iceberg.io import catalogs
 from lithify.datasets.iceberg.io.catalog_requests import catalog_url
 from lithify.datasets.iceberg.io.closed_catalogs import closed_catalog
-from lithify.fleet.catalog.model import Rule
-from lithify.store.resilience.waiting import Waiting
+from lithify.fleet.catalog.model import DatasetRule
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import known_of
 from tests.datasets.iceberg.tables import SCHEMA, new_catalog
 from tests.engine.waiting import wait_until
 
 TABLES = 20
-SHARED = Waiting(max_s=1.0, dataset="iceberg://lake", comes_back=True, is_shared=True)
+SHARED = WaitPolicy(max_s=1.0, dataset="iceberg://lake", comes_back=True, is_shared=True)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Catalog]:
 
 
 def found(config: Config) -> list[str]:
-    return wiring.find_datasets(Rule("iceberg://lake/db.*"), config, SHARED)
+    return wiring.find_datasets(DatasetRule("iceberg://lake/db.*"), config, SHARED)
 
 
 def test_all_tables_of_a_catalog_and_their_discovery_share_it(

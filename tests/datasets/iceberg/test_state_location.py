@@ -20,12 +20,12 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.datasets.iceberg.io.state_location import StateLocation, open_state_location
 from lithify.datasets.iceberg.maintenance.duties import duties
-from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Outcome
+from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, ExpiryOutcome
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.maintenance.own_state import PREFIX, recorded_in
-from lithify.datasets.maintenance import OrphansAsked, Wanted
+from lithify.datasets.maintenance import HoldRequest, OrphansAsked
 from lithify.service.status import status
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -93,7 +93,7 @@ def operations(table: Table, place: Path, folder: Path) -> list[tuple[str, Calla
         return TableMaintenance(of(), clock, RandomIds())
 
     def hold() -> None:
-        placed = maintenance().hold(Wanted(), HOUR_MS, "training", "me")
+        placed = maintenance().hold(HoldRequest(), HOUR_MS, "training", "me")
         maintenance().renew(placed)
 
     def reader() -> None:
@@ -175,18 +175,18 @@ def test_a_store_where_nothing_may_be_listed_or_written(table: Table, place: Pat
 
     maintenance = TableMaintenance(dataset(), a_clock(), RandomIds())
     first = fresh(table).snapshots()[0].snapshot_id
-    placed = maintenance.hold(Wanted(version=first), HOUR_MS, "training", "me")
+    placed = maintenance.hold(HoldRequest(version=first), HOUR_MS, "training", "me")
     compact(dataset())
-    assert Expirer(dataset(), a_clock(), RandomIds()).run(ALL).outcome is Outcome.HELD
+    assert Expirer(dataset(), a_clock(), RandomIds()).run(ALL).outcome is ExpiryOutcome.HELD
     maintenance.release(placed)
-    assert Expirer(dataset(), a_clock(), RandomIds()).run(ALL).outcome is Outcome.EXPIRED
+    assert Expirer(dataset(), a_clock(), RandomIds()).run(ALL).outcome is ExpiryOutcome.EXPIRED
     assert len(fresh(table).snapshots()) == 1
     check(table, rows)
 
 
 def test_a_process_with_another_setting_refuses_the_table(table: Table, place: Path, tmp_path: Path) -> None:
     here = TableMaintenance(opened(table, place), a_clock(), RandomIds())
-    here.hold(Wanted(), HOUR_MS, "training", "me")
+    here.hold(HoldRequest(), HOUR_MS, "training", "me")
     with pytest.raises(Refused, match="state of it is elsewhere"):
         dataset_of(table)
     with pytest.raises(Refused, match="state of it is elsewhere"):
@@ -206,7 +206,7 @@ def test_a_process_that_runs_on_without_the_setting_stops(table: Table, place: P
 
 def test_state_that_lies_beside_the_table_is_moved_first(table: Table, place: Path) -> None:
     compact(dataset_of(table))
-    TableMaintenance(dataset_of(table), a_clock(), RandomIds()).hold(Wanted(), HOUR_MS, "training", "me")
+    TableMaintenance(dataset_of(table), a_clock(), RandomIds()).hold(HoldRequest(), HOUR_MS, "training", "me")
     with pytest.raises(Refused, match="move that folder to") as refused:
         opened(table, place).take_epoch()
     there = opened(table, place)
@@ -222,7 +222,7 @@ def test_state_that_lies_beside_the_table_is_moved_first(table: Table, place: Pa
 
 
 def test_a_folder_elsewhere_that_is_lost_stops_everything(table: Table, place: Path) -> None:
-    TableMaintenance(opened(table, place), a_clock(), RandomIds()).hold(Wanted(), HOUR_MS, "x", "me")
+    TableMaintenance(opened(table, place), a_clock(), RandomIds()).hold(HoldRequest(), HOUR_MS, "x", "me")
     place.rename(place.with_name("away"))
     with pytest.raises(Refused, match=f"remove the table's property {PREFIX}place"):
         opened(table, place)
@@ -231,7 +231,7 @@ def test_a_folder_elsewhere_that_is_lost_stops_everything(table: Table, place: P
     place.rename(place.with_name("away"))
     with fresh(table).transaction() as change:
         change.remove_properties(f"{PREFIX}place")
-    assert Expirer(opened(table, place), a_clock(), RandomIds()).run(ALL).outcome is Outcome.STATE_LOST
+    assert Expirer(opened(table, place), a_clock(), RandomIds()).run(ALL).outcome is ExpiryOutcome.STATE_LOST
 
 
 def test_tables_that_share_a_place_share_nothing(table: Table, place: Path, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_tables_that_share_a_place_share_nothing(table: Table, place: Path, tmp_
 def test_a_place_inside_the_table_outlives_the_removal_of_orphans(table: Table, inside: str) -> None:
     place = root_of(table) / inside
     maintenance = TableMaintenance(opened(table, place), a_clock(), RandomIds())
-    held = maintenance.hold(Wanted(), 240 * HOUR_MS, "x", "me")
+    held = maintenance.hold(HoldRequest(), 240 * HOUR_MS, "x", "me")
     opened(table, place).take_epoch()
     Expirer(opened(table, place), a_clock(), RandomIds()).run(ExpireOptions(ALL.older_than_ms))
     before = {path for path in place.rglob("_lithify-state/**/*.json") if "now" not in path.name}

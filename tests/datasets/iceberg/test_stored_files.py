@@ -27,11 +27,11 @@ from lithify.datasets.iceberg.compaction.writer import OpenFile, RollingWriter
 from lithify.datasets.iceberg.io import prefetch, store_file_io
 from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog, open_place
 from lithify.datasets.iceberg.io.fileio import forget_metadata, lend
-from lithify.datasets.iceberg.io.prefetch import MAX_AHEAD, DataPath, OpenedAhead, Wanted
+from lithify.datasets.iceberg.io.prefetch import MAX_AHEAD, DataPath, OpenedAhead, PrefetchExtent
 from lithify.datasets.iceberg.io.store_file_io import Lent, Recent, StoredFile
 from lithify.datasets.iceberg.model import NewFile
 from lithify.store import multipart
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from lithify.testing.s3 import Operation, S3Server, Weather
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
@@ -55,7 +55,7 @@ def server() -> Iterator[S3Server]:
 def open_again(server: S3Server, folder: Path) -> Catalog:
     """The catalog as another process has it."""
     options = {**store_options(server.url), "uri": f"sqlite:///{folder}/catalog.db"}
-    return open_catalog("lake", {**options, "warehouse": f"s3://lake/{folder.name}"}, Waiting(10.0))
+    return open_catalog("lake", {**options, "warehouse": f"s3://lake/{folder.name}"}, WaitPolicy(10.0))
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def asked(server: S3Server, ending: str = "") -> Counter[Operation]:
 def parquet(io: FileIO, path: str, rows: pa.Table = ROWS) -> DataPath:
     with io.new_output(path).create(overwrite=True) as stream:
         pq.write_table(rows, stream)
-    return DataPath(path, len(io.new_input(path)), Wanted.SOME)
+    return DataPath(path, len(io.new_input(path)), PrefetchExtent.SOME)
 
 
 def test_small_files_are_written_and_read_by_one_request(server: S3Server, io: FileIO) -> None:
@@ -108,7 +108,7 @@ def test_of_a_large_file_the_end_is_read_and_then_what_is_needed(
         assert asked(server) == {Operation.GET: 1}
         assert pq.ParquetFile(stream).read() == rows
     assert asked(server)[Operation.GET] > 2
-    with replace(file, wanted=Wanted.ALL).open(io) as stream:
+    with replace(file, wanted=PrefetchExtent.ALL).open(io) as stream:
         assert pq.read_table(stream) == rows
 
 
@@ -126,7 +126,7 @@ def test_a_size_that_is_not_true_does_no_harm(
 
 def test_of_a_file_whose_footer_is_wanted_no_more_than_its_end_is_read(io: FileIO) -> None:
     rows = pa.table({"n": list(range(200_000))})
-    file = replace(parquet(io, "s3://lake/footer.parquet", rows), wanted=Wanted.FOOTER)
+    file = replace(parquet(io, "s3://lake/footer.parquet", rows), wanted=PrefetchExtent.FOOTER)
     with file.open(io) as stream:
         assert file.size_bytes > file.held_bytes
         assert pq.ParquetFile(stream).metadata.num_rows == 200_000
@@ -135,7 +135,7 @@ def test_of_a_file_whose_footer_is_wanted_no_more_than_its_end_is_read(io: FileI
 
 def test_a_file_that_is_gone_is_not_found(io: FileIO) -> None:
     with pytest.raises(FileNotFoundError):
-        DataPath("s3://lake/gone.parquet", 1000, Wanted.ALL).open(io)
+        DataPath("s3://lake/gone.parquet", 1000, PrefetchExtent.ALL).open(io)
     with pytest.raises(FileNotFoundError):
         io.new_input("s3://lake/gone.avro").open()
     assert not io.new_input("s3://lake/gone.avro").exists()

@@ -28,8 +28,15 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
     files_written,
 )
-from lithify.planning.timeline.model import Bucket, ChunkKey, Interval, TimelineFile
-from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.planning.timeline.model import ChunkBucket, ChunkKey, Interval, TimelineFile
+from lithify.protocol.model import (
+    AssignedWorker,
+    Compaction,
+    CompactionState,
+    Ledger,
+    Progress,
+    RangeProgress,
+)
 
 ids = RandomIds()
 counts = st.dictionaries(st.integers(0, 300), st.integers(0, 1 << 60), max_size=4)
@@ -61,7 +68,9 @@ specs = st.builds(
     ChunkSpec,
     task=st.text(),
     snapshot_id=st.integers(0, 1 << 62),
-    chunks=st.lists(st.builds(ChunkKey, st.text(), st.sampled_from(Bucket), times), max_size=3).map(tuple),
+    chunks=st.lists(st.builds(ChunkKey, st.text(), st.sampled_from(ChunkBucket), times), max_size=3).map(
+        tuple
+    ),
     parts=st.lists(parts, min_size=1, max_size=3).map(tuple),
     sort_order_id=st.integers(0, 9),
 )
@@ -83,9 +92,9 @@ compactions = st.builds(
     Compaction,
     id=st.builds(ids.ulid, st.integers(0, 1 << 40)),
     spec=specs,
-    state=st.sampled_from(State),
+    state=st.sampled_from(CompactionState),
     outputs=outputs,
-    worker=st.none() | st.builds(Worker, st.text(), st.integers(0, 1 << 50)),
+    worker=st.none() | st.builds(AssignedWorker, st.text(), st.integers(0, 1 << 50)),
     progress=st.none()
     | st.builds(Progress, ranges=st.lists(st.builds(RangeProgress, ranges, outputs), max_size=2).map(tuple)),
 )
@@ -111,7 +120,9 @@ def test_a_spec_survives_its_text(spec: ChunkSpec) -> None:
 SPEC = ChunkSpec("t", 1, (), (SpecPart(Lane(0, ""), (5,), ("f",)),), 0)
 OF_TWO_LANES = replace(SPEC, parts=(*SPEC.parts, SpecPart(Lane(1, "day=1"), (), ("g",))))
 FILE = NewFile("p", 10, 3, None, lower_bounds={1: b"a"}, sources=(0, 1))
-LEDGER: IcebergLedger = Ledger(2, (Compaction(ids.ulid(1), SPEC, State.COMPACTED, (FILE,), Worker("w", 5)),))
+LEDGER: IcebergLedger = Ledger(
+    2, (Compaction(ids.ulid(1), SPEC, CompactionState.COMPACTED, (FILE,), AssignedWorker("w", 5)),)
+)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +180,7 @@ intervals = st.tuples(st.integers(0, 1000), st.integers(1, 400)).map(lambda t: I
 timeline_files = st.builds(
     lambda number, when, size: TimelineFile(f"f{number}", when, size, 10),
     st.integers(),
-    intervals | st.just(Bucket.NULL),
+    intervals | st.just(ChunkBucket.NULL),
     st.integers(1, 1000),
 )
 

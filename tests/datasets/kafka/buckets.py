@@ -20,7 +20,7 @@ from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.protocol.proposal import Planner
 from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
-from lithify.store.objects import Folder, ObjectMeta, ObjectStore
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.wrapped import Call, ResultT, WrappedStore
 from lithify.testing import ManualClock, MemoryStore
@@ -161,7 +161,7 @@ class Timed(WrappedStore):
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         return map(self._told, super().list(prefix))
 
-    def folder(self, prefix: str) -> Folder:
+    def folder(self, prefix: str) -> FolderListing:
         found = super().folder(prefix)
         return replace(found, objects=tuple(map(self._told, found.objects)))
 

@@ -19,7 +19,7 @@ from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.protocol.run_summary import RunSummary
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call
-from lithify.testing.faulty import Crash, Fault, FaultyStore
+from lithify.testing.faulty import Crash, FaultyStore, StoreFault
 from tests.cli.invoking import invoke
 from tests.datasets.kafka.buckets import Bucket
 from tests.datasets.kafka.folders import latest
@@ -128,7 +128,9 @@ class Pausing(SystemClock):
         time.sleep(0.005)
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, bucket: Bucket, number: int, fault: Fault | None) -> list[Call]:
+def dying(
+    monkeypatch: pytest.MonkeyPatch, bucket: Bucket, number: int, fault: StoreFault | None
+) -> list[Call]:
     """Copy, and kill the process at its call of this number, whoever makes it; the calls that write."""
     store = FaultyStore(bucket.store, lambda at, call: fault if at == number else None)
     make = copying._Copying

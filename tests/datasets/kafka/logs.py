@@ -13,10 +13,10 @@ import lz4.frame
 import numpy as np
 import zstandard
 
-from lithify.datasets.kafka.format.codecs import Codec, Codecs
+from lithify.datasets.kafka.format.codecs import BatchCodec, BatchCodecs
 from lithify.datasets.kafka.format.kernel.layout import Records
 from lithify.datasets.kafka.format.kernel.rewrite import Flags
-from lithify.datasets.kafka.format.record_batches import RecordBatches, Retention, decode
+from lithify.datasets.kafka.format.record_batches import BatchRetention, RecordBatches, decode
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 MARKER_VALUE = b"\0\0\0\0\0\0"
@@ -39,7 +39,7 @@ class Batch:
     records: tuple[Rec, ...]
     base_offset: int = -1
     last_offset: int = -1
-    codec: Codec = Codec.NONE
+    codec: BatchCodec = BatchCodec.NONE
     producer: tuple[int, int, int] = (-1, -1, -1)
     """Id, epoch, base sequence."""
     transactional: bool = False
@@ -122,7 +122,7 @@ def encode(batch: Batch, payload: bytes | None = None) -> bytes:
     if payload is None:
         records = (replace(record, timestamp=time) for record, time in zip(batch.records, times, strict=True))
         raw = b"".join(encode_record(record, batch.first, base_timestamp) for record in records)
-        payload = Codecs().pack(batch.codec, memoryview(raw)) if batch.records else b""
+        payload = BatchCodecs().pack(batch.codec, memoryview(raw)) if batch.records else b""
     max_timestamp = max(times, default=-1) if batch.max_timestamp is None else batch.max_timestamp
     header = HEADER.pack(
         batch.first,
@@ -193,10 +193,10 @@ def marker(offset: int, *, id: int, commit: bool, epoch: int = 0, **fields: Any)
     return Batch((record,), producer=(id, epoch, -1), transactional=True, control=True, **fields)
 
 
-def keep_all(source: RecordBatches, **changes: Any) -> Retention:
+def keep_all(source: RecordBatches, **changes: Any) -> BatchRetention:
     """A retention that keeps everything, but for these changes."""
     none = np.zeros(len(source.batches), np.bool_)
-    retention = Retention(np.ones(len(source.records), np.bool_), none, none, 10_000)
+    retention = BatchRetention(np.ones(len(source.records), np.bool_), none, none, 10_000)
     return replace(retention, **changes)
 
 
@@ -204,7 +204,9 @@ def flags(values: Sequence[bool]) -> Flags:
     return np.array(values, np.bool_)
 
 
-def random_log(rng: random.Random, codecs: Sequence[Codec] = tuple(Codec), batches: int = 12) -> list[Batch]:
+def random_log(
+    rng: random.Random, codecs: Sequence[BatchCodec] = tuple(BatchCodec), batches: int = 12
+) -> list[Batch]:
     """Batches of every kind: gaps between and in them, all codecs, producers, markers, horizons, headers."""
     made: list[Batch] = []
     offset = rng.choice((0, 0, 5, 1 << 40))
@@ -215,7 +217,7 @@ def random_log(rng: random.Random, codecs: Sequence[Codec] = tuple(Codec), batch
     return made
 
 
-def _random_batch(rng: random.Random, first: int, codec: Codec) -> Batch:
+def _random_batch(rng: random.Random, first: int, codec: BatchCodec) -> Batch:
     producer = rng.choice(((-1, -1, -1), (7, 0, rng.randrange(1000)), (1 << 40, 3, 0)))
     transactional = producer[0] >= 0 and rng.random() < 0.5
     if transactional and rng.random() < 0.3:
@@ -247,7 +249,9 @@ def _random_record(rng: random.Random, offset: int) -> Rec:
     return Rec(offset, rng.choice((0, 1_700_000_000_000 + rng.randrange(-5000, 5000))), key, value, headers)
 
 
-def random_history(rng: random.Random, codecs: Sequence[Codec] = (Codec.NONE, Codec.ZSTD)) -> list[Batch]:
+def random_history(
+    rng: random.Random, codecs: Sequence[BatchCodec] = (BatchCodec.NONE, BatchCodec.ZSTD)
+) -> list[Batch]:
     """Two producers that write, commit and abort; at the end all is decided."""
     made: list[Batch] = []
     offset = 0

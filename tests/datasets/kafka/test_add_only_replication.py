@@ -19,7 +19,7 @@ from lithify.service.status import status
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
-from lithify.testing.faulty import Fault
+from lithify.testing.faulty import StoreFault
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import NOW_MS, Bucket, a_bucket
 from tests.datasets.kafka.copies import copied, copy_of
@@ -146,7 +146,7 @@ def test_what_a_publication_covers_is_no_finding_while_it_is_under_way(
     bucket = a_bucket(some())
     calls = dying(monkeypatch, a_bucket(some()), 0, None)
     put = next(number for number, call in enumerate(calls, 1) if call.method == "replace")
-    dying(monkeypatch, bucket, put, Fault.CRASH_AFTER)
+    dying(monkeypatch, bucket, put, StoreFault.CRASH_AFTER)
     assert len(bucket.bases()) == 30
     assert not deletions(bucket)
     bucket.compact(bucket.opened(soon()))

@@ -30,9 +30,9 @@ from lithify.service import one_shot
 from lithify.store.urls import open_store
 from lithify.store.wrapped import Call
 from lithify.testing.engine import InlineEngine
-from lithify.testing.faulty import Crash, Fault, FaultyStore
+from lithify.testing.faulty import Crash, FaultyStore, StoreFault
 from lithify.testing.s3 import Latency
-from lithify.testing.s3.requests import Operation, Verb
+from lithify.testing.s3.requests import Operation, S3Verb
 from tests.judge.kafka_broker import CLUSTER, broker, librdkafka
 from tests.judge.kafka_java import KafkaJava, kafka_java
 from tests.s3 import S3, serve_s3
@@ -281,7 +281,7 @@ def kill_while_compacting(
     so."""
     command = f"from {within} import compact_with; compact_with({s3.options!r}, {bucket!r}, {copy_to!r})"
     weather, until_s = s3.server.weather, time.monotonic() + 60
-    s3.server.weather = replace(weather, latency={Verb.PUT: Latency(40), Verb.DELETE: Latency(40)})
+    s3.server.weather = replace(weather, latency={S3Verb.PUT: Latency(40), S3Verb.DELETE: Latency(40)})
     process = subprocess.Popen([sys.executable, "-c", command], cwd=Path(__file__).parents[3])
     try:
         while not until() and time.monotonic() < until_s:
@@ -454,10 +454,10 @@ def dying(monkeypatch: pytest.MonkeyPatch, after_writes: int) -> Iterator[None]:
     """Who publishes dies after so many writes to the topic."""
     publish, writes = publishing._Publication, 0
 
-    def decide(_: int, call: Call) -> Fault | None:
+    def decide(_: int, call: Call) -> StoreFault | None:
         nonlocal writes
         writes += call.method in ("replace", "delete")
-        return Fault.CRASH_AFTER if writes == after_writes else None
+        return StoreFault.CRASH_AFTER if writes == after_writes else None
 
     with monkeypatch.context() as patched:
         patched.setattr(

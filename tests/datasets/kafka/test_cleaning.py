@@ -21,8 +21,8 @@ from lithify.datasets.kafka.cleaning.retention import (
     retention,
 )
 from lithify.datasets.kafka.cleaning.segments import Cleaner
-from lithify.datasets.kafka.format.codecs import Codec
-from lithify.datasets.kafka.format.kernel.retaining import Offsets, Reason
+from lithify.datasets.kafka.format.codecs import BatchCodec
+from lithify.datasets.kafka.format.kernel.retaining import Offsets, RemovalReason
 from lithify.datasets.kafka.format.record_batches import RecordBatches, decode, filtered
 from lithify.datasets.kafka.format.transactions import fates, follow
 from tests.datasets.kafka import logs
@@ -45,15 +45,15 @@ def expected_reason(
     batch, offset = source.batches[record["batch"]], int(record["offset"])
     horizon_came = batch["attributes"] & logs.HORIZON and batch["base_timestamp"] <= rules.now_ms
     if batch["attributes"] & logs.CONTROL or offset >= rules.bound:
-        return Reason.STAYS
+        return RemovalReason.STAYS
     if offset in dead:
-        return Reason.SUPERSEDED
+        return RemovalReason.SUPERSEDED
     if record["key_len"] < 0 and not rules.keep_unkeyed:
-        return Reason.WITHOUT_KEY
+        return RemovalReason.WITHOUT_KEY
     is_old = horizon_came and offset < rules.tombstones_below and offset not in pinned
     if record["value_len"] < 0 and is_old:
-        return Reason.WITHOUT_KEY if record["key_len"] < 0 else Reason.TOMBSTONE
-    return Reason.STAYS
+        return RemovalReason.WITHOUT_KEY if record["key_len"] < 0 else RemovalReason.TOMBSTONE
+    return RemovalReason.STAYS
 
 
 @settings(max_examples=150, deadline=None)
@@ -75,14 +75,14 @@ def test_a_pass_is_decoding_deciding_and_filtering(seed: int, is_history: bool) 
     cleaner = Cleaner(rules, dead, pinned, aborted=aborted, producers=producers)
     cuts = sorted({0, *rng.sample(range(len(batches) + 1), 3), len(batches)})
     pieces = [("log", encode_all(batches[a:b])) for a, b in itertools.pairwise(cuts)]
-    kept, tally, size = b"", np.zeros(len(Reason), np.int64), 0
+    kept, tally, size = b"", np.zeros(len(RemovalReason), np.int64), 0
     for found in cleaner.cleaned(pieces, bite_bytes=rng.choice((1, 500, 1 << 20))):
         kept += bytes(found.kept)
         tally += found.tally
         size += found.size
     why = reasons(source, what, rules, dead, pinned)
     assert kept == bytes(filtered(source, retention(source, what, rules, empty, dead, pinned)))
-    assert tally.tolist() == np.bincount(why, minlength=len(Reason)).tolist()
+    assert tally.tolist() == np.bincount(why, minlength=len(RemovalReason)).tolist()
     assert size == len(data)
     in_transaction = source.batches["attributes"] & (logs.TRANSACTIONAL | logs.CONTROL) != 0
     for number in np.flatnonzero(~in_transaction[source.records["batch"]]):
@@ -112,8 +112,8 @@ def refusal(data: bytes) -> LithifyError | None:
     return None
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_damage_is_refused_with_the_words_of_decoding(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(BatchCodec))
+def test_damage_is_refused_with_the_words_of_decoding(codec: BatchCodec) -> None:
     """Of several things the first, and what stays of whole bites before it has been handed on."""
     rng = random.Random(int(codec))
     before, after = encode(logs.data(0, ("x", "1"))), encode(logs.marker(1 << 41, id=1, commit=True))

@@ -23,7 +23,7 @@ from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke, invoke_json
@@ -195,7 +195,7 @@ def test_odd_names_of_folders(tmp_path: Path, quick: None, name: str) -> None:
     compacted = Path(f"{folder}.compacted") / done["after"][0]["folder"]
     assert latest(rows_in(compacted)) == latest(rows_in(folder))
     pattern = f"kafka+file://{quote(str(tmp_path))}/*/*"
-    found = registered_for(pattern).find(pattern, Config(), Waiting())
+    found = registered_for(pattern).find(pattern, Config(), WaitPolicy())
     assert [unquote(one) for one in found] == [unquote(url)]
     assert "Nothing to compact" in invoke("compact", found[0]).stdout
 
@@ -264,7 +264,7 @@ def test_a_pattern_names_topics_and_not_what_was_made_of_them(tmp_path: Path, qu
         make_log(tmp_path / name)
     pattern = f"kafka+file://{tmp_path}/orders-*"
     invoke_json("compact", f"kafka+file://{tmp_path}/orders-1")
-    found = registered_for(pattern).find(pattern, Config(), Waiting())
+    found = registered_for(pattern).find(pattern, Config(), WaitPolicy())
     assert found == [f"kafka+file://{tmp_path}/orders-{n}" for n in range(2)]
 
 
@@ -286,4 +286,4 @@ def test_on_s3(s3: S3, quick: None) -> None:
     assert "Nothing to compact" in invoke("compact", *options, url).stdout
     config = settled({f"store_options.{name}": value for name, value in s3.options.items()})
     pattern = f"kafka+s3://{bucket}/*/topic"
-    assert registered_for(pattern).find(pattern, config, Waiting()) == [url]
+    assert registered_for(pattern).find(pattern, config, WaitPolicy()) == [url]

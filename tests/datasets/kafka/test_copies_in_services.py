@@ -11,7 +11,7 @@ from lithify.datasets.kafka.buckets.topic_copy import PAUSE_MS, CopySnapshot, To
 from lithify.protocol.run_summary import RunSummary
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock
-from lithify.testing.faulty import Fault
+from lithify.testing.faulty import StoreFault
 from tests.cli.invoking import invoke_json
 from tests.datasets.kafka import copies, logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
@@ -130,7 +130,7 @@ def test_what_a_run_that_died_has_begun_is_finished_and_then_the_rest_taken(
     bucket = a_bucket(some(12))
     calls = copies.dying(monkeypatch, bucket, 0, None)
     bucket = a_bucket(some(12))
-    copies.dying(monkeypatch, bucket, first_put(calls), Fault.CRASH_AFTER)
+    copies.dying(monkeypatch, bucket, first_put(calls), StoreFault.CRASH_AFTER)
     bucket.produce(*some(20)[12:])
     copies.copied(bucket)
     copies.same_log(bucket)

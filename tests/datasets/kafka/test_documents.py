@@ -8,8 +8,8 @@ import pytest
 
 from lithify.base.errors import CorruptObject
 from lithify.datasets.kafka.buckets.copying import CopyReport
-from lithify.datasets.kafka.buckets.manifest import Manifest
-from lithify.datasets.kafka.buckets.publishing import Report
+from lithify.datasets.kafka.buckets.manifest import BucketManifest
+from lithify.datasets.kafka.buckets.publishing import PublicationReport
 from lithify.store.objects import ObjectStore
 from lithify.testing import MemoryStore
 
@@ -22,9 +22,9 @@ JUNK = {
     "a number without bound": b'{"refused": "", "fingerprint": "", "objects": 1e999, "size_bytes": 1}',
 }
 READERS: dict[str, Callable[[ObjectStore], object]] = {
-    "of a publication": lambda store: Report.read(store, KEY),
+    "of a publication": lambda store: PublicationReport.read(store, KEY),
     "of a copy": lambda store: CopyReport.read(store, KEY),
-    "of what was merged": lambda store: Manifest.decode(store.get(KEY), KEY),
+    "of what was merged": lambda store: BucketManifest.decode(store.get(KEY), KEY),
 }
 
 

@@ -14,7 +14,7 @@ from lithify.datasets.kafka.format.kernel.layout import CONTROL
 from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock
-from lithify.testing.faulty import Fault
+from lithify.testing.faulty import StoreFault
 from tests.datasets.kafka import copies, logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.test_windows import some
@@ -213,7 +213,7 @@ def whole(bucket: Bucket) -> None:
 def killed(monkeypatch: pytest.MonkeyPatch, numbers: list[int], *, grows: bool) -> None:
     """The rows of a gained partition are there when it is shown; the next run finishes."""
     for number in numbers:
-        for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+        for fault in (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER):
             bucket = gained()
             before = bucket.contents()
             copies.dying(monkeypatch, bucket, number, fault)
@@ -250,7 +250,7 @@ def test_killed_while_the_broker_is_told_of_an_empty_partition(monkeypatch: pyte
     """And the partition gets rows before the next run, which nobody has produced into the copy."""
     for number in writes(copies.dying(monkeypatch, only_empty(), 0, None)):
         bucket = only_empty()
-        copies.dying(monkeypatch, bucket, number, Fault.CRASH_AFTER)
+        copies.dying(monkeypatch, bucket, number, StoreFault.CRASH_AFTER)
         second = copies.numbered(bucket, 1)
         if shown(bucket) == 2:
             assert copies.committed(copies.copy_of(second), "readers") == 0
@@ -270,7 +270,7 @@ def test_what_an_attempt_on_other_terms_has_left_of_it_is_removed(monkeypatch: p
     put = [at for at, call in enumerate(calls, 1) if call.method == "create" and second in call.key]
     assert len(put) == 2
     bucket = gained()
-    copies.dying(monkeypatch, bucket, put[-1], Fault.CRASH_AFTER)
+    copies.dying(monkeypatch, bucket, put[-1], StoreFault.CRASH_AFTER)
     copies.numbered(bucket, 1).produce(*some(40))  # its first objects are newer now
     copies.copied(bucket)
     whole(bucket)

@@ -15,9 +15,9 @@ import pytest
 from lithify.datasets.kafka.cleaning.index import index, match
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND, Rules, empty_to_retain, last_records
 from lithify.datasets.kafka.cleaning.retention import retention as retain
-from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.codecs import BatchCodec
 from lithify.datasets.kafka.format.kernel.layout import Records
-from lithify.datasets.kafka.format.record_batches import RecordBatches, Retention, decode, filtered
+from lithify.datasets.kafka.format.record_batches import BatchRetention, RecordBatches, decode, filtered
 from lithify.datasets.kafka.format.transactions import fates, follow
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import encode_all, expected_rows, flags, keep_all
@@ -26,8 +26,8 @@ from tests.judge.kafka_java import KafkaJava, KafkaJavaError, kafka_java
 CLIENTS = [
     pytest.param(client, codec, id=f"{client.__name__}-{codec.name}")
     for client in (aiokafka.record, kafka.record)
-    for codec in Codec
-    if client is aiokafka.record or codec is not Codec.SNAPPY
+    for codec in BatchCodec
+    if client is aiokafka.record or codec is not BatchCodec.SNAPPY
 ]
 """Python clients, and the codecs that each knows without further packages."""
 Row = tuple[int, int, bytes | None, bytes | None]
@@ -64,7 +64,12 @@ def _describe_batch(batch: Records, attributes: int) -> str:
         "leader_epoch",
         "max_timestamp",
     )
-    words = [batch["base_offset"], batch["last_offset"], batch["count"], Codec(attributes & 7).name.lower()]
+    words = [
+        batch["base_offset"],
+        batch["last_offset"],
+        batch["count"],
+        BatchCodec(attributes & 7).name.lower(),
+    ]
     words += [batch[name] for name in names]
     words.append("LogAppendTime" if attributes & logs.LOG_APPEND_TIME else "CreateTime")
     words += [str(bool(attributes & flag)).lower() for flag in (logs.TRANSACTIONAL, logs.CONTROL)]
@@ -76,7 +81,7 @@ def without_headers(lines: list[str]) -> list[str]:
     return [" ".join(line.split(" ")[:5]) if line.startswith("record") else line for line in lines]
 
 
-def decisions(source: RecordBatches, retention: Retention) -> list[str]:
+def decisions(source: RecordBatches, retention: BatchRetention) -> list[str]:
     """A retention, as the Java judge takes it."""
     lines = []
     for at, batch in enumerate(source.batches):
@@ -97,11 +102,11 @@ def test_java_reads_every_batch_as_we_do(java: KafkaJava, seed: int) -> None:
 def test_what_is_written_equals_the_bytes_of_kafkas_own_filter(java: KafkaJava, seed: int) -> None:
     """Two passes over random uncompressed batches: the second reads delete horizons of the first."""
     rng = random.Random(seed)
-    data = encode_all(logs.random_log(rng, [Codec.NONE]))
+    data = encode_all(logs.random_log(rng, [BatchCodec.NONE]))
     for now_ms in (1_800_000_000_000, 1_800_000_009_000):
         source = decode(data, "log")
         markers = source.batches["attributes"] & logs.CONTROL != 0
-        retention = Retention(
+        retention = BatchRetention(
             flags([rng.random() < 0.6 for _ in source.records]),
             flags([rng.random() < 0.5 for _ in source.batches]),
             flags([bool(is_marker) and rng.random() < 0.5 for is_marker in markers]),
@@ -132,7 +137,7 @@ def test_two_passes_over_transactions_and_a_tombstone(java: KafkaJava) -> None:
         offsets = logs.column(source.records, "offset")
         empty = flags([base in (2, 5) for base in logs.column(source.batches, "base_offset")])
         keep = flags([offset not in gone for offset in offsets])
-        retention = Retention(keep, flags([False] * len(empty)), empty, now_ms + 1000)
+        retention = BatchRetention(keep, flags([False] * len(empty)), empty, now_ms + 1000)
         data = bytes(filtered(source, retention))
         assert data == java.filtered(_bytes(source), now_ms, 1000, decisions(source, retention))
         sizes.append(len(data))
@@ -143,7 +148,7 @@ def test_two_passes_over_transactions_and_a_tombstone(java: KafkaJava) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_a_history_cleaned_again_and_again_equals_kafkas_bytes(java: KafkaJava, seed: int) -> None:
     """With our decisions: aborted data, tombstones and markers go when their time has come."""
-    source = decode(encode_all(logs.random_history(random.Random(seed), [Codec.NONE])), "log")
+    source = decode(encode_all(logs.random_history(random.Random(seed), [BatchCodec.NONE])), "log")
     for now_ms in range(10_000, 20_000, 2000):
         rules = Rules(now_ms, 1000, keep_unkeyed=False, bound=NO_BOUND)
         what, _ = fates(source.batches, follow(source.batches).aborted)
@@ -160,8 +165,8 @@ def _bytes(source: RecordBatches) -> bytes:
     return source.memory[: source.size].tobytes()
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_java_reads_what_we_compressed(java: KafkaJava, codec: Codec) -> None:
+@pytest.mark.parametrize("codec", [codec for codec in BatchCodec if codec])
+def test_java_reads_what_we_compressed(java: KafkaJava, codec: BatchCodec) -> None:
     """The same rows and headers that its own filter leaves."""
     rng = random.Random(codec)
     source = decode(encode_all(logs.random_log(rng, [codec], batches=30)), "log")
@@ -173,8 +178,8 @@ def test_java_reads_what_we_compressed(java: KafkaJava, codec: Codec) -> None:
     assert any(line.startswith("record") for line in ours)
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_we_read_what_java_writes(java: KafkaJava, codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(BatchCodec))
+def test_we_read_what_java_writes(java: KafkaJava, codec: BatchCodec) -> None:
     lines = [f"batch 10 {codec.name.lower()} -1 7 2 40 1 5"]
     lines += [f"record {10 + n} {1000 + n} x{(b'k%d' % n).hex()} -" for n in range(300)]
     lines += ["marker 310 9000 5 7 2 COMMIT", f"batch 400 {codec.name.lower()} 77000 -1 -1 -1 0 6"]
@@ -204,7 +209,7 @@ def read_by(client: Any, data: bytes) -> list[Row]:
 
 
 @pytest.mark.parametrize(("client", "codec"), CLIENTS)
-def test_python_clients_read_what_we_write(client: Any, codec: Codec) -> None:
+def test_python_clients_read_what_we_write(client: Any, codec: BatchCodec) -> None:
     rng = random.Random(codec)
     made = [batch for batch in logs.random_log(rng, [codec], batches=30) if batch.records]
     source = decode(encode_all(made), "log")
@@ -215,7 +220,7 @@ def test_python_clients_read_what_we_write(client: Any, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(("client", "codec"), CLIENTS)
-def test_we_read_what_python_clients_write(client: Any, codec: Codec) -> None:
+def test_we_read_what_python_clients_write(client: Any, codec: BatchCodec) -> None:
     builder = client.default_records.DefaultRecordBatchBuilder(2, int(codec), True, 5, 1, 3, 1 << 20)
     rows = [(n, 5000 + n, b"key%d" % n, None if n % 5 == 0 else b"value" * n) for n in range(100)]
     for offset, timestamp, key, value in rows:

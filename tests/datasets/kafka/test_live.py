@@ -23,7 +23,7 @@ from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
 from lithify.store.wrapped import Call
 from lithify.testing.engine import InlineEngine
-from lithify.testing.faulty import Crash, Fault, FaultyStore
+from lithify.testing.faulty import Crash, FaultyStore, StoreFault
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.folders import latest
@@ -48,7 +48,9 @@ def compact(bucket: Bucket, **settings: str) -> RunSummary:
 
 
 def during(
-    monkeypatch: pytest.MonkeyPatch, decide: Callable[[int, Call], Fault | None], run: Callable[[], object]
+    monkeypatch: pytest.MonkeyPatch,
+    decide: Callable[[int, Call], StoreFault | None],
+    run: Callable[[], object],
 ) -> None:
     """With every call of who publishes seen before it is made."""
     publish = publishing._Publication
@@ -206,11 +208,14 @@ def test_random_histories_that_grow(seed: int, monkeypatch: pytest.MonkeyPatch) 
     bucket, written = a_bucket(history[:20]), 20
     first = bucket.store.get(bucket.key(history[0].first))
     while written < len(history):
-        dies_at, fault = rng.randrange(1, 50), rng.choice((Fault.CRASH_BEFORE, Fault.CRASH_AFTER, None))
+        dies_at, fault = (
+            rng.randrange(1, 50),
+            rng.choice((StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER, None)),
+        )
 
         def decide(
-            number: int, call: Call, dies_at: int = dies_at, fault: Fault | None = fault
-        ) -> Fault | None:
+            number: int, call: Call, dies_at: int = dies_at, fault: StoreFault | None = fault
+        ) -> StoreFault | None:
             return fault if number == dies_at else None
 
         def run() -> None:
@@ -261,7 +266,7 @@ def test_killed_at_every_write_of_a_publication(monkeypatch: pytest.MonkeyPatch)
     writes = [n for n, call in enumerate(calls) if call.method in ("replace", "delete")]
     assert len(writes) > 20
     for at in writes:
-        for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+        for fault in (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER):
             bucket = a_bucket(some(30))
             during(
                 monkeypatch,
@@ -284,7 +289,7 @@ def test_what_was_begun_live_is_finished_in_a_window(monkeypatch: pytest.MonkeyP
     bucket = a_bucket(some(30))
     during(
         monkeypatch,
-        lambda n, call: Fault.CRASH_AFTER if call.method == "replace" else None,
+        lambda n, call: StoreFault.CRASH_AFTER if call.method == "replace" else None,
         lambda: dies(bucket),
     )
     assert len(bucket.bases()) == 30
@@ -302,7 +307,7 @@ def test_what_was_begun_in_a_window_is_not_finished_live(monkeypatch: pytest.Mon
         with pytest.raises(Crash):
             bucket.compact(bucket.opened(soon()))
 
-    during(monkeypatch, lambda n, call: Fault.CRASH_BEFORE if call.method == "replace" else None, window)
+    during(monkeypatch, lambda n, call: StoreFault.CRASH_BEFORE if call.method == "replace" else None, window)
     before = bucket.contents()
     (refused,) = compact(bucket).refused
     assert "was planned in another mode" in refused.reason

@@ -28,9 +28,9 @@ from lithify.service.status import status
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.engine import InlineEngine
-from lithify.testing.faulty import Crash, Fault, FaultyStore
-from lithify.watermarks.groups import Group, Marks, Role, Standing
-from lithify.watermarks.model import Member
+from lithify.testing.faulty import Crash, FaultyStore, StoreFault
+from lithify.watermarks.groups import GroupRole, GroupState, Marks, PartitionStanding
+from lithify.watermarks.model import GroupMember
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import put_segments, read_rows
 from tests.datasets.kafka.logs import Batch
@@ -66,14 +66,14 @@ class Copies:
     def files(self) -> GroupFiles:
         return GroupFiles(FaultyStore(self.memory, self._fault), "group", self.clock, RandomIds())
 
-    def _fault(self, number: int, call: Call) -> Fault | None:
+    def _fault(self, number: int, call: Call) -> StoreFault | None:
         self.calls += 1
         if self.calls == self.dies_at:
-            return Fault.CRASH_AFTER if self.calls % 4 == 0 else Fault.CRASH_BEFORE
-        return Fault.FAIL_BEFORE if self.is_away and call.method in ("create", "replace") else None
+            return StoreFault.CRASH_AFTER if self.calls % 4 == 0 else StoreFault.CRASH_BEFORE
+        return StoreFault.FAIL_BEFORE if self.is_away and call.method in ("create", "replace") else None
 
     @property
-    def group(self) -> Group:
+    def group(self) -> GroupState:
         return self.files.read()
 
     def add(self, name: str, segments: list[list[Batch]] | None = None) -> None:
@@ -135,9 +135,9 @@ class Copies:
         assert found is not None
         return found
 
-    def commit_offset(self, reader: Member, offset: int) -> None:
+    def commit_offset(self, reader: GroupMember, offset: int) -> None:
         """A registered reader is so far."""
-        self.files.say(reader, {0: Standing(Marks(offset, 0), offset)})
+        self.files.say(reader, {0: PartitionStanding(Marks(offset, 0), offset)})
         self.files.publish(self.files.lead("somebody"))
 
     def marks(self, name: str) -> Marks:
@@ -215,7 +215,7 @@ def test_a_tombstone_stays_for_a_reader_that_is_behind_and_goes_after_its_commit
 ) -> None:
     """Offsets that are reset backwards lower nothing."""
     copies.files.leave("b")
-    copies.files.join(reader := Member("warehouse", "1"), Role.READER, {0: offsets[0]})
+    copies.files.join(reader := GroupMember("warehouse", "1"), GroupRole.READER, {0: offsets[0]})
     copies.compact("a")
     for offset in offsets[1:]:
         copies.commit_offset(reader, offset)

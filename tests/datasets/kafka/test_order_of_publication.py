@@ -13,7 +13,7 @@ from lithify.datasets.kafka.format.kernel.layout import ABORT, COMMIT, CONTROL, 
 from lithify.datasets.kafka.format.record_batches import decode, rebased
 from lithify.datasets.kafka.layouts import objects
 from lithify.store.wrapped import Call
-from lithify.testing.faulty import Crash, Fault
+from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.folders import Row, latest
@@ -100,7 +100,7 @@ def test_nothing_of_a_transaction_is_left_without_its_marker_wherever_a_run_dies
             with suppress(Crash):  # whether the last object is put once or twice depends on times
                 compacted(bucket, is_live)
 
-        during(monkeypatch, lambda n, _, at=at: Fault.CRASH_AFTER if n == at else None, dies)  # type: ignore[misc]
+        during(monkeypatch, lambda n, _, at=at: StoreFault.CRASH_AFTER if n == at else None, dies)  # type: ignore[misc]
         for all_commit in (False, True):
             assert latest(rows_if(bucket, all_commit=all_commit)) == expected, (at, all_commit)
         compacted(bucket, is_live)
@@ -119,8 +119,8 @@ def test_what_aborted_stays_so_though_a_run_that_died_cannot_go_on(
     bucket = a_bucket(history())
     merged_away = [bucket.key(base) for base in (18, 19, 20)]
 
-    def decide(_: int, call: Call) -> Fault | None:
-        return Fault.CRASH_AFTER if call.method == "replace" and call.key in merged_away else None
+    def decide(_: int, call: Call) -> StoreFault | None:
+        return StoreFault.CRASH_AFTER if call.method == "replace" and call.key in merged_away else None
 
     def dies() -> None:
         with pytest.raises(Crash):

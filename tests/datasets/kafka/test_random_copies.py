@@ -10,7 +10,7 @@ import pytest
 
 from lithify.datasets.kafka.buckets.topic_copy import PAUSE_MS, TopicCopy
 from lithify.datasets.kafka.layouts import objects
-from lithify.testing.faulty import Fault
+from lithify.testing.faulty import StoreFault
 from tests.datasets.kafka import copies, logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.folders import latest
@@ -18,7 +18,7 @@ from tests.datasets.kafka.test_topic_copies import decided
 from tests.datasets.kafka.test_windows import replayed
 
 STEPS = 25
-DEATHS = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+DEATHS = (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, LithifyError, Unsupported
-from lithify.datasets.kafka.format.codecs import BadCompression, Codec, Codecs
+from lithify.datasets.kafka.format.codecs import BadCompression, BatchCodec, BatchCodecs
 from lithify.datasets.kafka.format.record_batches import decode, filtered, merged, rebased
 from lithify.kernel.buffers import bytes_of
 from lithify.kernel.crc32c import checksum
@@ -91,7 +91,7 @@ def test_batches_of_which_all_stays_stay_byte_for_byte() -> None:
 
 def test_a_batch_without_records_keeps_what_its_producer_needs() -> None:
     before = logs.in_transaction(
-        40, ("a", "1"), ("b", "2"), id=9, epoch=3, codec=Codec.ZSTD, leader_epoch=4, horizon=5_000
+        40, ("a", "1"), ("b", "2"), id=9, epoch=3, codec=BatchCodec.ZSTD, leader_epoch=4, horizon=5_000
     )
     source = logs.log(before)
     none = flags([False, False])
@@ -111,10 +111,10 @@ def test_times_of_the_broker_stay() -> None:
     assert column(kept.batches, "max_timestamp") == [77_000]
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", list(BatchCodec))
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_round_trips(codec: Codec, seed: int) -> None:
+def test_round_trips(codec: BatchCodec, seed: int) -> None:
     rng = random.Random(seed)
     batches = logs.random_log(rng, [codec], batches=5)
     source = decode(encode_all(batches), "log")
@@ -132,7 +132,7 @@ def test_round_trips(codec: Codec, seed: int) -> None:
 
 
 def xerial(raw: bytes) -> bytes:
-    return Codecs().pack(Codec.SNAPPY, memoryview(raw))
+    return BatchCodecs().pack(BatchCodec.SNAPPY, memoryview(raw))
 
 
 def raw_snappy(raw: bytes) -> bytes:
@@ -150,15 +150,15 @@ def two_frames(raw: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("codec", "pack"),
     [
-        (Codec.SNAPPY, xerial),
-        (Codec.SNAPPY, raw_snappy),
-        (Codec.LZ4, logs.linked_lz4),
-        (Codec.ZSTD, logs.streamed_zstd),
-        (Codec.ZSTD, two_frames),
-        (Codec.GZIP, two_members),
+        (BatchCodec.SNAPPY, xerial),
+        (BatchCodec.SNAPPY, raw_snappy),
+        (BatchCodec.LZ4, logs.linked_lz4),
+        (BatchCodec.ZSTD, logs.streamed_zstd),
+        (BatchCodec.ZSTD, two_frames),
+        (BatchCodec.GZIP, two_members),
     ],
 )
-def test_every_way_clients_compress_is_read(codec: Codec, pack: Callable[[bytes], bytes]) -> None:
+def test_every_way_clients_compress_is_read(codec: BatchCodec, pack: Callable[[bytes], bytes]) -> None:
     records = tuple(Rec(n, 1000, b"key%d" % (n % 7), b"value" * 40) for n in range(2000))
     plain = encode(Batch(records))
     packed = encode(Batch(records, codec=codec), pack(plain[61:]))
@@ -166,19 +166,19 @@ def test_every_way_clients_compress_is_read(codec: Codec, pack: Callable[[bytes]
 
 
 def test_lz4_is_written_in_independent_blocks() -> None:
-    packed = Codecs().pack(Codec.LZ4, memoryview(bytes(200_000)))
+    packed = BatchCodecs().pack(BatchCodec.LZ4, memoryview(bytes(200_000)))
     assert packed[4] & 0x20, "Java refuses dependent blocks"
     assert packed[5] >> 4 == 4, "blocks of 64 KiB"
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_what_unpacks_to_more_than_the_limit_is_refused(codec: Codec) -> None:
-    codecs = Codecs(max_unpacked_bytes=1 << 20)
+@pytest.mark.parametrize("codec", [BatchCodec.GZIP, BatchCodec.LZ4, BatchCodec.ZSTD])
+def test_what_unpacks_to_more_than_the_limit_is_refused(codec: BatchCodec) -> None:
+    codecs = BatchCodecs(max_unpacked_bytes=1 << 20)
     fits, larger = (memoryview(bytes(size)) for size in (1 << 20, (1 << 20) + 1))
     assert codecs.unpack(codec, memoryview(codecs.pack(codec, fits))) == fits
     with pytest.raises(BadCompression, match="more than the 1 MiB"):
         codecs.unpack(codec, memoryview(codecs.pack(codec, larger)))
-    if codec is Codec.ZSTD:
+    if codec is BatchCodec.ZSTD:
         with pytest.raises(BadCompression, match="more than the 1 MiB"):
             codecs.unpack(codec, memoryview(logs.streamed_zstd(bytes(larger))))
 
@@ -186,11 +186,11 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(codec: Codec) -> None:
 def test_a_snappy_block_that_claims_more_than_it_holds_is_refused() -> None:
     for claim in (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x01"):
         with pytest.raises(BadCompression, match=r"more than"):
-            Codecs().unpack(Codec.SNAPPY, memoryview(claim + b"\0a"))
+            BatchCodecs().unpack(BatchCodec.SNAPPY, memoryview(claim + b"\0a"))
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_damage_at_every_byte_is_refused(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(BatchCodec))
+def test_damage_at_every_byte_is_refused(codec: BatchCodec) -> None:
     """Of every byte of a batch between two others, one bit at a time."""
     before, after = logs.data(0, ("x", "1")), logs.data(20, ("y", "2"))
     records = tuple(Rec(n, 1000 + n, b"k%d" % n, b"v" * n, ((b"h", b"1"),)) for n in range(10, 16))
@@ -206,8 +206,8 @@ def test_damage_at_every_byte_is_refused(codec: Codec) -> None:
             decode(data, "records/7")
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_damage_under_a_right_checksum_is_refused_or_harmless(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(BatchCodec))
+def test_damage_under_a_right_checksum_is_refused_or_harmless(codec: BatchCodec) -> None:
     """Bytes are changed, cut out and put in before the checksum is made. What is read is written again."""
     rng = random.Random(int(codec))
     for _ in range(400):
@@ -235,7 +235,7 @@ def test_damage_under_a_right_checksum_is_refused_or_harmless(codec: Codec) -> N
 
 
 def test_an_object_cut_off_anywhere_is_refused() -> None:
-    data = encode(THREE) + encode(logs.data(8, ("c", "4"), codec=Codec.ZSTD))
+    data = encode(THREE) + encode(logs.data(8, ("c", "4"), codec=BatchCodec.ZSTD))
     for length in range(1, len(data)):
         if length == len(GOLDEN):
             continue
@@ -340,8 +340,8 @@ def test_long_numbers_survive() -> None:
     assert logs.rows(kept) == expected_rows([Batch(records)])[1:]
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_neighbours_become_one_batch(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(BatchCodec))
+def test_neighbours_become_one_batch(codec: BatchCodec) -> None:
     """Rows, offsets and times as they were; no producer, no transaction; from first to last offset."""
     batches = [
         logs.in_transaction(10, ("a", "1"), ("b", "2"), id=4, codec=codec, leader_epoch=2),
@@ -367,7 +367,7 @@ def test_a_merged_batch_has_the_latest_delete_horizon() -> None:
     source = logs.log(early, late, none)
 
     def horizon(*keep: bool) -> list[tuple[int, int]]:
-        found = decode(merged(source, flags(keep), Codec.NONE, 9_000), "log")
+        found = decode(merged(source, flags(keep), BatchCodec.NONE, 9_000), "log")
         assert [row[1] for row in logs.rows(found)] == [1000 + n for n in range(4) if keep[n]]
         return [(int(b["attributes"]) & logs.HORIZON, int(b["base_timestamp"])) for b in found.batches]
 
@@ -378,21 +378,21 @@ def test_a_merged_batch_has_the_latest_delete_horizon() -> None:
 
 def test_nothing_kept_is_merged_to_nothing() -> None:
     source = logs.log(THREE)
-    assert not merged(source, flags([False] * 3), Codec.ZSTD, 0)
+    assert not merged(source, flags([False] * 3), BatchCodec.ZSTD, 0)
 
 
 def test_what_cannot_be_one_batch_is_not_merged() -> None:
     far = logs.log(logs.data(0, ("a", "1")), logs.data(1 << 31, ("b", "1")))
     with pytest.raises(ValueError, match="more than a batch can count"):
-        merged(far, flags([True, True]), Codec.NONE, 0)
+        merged(far, flags([True, True]), BatchCodec.NONE, 0)
     with_marker = logs.log(logs.data(0, ("a", "1")), logs.marker(1, id=1, commit=True))
     with pytest.raises(ValueError, match="markers"):
-        merged(with_marker, flags([True, True]), Codec.NONE, 0)
+        merged(with_marker, flags([True, True]), BatchCodec.NONE, 0)
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", list(BatchCodec))
 @pytest.mark.parametrize("size", [0, 1, 1_000_000])
-def test_what_does_not_compress_finds_room(codec: Codec, size: int) -> None:
+def test_what_does_not_compress_finds_room(codec: BatchCodec, size: int) -> None:
     value = random.Random(size).randbytes(size)
     source = logs.log(Batch((Rec(0, 0, b"k", value), Rec(1, 1 << 60, b"l", value)), codec=codec))
     for keep in ([True, False], [False, True]):

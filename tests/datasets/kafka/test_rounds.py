@@ -18,7 +18,7 @@ from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.cleaning.index import index, match
 from lithify.datasets.kafka.cleaning.retention import Rules, empty_to_retain, last_records, retention
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.codecs import BatchCodec
 from lithify.datasets.kafka.format.kernel.layout import DELETE_HORIZON
 from lithify.datasets.kafka.format.record_batches import decode, filtered
 from lithify.datasets.kafka.format.transactions import fates, follow
@@ -105,7 +105,7 @@ def cut(rng: random.Random, batches: Sequence[Batch], parts: int) -> list[Sequen
 def test_segments_together_are_what_kafkas_own_filter_leaves_of_them(java: KafkaJava, seed: int) -> None:
     """Transactions over bounds of segments, in steps that see one segment each; bytes as of the whole log."""
     rng = random.Random(seed)
-    segments = cut(rng, logs.random_history(rng, [Codec.NONE]), 6)
+    segments = cut(rng, logs.random_history(rng, [BatchCodec.NONE]), 6)
     topic = a_topic(segments)
     before = topic.everything()
     dataset = topic.opened(KafkaSettings(segment_bytes=rng.choice((1, 1500, 1 << 20))))

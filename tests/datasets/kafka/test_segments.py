@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lithify.base.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError, Unsupported
-from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.codecs import BatchCodec
 from lithify.datasets.kafka.format.record_batches import decode
 from lithify.datasets.kafka.format.transactions import follow
 from lithify.datasets.kafka.layouts.contract import Segment
@@ -76,7 +76,7 @@ def a_long_log(rng: random.Random) -> list[Batch]:
             (f"k{rng.randrange(30)}", rng.randbytes(rng.randrange(150)).hex())
             for _ in range(rng.randrange(1, 9))
         ]
-        made.append(logs.data(offset, *rows, time=rng.randrange(100_000), codec=rng.choice(list(Codec))))
+        made.append(logs.data(offset, *rows, time=rng.randrange(100_000), codec=rng.choice(list(BatchCodec))))
         offset = made[-1].last + 1
     return made
 

@@ -18,10 +18,10 @@ from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.kind import KIND
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.registry import config_type
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.wrapped import Call, ResultT, WrappedStore
 from lithify.testing import ManualClock
-from lithify.testing.faulty import Crash, Fault, FaultyStore
+from lithify.testing.faulty import Crash, FaultyStore, StoreFault
 from tests.cli.invoking import invoke_json
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, Once, a_bucket
@@ -229,7 +229,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, numbers: list[int], grown: bool) 
     for number in numbers:
         bucket = grown_topic() if grown else a_topic()
         before = bucket.contents()
-        dying(monkeypatch, bucket, number, Fault.CRASH_AFTER if number % 2 else Fault.CRASH_BEFORE)
+        dying(monkeypatch, bucket, number, StoreFault.CRASH_AFTER if number % 2 else StoreFault.CRASH_BEFORE)
         assert bucket.contents() == before, f"killed at call {number}"
         if told(bucket) and not grown:
             same_log(bucket)  # whole as soon as it is shown
@@ -275,7 +275,7 @@ def test_killed_while_the_source_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     count = len(dying(monkeypatch, a_topic(), 0, None))
     for number in range(count // 2, count, 11):
         bucket = a_topic()
-        dying(monkeypatch, bucket, number, Fault.CRASH_AFTER)
+        dying(monkeypatch, bucket, number, StoreFault.CRASH_AFTER)
         bucket.produce(*some(16)[12:])
         copied(bucket)
         same_log(bucket)
@@ -408,9 +408,9 @@ def test_a_copy_that_was_begun_without_a_claim_asks_whose_the_name_is(
     numbered(bucket, 1).produce(*some(6))
     other = with_another(bucket)
 
-    def die_begun(_: int, call: Call) -> Fault | None:
+    def die_begun(_: int, call: Call) -> StoreFault | None:
         is_state = f"/orders/copies/{NEW}/_lithify/state/" in call.key
-        return Fault.CRASH_AFTER if call.method == "create" and is_state else None
+        return StoreFault.CRASH_AFTER if call.method == "create" and is_state else None
 
     with pytest.raises(Crash):
         copied(bucket, FaultyStore(bucket.store, die_begun))
@@ -548,4 +548,4 @@ def test_only_topics_in_a_bucket_are_copied() -> None:
 def opened_by_url(url: str, settings: dict[str, str]) -> object:
     config = config_type().model_validate({"kafka": settings})
     clock = a_bucket([]).clock
-    return KIND.open(url, config, clock, RandomIds(), lambda store: store, Waiting())
+    return KIND.open(url, config, clock, RandomIds(), lambda store: store, WaitPolicy())

@@ -10,11 +10,11 @@ import pytest
 
 from lithify.base.errors import Refused
 from lithify.datasets.kafka.buckets import publishing
-from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.codecs import BatchCodec
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.store.wrapped import Call
-from lithify.testing.faulty import Crash, Fault, FaultyStore
+from lithify.testing.faulty import Crash, FaultyStore, StoreFault
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import NOW_MS, Bucket, Once, a_bucket
 from tests.datasets.kafka.folders import latest
@@ -71,8 +71,8 @@ def test_what_comes_later_is_compacted_with_the_rest() -> None:
     assert bucket.earliest_and_latest() == (0, 117)
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_codecs(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(BatchCodec))
+def test_codecs(codec: BatchCodec) -> None:
     bucket = a_bucket([logs.data(n, ("a", f"{n}"), codec=codec) for n in range(20)])
     bucket.compact()
     assert bucket.bases() == [18 - 18, 19]
@@ -260,12 +260,14 @@ def replayed(history: list[Batch]) -> dict[bytes, tuple[int, int, bytes | None, 
     return latest(sorted(committed))
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, bucket: Bucket, number: int, fault: Fault | None) -> list[Call]:
+def dying(
+    monkeypatch: pytest.MonkeyPatch, bucket: Bucket, number: int, fault: StoreFault | None
+) -> list[Call]:
     """Compact, and kill the one who publishes at its call of this number; the calls."""
     calls: list[Call] = []
     publish = publishing._Publication
 
-    def decide(_: int, call: Call) -> Fault | None:
+    def decide(_: int, call: Call) -> StoreFault | None:
         calls.append(call)
         return fault if len(calls) == number else None
 
@@ -301,7 +303,7 @@ def test_killed_at_every_call_of_a_publication(monkeypatch: pytest.MonkeyPatch) 
     some_reads = [n for n in range(1, len(calls) + 1) if n not in writes][::9]
     for number in sorted({*writes, *some_reads}):
         bucket = a_topic()
-        dying(monkeypatch, bucket, number, Fault.CRASH_AFTER if number % 2 else Fault.CRASH_BEFORE)
+        dying(monkeypatch, bucket, number, StoreFault.CRASH_AFTER if number % 2 else StoreFault.CRASH_BEFORE)
         assert latest(bucket.rows()) == latest(expected), f"killed at call {number}"
         bucket.compact(bucket.opened(soon()))
         assert bucket.rows() == expected, f"killed at call {number}"
@@ -319,7 +321,7 @@ def test_killed_again_and_again_while_the_log_grows(monkeypatch: pytest.MonkeyPa
     history = [batch for batch in logs.random_history(rng) if batch.control or rng.random() < 0.95]
     bucket, written = a_bucket(history[:30]), 30
     while written < len(history):
-        fault = rng.choice((Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.FAIL_AFTER, None))
+        fault = rng.choice((StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER, StoreFault.FAIL_AFTER, None))
         dying(monkeypatch, bucket, rng.randrange(1, 60), fault)
         bucket.produce(*history[written : written + 5])
         written += 5

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lithify.base.clock import Clock, SystemClock
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.garbage import GarbageOptions, Report, collect
+from lithify.datasets.slatedb.garbage import GarbageOptions, GarbageReport, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.urls import open_store
@@ -43,7 +43,7 @@ def gc(
     clock: Clock | None = None,
     options: GarbageOptions = AT_ONCE,
     store: ObjectStore | None = None,
-) -> Report:
+) -> GarbageReport:
     opened, root = open_store(str(path))
     paths = DatabasePaths(root)
     inner = store if store is not None else opened

@@ -12,9 +12,9 @@ from lithify.base.events import Event, GarbageCollected
 from lithify.base.ids import RandomIds
 from lithify.datasets.collecting import DirectoryOptions, Due, due_kinds, until_due_s
 from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
-from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, Kind
+from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageKind
 from lithify.store.wrapped import Call
-from lithify.testing import Fault, FaultyStore, ManualClock
+from lithify.testing import FaultyStore, ManualClock, StoreFault
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.collecting import HOUR_MS, StoreInTime, aged_database, check, names
 
@@ -24,7 +24,7 @@ SOON = DirectoryOptions(interval_ms=1_000, min_age_ms=0)
 def test_defaults_are_one_collection_of_everything_but_fences_every_ten_minutes() -> None:
     options = GarbageCollectorOptions().by_kind()
     assert due_kinds(options, {}, 5.0) == (
-        Due(300_000, dry_run=False, kinds=DEFAULT_KINDS - {Kind.CHECKPOINT}),
+        Due(300_000, dry_run=False, kinds=DEFAULT_KINDS - {GarbageKind.CHECKPOINT}),
     )
     began_s = dict.fromkeys(options, 5.0)
     assert due_kinds(options, began_s, 604.9) == ()
@@ -42,9 +42,9 @@ def test_each_kind_has_its_interval_its_age_and_its_switch() -> None:
         lithify_options=None,
     ).by_kind()
     began_s = dict.fromkeys(options, 10.0)
-    both = Due(0, dry_run=False, kinds=frozenset({Kind.MANIFEST, Kind.COMPACTIONS}))
-    dry = Due(0, dry_run=True, kinds=frozenset({Kind.WAL}))
-    fences = Due(60_000, dry_run=False, kinds=frozenset({Kind.WAL_FENCE}))
+    both = Due(0, dry_run=False, kinds=frozenset({GarbageKind.MANIFEST, GarbageKind.COMPACTIONS}))
+    dry = Due(0, dry_run=True, kinds=frozenset({GarbageKind.WAL}))
+    fences = Due(60_000, dry_run=False, kinds=frozenset({GarbageKind.WAL_FENCE}))
     assert set(due_kinds(options, began_s, 11.0)) == {both, dry}
     assert set(due_kinds(options, began_s, 15.0)) == {both, dry, fences}
     assert until_due_s(options, began_s, 10.75) == 0.25
@@ -106,9 +106,9 @@ def test_what_fails_is_told_and_tried_again_after_its_interval(tmp_path: Path) -
     clock = ManualClock(int(time.time() * 1000) + HOUR_MS)
     broken = True
 
-    def fail_manifests(_number: int, call: Call) -> Fault | None:
+    def fail_manifests(_number: int, call: Call) -> StoreFault | None:
         is_boundary = call.key.endswith("manifest.boundary") and call.method in ("create", "replace")
-        return Fault.FAIL_BEFORE if broken and is_boundary else None
+        return StoreFault.FAIL_BEFORE if broken and is_boundary else None
 
     dataset = dataset_at(path, wrap=lambda store: FaultyStore(StoreInTime(store, clock), fail_manifests))
     collector = garbage_collector(dataset, clock, RandomIds())

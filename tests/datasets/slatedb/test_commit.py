@@ -17,7 +17,7 @@ from lithify.datasets.slatedb.model import Manifest, TieredSpec
 from lithify.datasets.slatedb.retention import without_expired_checkpoints
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.trees import FIRST_MS, Mint, drain, manifest_of, tiered
 
@@ -47,7 +47,7 @@ class Commit:
         tree = mint.tree(2)
         self.inputs = {view.sst.id for view in tree.l0}
         submitted = mint.compaction(tiered(tree, slice(None), (), 0))
-        self.compaction = replace(submitted, state=State.COMPACTED, outputs=(mint.sst(),))
+        self.compaction = replace(submitted, state=CompactionState.COMPACTED, outputs=(mint.sst(),))
         self.memory.create(MANIFEST.format(1), encode_manifest(manifest_of(tree)))
         self.dataset = self.open(self.store)
 
@@ -163,7 +163,9 @@ def test_nothing_is_refused_by_a_manifest_that_is_not_the_latest() -> None:
 def test_of_two_with_the_same_sources_one_is_committed() -> None:
     commit = Commit()
     first = commit.compaction
-    second = replace(commit.mint.compaction(first.spec), state=State.COMPACTED, outputs=(commit.mint.sst(),))
+    second = replace(
+        commit.mint.compaction(first.spec), state=CompactionState.COMPACTED, outputs=(commit.mint.sst(),)
+    )
     verdicts = commit.dataset.commit([first, second], epoch=1)
     assert verdicts[first.id] is None
     assert "is not in" in (verdicts[second.id] or "")
@@ -224,10 +226,10 @@ def after(*specs: TieredSpec) -> Manifest:
 def test_a_commit_without_outputs_is_recognised_by_an_empty_destination_and_sources_that_are_gone(
     spec: TieredSpec, manifest: Manifest, expected: bool
 ) -> None:
-    compaction = M.compaction(spec, State.COMPACTED)
+    compaction = M.compaction(spec, CompactionState.COMPACTED)
     assert is_committed(compaction, manifest) is expected
     assert not is_committed(replace(compaction, outputs=(M.sst(),)), manifest)
-    assert not is_committed(replace(compaction, state=State.SUBMITTED), manifest)
+    assert not is_committed(replace(compaction, state=CompactionState.SUBMITTED), manifest)
 
 
 def test_what_may_have_been_committed_is_refused_with_just_that() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lithify.base.errors import Refused
-from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, Kind
+from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageKind
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import crash_at_every_call
@@ -54,7 +54,7 @@ def test_a_clone_that_has_rewritten_everything_is_untied(tmp_path: Path) -> None
     gc(clone)
     assert (ties(clone), lasting_checkpoints(parent)) == (1, 1)  # its commit pins a manifest that reads it
     report = gc(clone, clock=in_an_hour())
-    assert (report.counts[Kind.DETACH].found, report.counts[Kind.DETACH].deletable) == (1, 1)
+    assert (report.counts[GarbageKind.DETACH].found, report.counts[GarbageKind.DETACH].deletable) == (1, 1)
     assert (ties(clone), lasting_checkpoints(parent)) == (0, 0)
     check_state_files(dataset_at(clone), clone)
     check_state_files(dataset_at(parent), parent)
@@ -99,7 +99,7 @@ def test_a_crash_at_any_store_call_leaves_what_the_next_run_unties(tmp_path: Pat
     place, before = tmp_path / "place", tmp_path / "before"
     model = family(place)
     compact_well(dataset_at(place / "clone", checkpoint_lifetime_s=0))
-    gc(place / "clone", options=replace(AT_ONCE, kinds=DEFAULT_KINDS - {Kind.DETACH}))
+    gc(place / "clone", options=replace(AT_ONCE, kinds=DEFAULT_KINDS - {GarbageKind.DETACH}))
     shutil.copytree(place, before)
 
     def make_store() -> ObjectStore:
@@ -108,7 +108,7 @@ def test_a_crash_at_any_store_call_leaves_what_the_next_run_unties(tmp_path: Pat
         return open_store(str(place))[0]
 
     def run(store: ObjectStore) -> None:
-        gc(place / "clone", store=store, options=replace(AT_ONCE, kinds=frozenset({Kind.DETACH})))
+        gc(place / "clone", store=store, options=replace(AT_ONCE, kinds=frozenset({GarbageKind.DETACH})))
 
     states = set()
     for site, store in crash_at_every_call(make_store, run):

@@ -29,7 +29,7 @@ from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOpt
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedWriter
-from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, Verb, WrappedStore
+from lithify.testing import CountingStore, FaultyStore, ManualClock, StoreFault, Verb, WrappedStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, RemoteStore, delete, put
 from tests.judge.official import Delete, OpenOptions, Put, Write, compact_officially, copy_database, open_db
@@ -310,11 +310,11 @@ def test_a_commit_that_fails_fails_the_task_and_leaves_nothing_staged(tmp_path: 
     bench.add([put(b"%05d" % i, 9, b"v" * 1000) for i in range(2500)])
     commits: list[str] = []
 
-    def fail(_: int, call: Call) -> Fault | None:
+    def fail(_: int, call: Call) -> StoreFault | None:
         if call.method != "commit":
             return None
         commits.append(call.key)
-        return Fault.FAIL_BEFORE if len(commits) == number else None
+        return StoreFault.FAIL_BEFORE if len(commits) == number else None
 
     bench.store = FaultyStore(inner, fail)
     with pytest.raises(StoreError):
@@ -413,7 +413,7 @@ def test_failures_while_reading_ahead_are_raised() -> None:
     inner, before = bench.store, names(bench)
     failures = 0
     for number in range(12):
-        fault = {number: Fault.FAIL_BEFORE}
+        fault = {number: StoreFault.FAIL_BEFORE}
         bench.store = RemoteStore(FaultyStore.scripted(inner, fault))
         try:
             bench.run()

@@ -21,7 +21,14 @@ from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Codec, DrainSpec, KeyRange, SstInfo, TieredSpec
 from lithify.datasets.slatedb.sst import encode_tail, read_info, seal, unseal
 from lithify.datasets.slatedb.stats import decode_stats, encode_stats
-from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.protocol.model import (
+    AssignedWorker,
+    Compaction,
+    CompactionState,
+    Ledger,
+    Progress,
+    RangeProgress,
+)
 from lithify.testing.memory import MemoryStore
 from tests.datasets.slatedb.fuzz import ACCEPTED, Target, fuzz
 from tests.datasets.slatedb.test_index import GOOD_METAS, index_of
@@ -89,12 +96,12 @@ def ledger() -> SlateLedger:
     running: SlateCompaction = Compaction(
         id=ids[0],
         spec=TieredSpec(b"segment", ids, (5, 3), 3),
-        state=State.RUNNING,
-        worker=Worker("worker", 5),
+        state=CompactionState.RUNNING,
+        worker=AssignedWorker("worker", 5),
         progress=progress,
     )
     drained: SlateCompaction = Compaction(
-        id=ids[1], spec=DrainSpec(b"s", ids, (1,)), state=State.COMPLETED, outputs=ssts
+        id=ids[1], spec=DrainSpec(b"s", ids, (1,)), state=CompactionState.COMPLETED, outputs=ssts
     )
     return Ledger(3, (running, drained))
 

@@ -18,17 +18,17 @@ from lithify.base.errors import CorruptObject, Refused, StoreError, VersionConfl
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.cli.main import app
-from lithify.datasets.slatedb.garbage import Count, GarbageOptions, Kind, Report, collect
+from lithify.datasets.slatedb.garbage import Count, GarbageKind, GarbageOptions, GarbageReport, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
-from lithify.protocol.attempts import Attempt, Failure
+from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.model import Compaction, Ledger
 from lithify.store.keys import is_staging_name
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import VersionedFiles
 from lithify.store.wrapped import Call, WrappedStore
-from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
+from lithify.testing import FaultyStore, ManualClock, MemoryStore, StoreFault, crash_at_every_call
 from tests.cli.invoking import invoke, invoke_json
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import (
@@ -65,18 +65,18 @@ def test_the_official_collector_deletes_the_same(path: Path, tmp_path: Path) -> 
     model = aged_database(path)
     official = copy_database(path, tmp_path / "official")
     before = names(path, "compacted")
-    report = gc(path, options=replace(AT_ONCE, kinds=frozenset(Kind)))
+    report = gc(path, options=replace(AT_ONCE, kinds=frozenset(GarbageKind)))
     Admin(official).run_gc(min_age_ms=0, wal_fences=True)
     assert names(path, "compacted") == names(official, "compacted") < before
-    assert report.counts[Kind.COMPACTED].deletable == len(before) - len(names(path, "compacted"))
+    assert report.counts[GarbageKind.COMPACTED].deletable == len(before) - len(names(path, "compacted"))
     for folder in ("manifest", "compactions"):
         assert names(path, folder) == names(official, folder), folder
         assert (path / f"gc/{folder}.boundary").read_bytes() == (
             official / f"gc/{folder}.boundary"
         ).read_bytes()
     assert names(path, "wal") == names(official, "wal")
-    assert report.counts[Kind.WAL].deletable
-    assert report.counts[Kind.WAL_FENCE].deletable
+    assert report.counts[GarbageKind.WAL].deletable
+    assert report.counts[GarbageKind.WAL_FENCE].deletable
     check_state_files(dataset_at(path), path)
     check(path, model)
 
@@ -88,10 +88,12 @@ def test_a_dry_run_says_what_a_run_does_and_writes_nothing(path: Path) -> None:
     said = gc(path, clock=clock, options=replace(AT_ONCE, dry_run=True))
     assert sorted((p, p.stat().st_mtime_ns) for p in path.rglob("*")) == before
     done = gc(path, clock=clock)
-    assert done.counts[Kind.CHECKPOINT].deletable == 2
-    assert done.counts[Kind.COMPACTED].deletable_bytes > 0
+    assert done.counts[GarbageKind.CHECKPOINT].deletable == 2
+    assert done.counts[GarbageKind.COMPACTED].deletable_bytes > 0
     one_more = {
-        Kind.MANIFEST: replace(said.counts[Kind.MANIFEST], found=said.counts[Kind.MANIFEST].found + 1)
+        GarbageKind.MANIFEST: replace(
+            said.counts[GarbageKind.MANIFEST], found=said.counts[GarbageKind.MANIFEST].found + 1
+        )
     }
     assert {**said.counts, **one_more} == done.counts
     assert said.sst_cutoff == done.sst_cutoff
@@ -102,9 +104,9 @@ def test_what_is_young_stays(path: Path) -> None:
     aged_database(path)
     report = gc(path, options=GarbageOptions(dry_run=False))
     assert (
-        report.counts[Kind.COMPACTED].deletable,
-        report.counts[Kind.MANIFEST].deletable,
-        report.counts[Kind.COMPACTIONS].deletable,
+        report.counts[GarbageKind.COMPACTED].deletable,
+        report.counts[GarbageKind.MANIFEST].deletable,
+        report.counts[GarbageKind.COMPACTIONS].deletable,
     ) == (0, 0, 0)
     assert report.sst_cutoff.reason == "the minimum age"
 
@@ -114,7 +116,7 @@ def test_a_database_without_a_coordinator_keeps_every_sst(path: Path) -> None:
         model = write(database, 3, b"v")
     before = names(path, "compacted")
     report = gc(path, clock=in_an_hour())
-    assert report.counts[Kind.COMPACTIONS] == Count(0, 0)
+    assert report.counts[GarbageKind.COMPACTIONS] == Count(0, 0)
     assert names(path, "compacted") == before
     check(path, model)
 
@@ -127,8 +129,8 @@ def test_a_reader_of_an_old_checkpoint_still_scans(path: Path) -> None:
         new = write(database, 3, b"new", keys=80)
         compact_well(dataset_at(path))
     report = gc(path, clock=in_an_hour())
-    assert report.counts[Kind.COMPACTED].deletable
-    assert report.counts[Kind.MANIFEST].deletable
+    assert report.counts[GarbageKind.COMPACTED].deletable
+    assert report.counts[GarbageKind.MANIFEST].deletable
     with open_reader(path, checkpoint=checkpoint) as reader:
         assert dict(reader.scan()) == old
     check(path, old | new)
@@ -143,13 +145,13 @@ def test_an_open_database_keeps_working(path: Path) -> None:
             model |= write(database, 1, tag)
             assert dict(database.scan()) == model
             report = gc(path, clock=in_an_hour())
-            assert report.counts[Kind.MANIFEST].deletable
+            assert report.counts[GarbageKind.MANIFEST].deletable
             assert dict(database.scan()) == model
     check(path, model)
 
 
 def test_outputs_of_a_compaction_under_way_survive(path: Path) -> None:
-    reports: list[Report] = []
+    reports: list[GarbageReport] = []
     with open_db(path) as database:
         model = write(database, 4, b"v", keys=3000)
 
@@ -291,7 +293,7 @@ def test_what_is_needed_again_just_before_it_is_deleted_stops_its_kind(path: Pat
         model |= write(database, 1, b"new")
     is_restored = False
 
-    def restore(_number: int, call: Call) -> Fault | None:
+    def restore(_number: int, call: Call) -> StoreFault | None:
         nonlocal is_restored
         if call.method == "list" and call.key.endswith("compacted") and not is_restored:
             is_restored = True
@@ -432,13 +434,15 @@ def test_notes_about_compactions_go_with_them(path: Path) -> None:
     for compaction_id in (finished, active, IDS.ulid(1)):
         journal.add_attempt(compaction_id, Attempt("w", "because", 1))
         journal.note_finished(compaction_id, "w", ["last"])
-    journal.add_failure(Failure(finished, "because", 3, 1, "spec"))
+    journal.add_failure(FailedAttempt(finished, "because", 3, 1, "spec"))
 
     young = gc(path, options=GarbageOptions(dry_run=False)).counts
-    assert (young[Kind.PROGRESS], young[Kind.ATTEMPTS]) == (Count(3, 0), Count(3, 0))
+    assert (young[GarbageKind.PROGRESS], young[GarbageKind.ATTEMPTS]) == (Count(3, 0), Count(3, 0))
     report = gc(path)
-    assert report.counts[Kind.ATTEMPTS] == replace(report.counts[Kind.ATTEMPTS], found=3, deletable=2)
-    assert report.counts[Kind.PROGRESS].deletable == 2
+    assert report.counts[GarbageKind.ATTEMPTS] == replace(
+        report.counts[GarbageKind.ATTEMPTS], found=3, deletable=2
+    )
+    assert report.counts[GarbageKind.PROGRESS].deletable == 2
     assert journal.compactions() == {active}
     assert [failure.compaction for failure in journal.failures()] == [finished]
     dataset.update_ledger(lambda latest: Ledger(latest.epoch, latest.compactions[:-1]))
@@ -455,9 +459,12 @@ def test_half_written_files_go_when_nothing_is_added_to_them(path: Path) -> None
         for file in (*half_written, lock):
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(b"half")
-        assert gc(path, options=GarbageOptions(dry_run=False)).counts[Kind.STAGED] == Count(3, 0)
+        assert gc(path, options=GarbageOptions(dry_run=False)).counts[GarbageKind.STAGED] == Count(3, 0)
         report = gc(path, clock=in_an_hour())
-        assert (report.counts[Kind.STAGED].found, report.counts[Kind.STAGED].deletable) == (3, 3)
+        assert (report.counts[GarbageKind.STAGED].found, report.counts[GarbageKind.STAGED].deletable) == (
+            3,
+            3,
+        )
         assert not any(file.exists() for file in half_written)
         assert lock.exists()
         with pytest.raises(StoreError):

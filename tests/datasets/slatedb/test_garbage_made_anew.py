@@ -16,7 +16,7 @@ import pytest
 
 from lithify.base.clock import SystemClock
 from lithify.base.errors import LithifyError
-from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageOptions, Kind, collect
+from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageKind, GarbageOptions, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
@@ -25,7 +25,7 @@ from tests.aging import age
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Put, open_db
 
-OPTIONS = GarbageOptions(min_age_ms=0, dry_run=False, kinds=DEFAULT_KINDS | {Kind.WAL_FENCE})
+OPTIONS = GarbageOptions(min_age_ms=0, dry_run=False, kinds=DEFAULT_KINDS | {GarbageKind.WAL_FENCE})
 Rows = dict[bytes, bytes]
 
 
@@ -126,4 +126,10 @@ def test_there_is_garbage_of_every_kind(templates: Templates, tmp_path: Path) ->
     age(tmp_path / "db", 60_000)
     report = collect(LocalStore(), DatabasePaths(str(tmp_path / "db").strip("/")), SystemClock(), OPTIONS)
     found = {kind for kind, count in report.counts.items() if count.deletable}
-    assert found >= {Kind.COMPACTED, Kind.MANIFEST, Kind.COMPACTIONS, Kind.WAL, Kind.WAL_FENCE}
+    assert found >= {
+        GarbageKind.COMPACTED,
+        GarbageKind.MANIFEST,
+        GarbageKind.COMPACTIONS,
+        GarbageKind.WAL,
+        GarbageKind.WAL_FENCE,
+    }

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.slatedb.garbage import GarbageKind, GarbageOptions, collect
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import (
@@ -30,7 +30,7 @@ from lithify.datasets.slatedb.model import (
     View,
 )
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.store.local import LocalStore
 from lithify.testing import ManualClock, MemoryStore
 from tests.judge.official import Admin
@@ -39,7 +39,7 @@ IDS = RandomIds()
 STEP_MS = 10_000
 """Times in random databases are multiples of this before now, far apart for clocks that go on."""
 STEPS = 12
-ALL = frozenset(Kind)
+ALL = frozenset(GarbageKind)
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def images(draw: st.DrawFn, now_ms: int, *, ties: bool = False) -> Image:
     for version in range(1, versions + 1):
         states = draw(
             st.lists(
-                st.tuples(ages, st.sampled_from(State)),
+                st.tuples(ages, st.sampled_from(CompactionState)),
                 min_size=draw(st.sampled_from([0, 1, 1, 1])),
                 max_size=3,
             )
@@ -189,7 +189,7 @@ def survivors(image: Image, now_ms: int, min_age_ms: int) -> set[str]:
             keep |= any(number in range(m.replay_after_wal_id + 1, m.wal_id_last_seen + 1) for m in pinned)
         else:
             states = {c.id: c.state for c in compactions}
-            state = states.get(Ulid(name.split("/")[1])) if "/" in name else State.RUNNING
+            state = states.get(Ulid(name.split("/")[1])) if "/" in name else CompactionState.RUNNING
             keep = young or (state is not None and not state.is_terminal)
         if keep:
             kept.add(key)

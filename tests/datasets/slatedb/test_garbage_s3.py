@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from lithify.base.clock import SystemClock
-from lithify.datasets.slatedb.garbage import Kind, collect
+from lithify.datasets.slatedb.garbage import GarbageKind, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.store.urls import open_store
 from tests.compacting import compact, dataset_at
@@ -33,8 +33,8 @@ def test_two_collectors_take_turns_beside_an_open_database(s3: S3) -> None:
             time.sleep(LIFETIME_S + 0.5)  # the commits pin what they replaced for so long
             if tag in (b"a", b"c"):
                 report = collect(store, paths, SystemClock(), AT_ONCE)
-                assert report.counts[Kind.MANIFEST].deletable
-                assert report.counts[Kind.COMPACTIONS].deletable
+                assert report.counts[GarbageKind.MANIFEST].deletable
+                assert report.counts[GarbageKind.COMPACTIONS].deletable
             else:
                 Admin(url, store_options=s3.options).run_gc()
             boundaries.append(int(store.get(paths.manifest_boundary)))

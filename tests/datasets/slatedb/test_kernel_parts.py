@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.kernel import codecs, libraries, snappy, varint, zstd_frame
 from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES, hash_keys
-from lithify.datasets.slatedb.kernel.layout import SOURCE, Status
+from lithify.datasets.slatedb.kernel.layout import SOURCE, KernelStatus
 from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
 from lithify.datasets.slatedb.model import Codec
@@ -146,9 +146,9 @@ def unpacked(codec: Codec, tools: Codecs, stored: bytes) -> bytes | int:
         status, address, size = codecs.unpack_block(
             source.record, tools.bound.record, memory.ctypes.data, len(stored)
         )
-        if status == Status.OK:
+        if status == KernelStatus.OK:
             return ctypes.string_at(address, size)
-        if status != Status.NEED_UNPACK_SPACE:
+        if status != KernelStatus.NEED_UNPACK_SPACE:
             return status
         source.attach("unpacked", new_bytes(source["needed"]))
         source["unpacked_capacity"] = source["needed"]
@@ -175,7 +175,7 @@ def test_random_bytes_do_not_decompress_to_nonsense(data: bytes, codec: Codec) -
 )
 def test_a_tiny_block_cannot_claim_gigabytes(codec: Codec, stored: bytes) -> None:
     tools = Codecs({codec}, Codec.NONE)
-    assert unpacked(codec, tools, stored) == Status.BAD_SIZE
+    assert unpacked(codec, tools, stored) == KernelStatus.BAD_SIZE
     tools.close()
 
 
@@ -185,7 +185,7 @@ def test_a_block_of_the_old_format_cannot_grow_to_gigabytes() -> None:
     rows = first + other * 30_000
     block = rows + bytes(2 * 30_001) + struct.pack(">H", 30_001)
     memory = bytes_of(block)
-    assert transcoded_size(memory.ctypes.data, len(block)) == -Status.BAD_RESTARTS
+    assert transcoded_size(memory.ctypes.data, len(block)) == -KernelStatus.BAD_RESTARTS
 
 
 def test_zstd_frames_without_a_size_are_read() -> None:

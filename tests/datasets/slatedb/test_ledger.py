@@ -17,7 +17,14 @@ from lithify.datasets.slatedb import wire
 from lithify.datasets.slatedb.flatbuffer import U8, U32, U64, Ref, TableType, Union, tables, write
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Spec, Sst, SstInfo, TieredSpec
-from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.protocol.model import (
+    AssignedWorker,
+    Compaction,
+    CompactionState,
+    Ledger,
+    Progress,
+    RangeProgress,
+)
 from tests.datasets.slatedb.judging import official_compactions, plain, same
 from tests.datasets.slatedb.values import ledgers
 from tests.judge.admin import Admin
@@ -41,9 +48,9 @@ PROGRESS: Progress[KeyRange, Sst] = Progress(
     (RangeProgress(KeyRange(None, b"m"), (sst(5), sst(6))), RangeProgress(KeyRange(b"m"))), 77
 )
 RUNNING: SlateCompaction = Compaction(
-    ulid(10), SPEC, State.RUNNING, worker=Worker("me", 123), progress=PROGRESS
+    ulid(10), SPEC, CompactionState.RUNNING, worker=AssignedWorker("me", 123), progress=PROGRESS
 )
-COMPACTED: SlateCompaction = Compaction(ulid(11), SPEC, State.COMPACTED, outputs=(sst(7),))
+COMPACTED: SlateCompaction = Compaction(ulid(11), SPEC, CompactionState.COMPACTED, outputs=(sst(7),))
 
 
 # ------------------------------------------------------------------------------------ round trips
@@ -151,7 +158,12 @@ def test_every_file_of_an_official_compaction(tmp_path: Path) -> None:
     compact_officially(tmp_path)
     values = assert_kept(tmp_path)
     states = {c.state for value in values for c in value.compactions}
-    assert {State.SCHEDULED, State.RUNNING, State.COMPACTED, State.COMPLETED} <= states
+    assert {
+        CompactionState.SCHEDULED,
+        CompactionState.RUNNING,
+        CompactionState.COMPACTED,
+        CompactionState.COMPLETED,
+    } <= states
     final = values[-1].compactions[-1]
     assert final.worker is not None
     assert [s.format_version for s in final.outputs] == [2]
@@ -170,7 +182,7 @@ def test_a_compaction_submitted_by_the_official_client(tmp_path: Path) -> None:
     admin.submit_compaction([view], [], 0, segment=b"a")
     (submitted,) = assert_kept(tmp_path)[-1].compactions
     assert submitted.spec == TieredSpec(b"a", (Ulid(view),), (), 0)
-    assert submitted.state is State.SUBMITTED
+    assert submitted.state is CompactionState.SUBMITTED
 
 
 # ------------------------------------------------------------------- how the official client reads
@@ -191,7 +203,7 @@ def one(data: bytes) -> SlateCompaction:
 @pytest.mark.parametrize("status", [6, 11, 127, -1])
 def test_an_unknown_state_is_submitted(status: int) -> None:
     data = file_of(RECORD._replace(status=status))
-    assert one(data) == replace(RUNNING, state=State.SUBMITTED)
+    assert one(data) == replace(RUNNING, state=CompactionState.SUBMITTED)
     assert plain(official_compactions(data))["recent_compactions"][0]["status"] == "SUBMITTED"
 
 
@@ -219,18 +231,18 @@ def test_a_spec_without_segment_is_of_the_root() -> None:
     assert one(file_of(RECORD._replace(spec=RECORD.spec._replace(segment=None)))).spec == SPEC
 
 
-@pytest.mark.parametrize("state", State)
-def test_outputs_of_unfinished_compactions_are_dropped(state: State) -> None:
+@pytest.mark.parametrize("state", CompactionState)
+def test_outputs_of_unfinished_compactions_are_dropped(state: CompactionState) -> None:
     record = codec._compaction_record(COMPACTED)._replace(status=codec._STATE_NUMBERS[state])
     data = file_of(record)
-    unfinished = state in (State.SUBMITTED, State.SCHEDULED, State.RUNNING)
+    unfinished = state in (CompactionState.SUBMITTED, CompactionState.SCHEDULED, CompactionState.RUNNING)
     assert one(data).outputs == (() if unfinished else COMPACTED.outputs)
     assert_reported(official_compactions(data), decode_ledger(data, NAME))
 
 
 def test_a_worker_without_id_is_none() -> None:
     assert one(file_of(RECORD._replace(worker=codec._WorkerRecord(None, 5)))) == replace(RUNNING, worker=None)
-    nameless = Worker("", 5)
+    nameless = AssignedWorker("", 5)
     assert one(file_of(RECORD._replace(worker=codec._WorkerRecord("", 5)))) == replace(
         RUNNING, worker=nameless
     )
@@ -373,7 +385,7 @@ def test_a_newer_writers_field_is_refused() -> None:
     [
         (Ledger(1, (COMPACTED, RUNNING)), "ascending order"),
         (Ledger(1, (RUNNING, RUNNING)), "ascending order"),
-        (Ledger(1, (replace(COMPACTED, state=State.RUNNING),)), "is running and has outputs"),
+        (Ledger(1, (replace(COMPACTED, state=CompactionState.RUNNING),)), "is running and has outputs"),
         (Ledger(1, (replace(RUNNING, progress=Progress(())),)), "needs its snapshot horizon"),
         (Ledger(1, (replace(COMPACTED, outputs=(sst(7, None),)),)), "no first key"),
         (Ledger(1, (replace(COMPACTED, outputs=(replace(sst(7), format_version=0),)),)), "format version 0"),

@@ -9,7 +9,7 @@ from lithify.base.clock import SystemClock
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
@@ -37,7 +37,7 @@ def test_the_newest_l0_alone_is_not_compacted_for_a_foreign_coordinator(tmp_path
         (root,) = admin.trees()
         admin.submit_compaction([root.l0[0].id], [], 0)
         dataset = dataset_at(path)
-        wait_until(lambda: [c.state for c in ledger_of(dataset).compactions] == [State.SCHEDULED])
+        wait_until(lambda: [c.state for c in ledger_of(dataset).compactions] == [CompactionState.SCHEDULED])
         worker = Worker(dataset, engine, SystemClock(), "lithify")
         failures: list[tuple[Ulid, Exception]] = []
 

@@ -12,7 +12,7 @@ from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.sst import read_info, unseal
 from lithify.datasets.slatedb.stats import decode_stats
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.store.local import LocalStore
 from tests.datasets.slatedb.judging import official_compactions, official_manifest, same
 from tests.datasets.slatedb.test_manifest import assert_reported
@@ -52,9 +52,10 @@ def test_the_shape_of_the_latest_manifest(version: str, sst_format: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("version", "state"), [("slatedb-0.10.0", State.SUBMITTED), ("slatedb-0.15.0", State.COMPLETED)]
+    ("version", "state"),
+    [("slatedb-0.10.0", CompactionState.SUBMITTED), ("slatedb-0.15.0", CompactionState.COMPLETED)],
 )
-def test_compactions(version: str, state: State) -> None:
+def test_compactions(version: str, state: CompactionState) -> None:
     """The client of 0.10.0 kept no state in the file."""
     path = max((kept_old_database(version) / "compactions").iterdir())
     data = path.read_bytes()

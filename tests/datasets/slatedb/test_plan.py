@@ -13,7 +13,7 @@ from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full, visible_size_bytes
 from lithify.datasets.slatedb.transform import apply_compaction
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import Plan
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered
 
@@ -64,20 +64,20 @@ def test_one_segment_only_but_with_ids_above_all() -> None:
 @pytest.mark.parametrize(
     ("state", "slots", "left"),
     [
-        (State.SUBMITTED, 1, 0),
-        (State.SCHEDULED, 1, 0),
-        (State.RUNNING, 1, 0),
-        (State.RUNNING, 2, 1),
-        (State.COMPACTED, 1, 1),
-        (State.COMPLETED, 1, 1),
-        (State.FAILED, 1, 1),
+        (CompactionState.SUBMITTED, 1, 0),
+        (CompactionState.SCHEDULED, 1, 0),
+        (CompactionState.RUNNING, 1, 0),
+        (CompactionState.RUNNING, 2, 1),
+        (CompactionState.COMPACTED, 1, 1),
+        (CompactionState.COMPLETED, 1, 1),
+        (CompactionState.FAILED, 1, 1),
     ],
 )
-def test_what_is_active_counts(state: State, slots: int, left: int) -> None:
+def test_what_is_active_counts(state: CompactionState, slots: int, left: int) -> None:
     active = M.compaction(tiered(B, slice(1, None), (), 30), state)
     plan = propose(SEGMENTED, Ledger(0, (active,)), replace(P, max_concurrent_compactions=slots))
     assert len(plan.proposals) == left
-    is_over = state in (State.COMPLETED, State.FAILED)
+    is_over = state in (CompactionState.COMPLETED, CompactionState.FAILED)
     for spec in specs(plan):
         assert spec == (tiered(B, slice(1, None), (), 8) if is_over else tiered(A, slice(None), (), 31))
 
@@ -131,7 +131,7 @@ def test_full_compaction_of_one_segment() -> None:
 
 def test_full_compaction_takes_no_more_slots_than_there_are() -> None:
     policy = TieredPolicy(max_concurrent_compactions=2)
-    active = M.compaction(tiered(A, slice(None), (), 30), State.RUNNING)
+    active = M.compaction(tiered(A, slice(None), (), 30), CompactionState.RUNNING)
     plan = propose_full(SEGMENTED, Ledger(0, (active,)), policy, FullRequest.of(SEGMENTED))
     assert specs(plan) == [tiered(B, slice(None), (), 31)]
     assert plan.notes == (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Manifest, SortedRun, Spec, Tree, View
 from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from tests.datasets.slatedb.coordinated import OfficialCoordinator, coordinate
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, manifests
 from tests.judge.official import Admin, Put, compactor_settings, open_db
@@ -37,7 +37,7 @@ def scheduled_officially(
     bound_to_fail = mint.compaction(DrainSpec(b"", (), ()))
 
     def asked(latest: SlateLedger) -> bool:
-        return any(c.id == bound_to_fail.id and c.state is State.FAILED for c in latest.compactions)
+        return any(c.id == bound_to_fail.id and c.state is CompactionState.FAILED for c in latest.compactions)
 
     result = official.run(
         manifest,
@@ -53,7 +53,7 @@ def scheduled_officially(
         max_concurrent=policy.max_concurrent_compactions + 1,
     )
     new = [c for c in result.ledger.compactions if c.id not in known and c.id != bound_to_fail.id]
-    assert all(c.state is State.SCHEDULED for c in new)
+    assert all(c.state is CompactionState.SCHEDULED for c in new)
     return {c.spec for c in new}
 
 
@@ -146,7 +146,7 @@ def test_real_databases(tmp_path: Path, l0_count: int, run_count: int, prefix_le
     policy = TieredPolicy(max_concurrent_compactions=8)
     result = coordinate(
         tmp_path,
-        lambda ledger: any(c.state is State.SCHEDULED for c in ledger.compactions),
+        lambda ledger: any(c.state is CompactionState.SCHEDULED for c in ledger.compactions),
         scheduler={},
         max_concurrent=8,
         segment_prefix_len=prefix_len,
@@ -179,7 +179,7 @@ def worlds(draw: st.DrawFn) -> tuple[Mint, Manifest, SlateLedger]:
     ledger: SlateLedger = Ledger()
     for proposal in propose(manifest, ledger, draw(POLICIES)).proposals:
         if draw(st.integers(0, 2)) == 0:
-            ledger = ledger.add(mint.compaction(proposal.spec, State.RUNNING))
+            ledger = ledger.add(mint.compaction(proposal.spec, CompactionState.RUNNING))
     return mint, manifest, ledger
 
 

@@ -31,8 +31,8 @@ from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
 from lithify.datasets.slatedb.split import ranges_between
 from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
-from lithify.protocol.model import Compaction, Progress, RangeProgress, State
-from lithify.protocol.work import Job
+from lithify.protocol.model import Compaction, CompactionState, Progress, RangeProgress
+from lithify.protocol.work import RangeJob
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedWriter
 from lithify.testing import CountingStore, Verb, WrappedStore
@@ -131,7 +131,7 @@ def test_results_are_those_of_tasks_that_are_told_of_all_sources(
         assert resumed.outputs == found.outputs
 
 
-def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> Job:
+def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> RangeJob:
     """A run of so many SSTs, each of which tells keys of 100 bytes, and an L0 SST over all of them."""
     bench = Bench()
     width = 100
@@ -148,7 +148,7 @@ def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> Job:
     compaction: SlateCompaction = Compaction(
         bench.ids.ulid(1),
         TieredSpec(b"", (l0.id,), (0,), 0),
-        State.RUNNING,
+        CompactionState.RUNNING,
         progress=Progress(tuple(RangeProgress(r) for r in ranges), 5),
     )
     preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions())
@@ -159,10 +159,10 @@ def compaction_of_all(bench: Bench) -> tuple[SlateCompaction, Manifest]:
     """The compaction of all sources of the bench, each an L0 SST."""
     l0 = tuple(View(bench.ids.ulid(1), part.sst) for (part,) in bench.sources)
     spec = TieredSpec(b"", tuple(view.id for view in l0), (), 0)
-    return Compaction(bench.ids.ulid(1), spec, State.RUNNING), Manifest(True, 1, 1, Tree(l0=l0))
+    return Compaction(bench.ids.ulid(1), spec, CompactionState.RUNNING), Manifest(True, 1, 1, Tree(l0=l0))
 
 
-def prepared(bench: Bench, store: ObjectStore, max_sst_size: int) -> Job:
+def prepared(bench: Bench, store: ObjectStore, max_sst_size: int) -> RangeJob:
     """The same, ready to run."""
     preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=max_sst_size))
     return preparation.prepare(*compaction_of_all(bench), lambda index: None, 2)
@@ -284,7 +284,7 @@ def test_what_a_large_compaction_writes_is_sent_in_larger_parts(monkeypatch: pyt
         assert store.asked == [expected] * sum(map(len, outputs))
 
 
-def foreseen_and_prepared(bench: Bench, store: ObjectStore) -> Job:
+def foreseen_and_prepared(bench: Bench, store: ObjectStore) -> RangeJob:
     """One task for all sources of the bench."""
     preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=1 << 20))
     compaction, manifest = compaction_of_all(bench)

@@ -32,7 +32,7 @@ from lithify.datasets.slatedb.retention import (
     sst_cutoff,
     without_expired_checkpoints,
 )
-from lithify.protocol.model import Compaction, Ledger, State
+from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.store.objects import ObjectMeta
 
 IDS = RandomIds()
@@ -53,12 +53,12 @@ def manifest_of(root: Tree, *segments: Tree) -> Manifest:
     return Manifest(True, 1, 1, root, segments=segments)
 
 
-def ledger_at(*entries: tuple[int, State]) -> SlateLedger:
+def ledger_at(*entries: tuple[int, CompactionState]) -> SlateLedger:
     spec = TieredSpec(b"", (), (1,), 1)
     return Ledger(1, tuple(Compaction(IDS.ulid(ms), spec, state) for ms, state in entries))
 
 
-DONE = ledger_at((5000, State.COMPLETED))
+DONE = ledger_at((5000, CompactionState.COMPLETED))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ DONE = ledger_at((5000, State.COMPLETED))
         (
             9000,
             0,
-            ledger_at((4000, State.RUNNING), (5000, State.COMPLETED)),
+            ledger_at((4000, CompactionState.RUNNING), (5000, CompactionState.COMPLETED)),
             manifest_of(tree_at(7000)),
             4000,
             "oldest compaction",
@@ -79,7 +79,7 @@ DONE = ledger_at((5000, State.COMPLETED))
         (
             9000,
             0,
-            ledger_at((4000, State.FAILED), (5000, State.SUBMITTED)),
+            ledger_at((4000, CompactionState.FAILED), (5000, CompactionState.SUBMITTED)),
             manifest_of(tree_at(7000)),
             4000,
             "oldest compaction",
@@ -175,7 +175,12 @@ def test_a_tie_goes_when_nobody_reads_the_parent_any_more() -> None:
 
 
 def test_notes_about_finished_and_forgotten_compactions_go() -> None:
-    ledger = ledger_at((1, State.RUNNING), (2, State.SUBMITTED), (3, State.COMPACTED), (4, State.COMPLETED))
+    ledger = ledger_at(
+        (1, CompactionState.RUNNING),
+        (2, CompactionState.SUBMITTED),
+        (3, CompactionState.COMPACTED),
+        (4, CompactionState.COMPLETED),
+    )
     ids = [c.id for c in ledger.compactions]
     forgotten = IDS.ulid(0)
     listed = [meta(f"db/lithify/progress/{i}/0-x.json") for i in (*ids, forgotten)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lithify.datasets.slatedb.block_size import largest_of, read_block_size
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
-from lithify.datasets.slatedb.split import Cut, plan_ranges, range_bytes, shown_parts, split
+from lithify.datasets.slatedb.split import CompactionSplit, plan_ranges, range_bytes, shown_parts, split
 from lithify.datasets.slatedb.task import SstOptions
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
 from tests.judge.sst import Row
@@ -105,7 +105,7 @@ def test_the_block_size_of_the_inputs_is_kept(codec: Codec, block_size: int) -> 
     assert read_block_size(bench.store, [source]) == block_size
     # All of it is small, so the task finds out by itself.
     cut = plan_ranges(bench.store, [[source]], SstOptions(None, compression=codec))
-    assert cut == Cut(SstOptions(None, compression=codec), (EVERYTHING,))
+    assert cut == CompactionSplit(SstOptions(None, compression=codec), (EVERYTHING,))
     bench.sources = [(source,)]
     (again,) = bench.run(bench.task(KEEP_ALL, cut.options)).outputs
     assert replace(again, id=sst.id) == sst
@@ -132,7 +132,7 @@ def test_an_sst_that_shows_nothing_does_not_tell_the_block_size() -> None:
 
 
 def test_nothing_to_read_is_one_range() -> None:
-    assert plan_ranges(Bench().store, [], SstOptions()) == Cut(SstOptions(), (EVERYTHING,))
+    assert plan_ranges(Bench().store, [], SstOptions()) == CompactionSplit(SstOptions(), (EVERYTHING,))
 
 
 def test_outputs_of_planned_ranges_are_about_as_large_as_asked() -> None:

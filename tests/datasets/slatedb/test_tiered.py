@@ -15,11 +15,11 @@ from lithify.datasets.slatedb.tiered import (
     MAX_RUN_ID,
     ActiveWork,
     HeldSources,
-    Run,
     TieredPlan,
     TieredPolicy,
     TieredProposal,
-    TreeShape,
+    TieredRun,
+    TieredTree,
     full_compaction,
     next_run_id,
     parse_scheduler_options,
@@ -29,14 +29,14 @@ from lithify.datasets.slatedb.tiered import (
 MB = 1_000_000
 
 
-def tree(l0: int | list[int], runs: dict[int, int] | None = None, key: bytes = b"") -> TreeShape:
+def tree(l0: int | list[int], runs: dict[int, int] | None = None, key: bytes = b"") -> TieredTree:
     """A tree of `l0` SSTs of 1 MB (or of these sizes, newest first), and runs id -> size."""
     sizes = [MB] * l0 if isinstance(l0, int) else l0
     ids = [f"{key.decode()}L{len(sizes) - i:02}" for i in range(len(sizes))]
-    return TreeShape(
+    return TieredTree(
         key,
         tuple(itertools.starmap(L0, zip(ids, sizes, strict=True))),
-        tuple(Run(i, size) for i, size in sorted((runs or {}).items(), reverse=True)),
+        tuple(TieredRun(i, size) for i, size in sorted((runs or {}).items(), reverse=True)),
     )
 
 
@@ -58,7 +58,7 @@ P = TieredPolicy()
 @dataclass(frozen=True)
 class Case:
     name: str
-    tree: TreeShape
+    tree: TieredTree
     want: list[Picked]
     policy: TieredPolicy = P
     active: tuple[ActiveWork, ...] = ()
@@ -278,14 +278,16 @@ def test_trees_take_turns_and_the_longest_l0_list_goes_first() -> None:
         ),
     ],
 )
-def test_reasons(shape: TreeShape, policy: TieredPolicy, active: tuple[ActiveWork, ...], reason: str) -> None:
+def test_reasons(
+    shape: TieredTree, policy: TieredPolicy, active: tuple[ActiveWork, ...], reason: str
+) -> None:
     result = plan([shape], active, policy)
     reasons = [p.reason for p in result.proposals] + [u.reason for u in result.unpicked]
     assert reasons == [reason]
 
 
 def test_l0_is_more_urgent_than_runs_and_a_long_list_more_than_a_short_one() -> None:
-    def first(shape: TreeShape, policy: TieredPolicy = P) -> float:
+    def first(shape: TieredTree, policy: TieredPolicy = P) -> float:
         return plan([shape], (), policy).proposals[0].priority
 
     uneven = tree(0, {5 - i: 10**i for i in range(6)})
@@ -314,7 +316,7 @@ def test_l0_is_more_urgent_than_runs_and_a_long_list_more_than_a_short_one() -> 
         (tree(0, {5: MB}), (0, (5,), 5), "full compaction: 1 sorted run anew (1.0 MB)"),
     ],
 )
-def test_full_compaction(shape: TreeShape, want: Picked, reason: str) -> None:
+def test_full_compaction(shape: TieredTree, want: Picked, reason: str) -> None:
     proposal = full_compaction(shape, (ActiveWork(b"elsewhere"),), 77)
     assert isinstance(proposal, TieredProposal)
     assert (len(proposal.l0_ids), proposal.run_ids, proposal.destination) == want
@@ -413,7 +415,7 @@ POLICIES = st.builds(
 
 
 @st.composite
-def forests(draw: st.DrawFn) -> list[TreeShape]:
+def forests(draw: st.DrawFn) -> list[TieredTree]:
     """A root and up to three segments with run ids of their own."""
     ids = draw(st.permutations(range(24)))
     trees = []
@@ -426,7 +428,7 @@ def forests(draw: st.DrawFn) -> list[TreeShape]:
 
 
 @st.composite
-def busy_forests(draw: st.DrawFn) -> tuple[list[TreeShape], list[ActiveWork]]:
+def busy_forests(draw: st.DrawFn) -> tuple[list[TieredTree], list[ActiveWork]]:
     """Trees, with some of what could be compacted in progress already."""
     trees = draw(forests())
     policy = draw(POLICIES)
@@ -449,7 +451,7 @@ def names(work: TieredProposal | ActiveWork) -> set[tuple[bytes, str | int]]:
 @given(busy_forests(), POLICIES)
 @settings(max_examples=300, deadline=None)
 def test_every_plan_keeps_the_invariants(
-    world: tuple[list[TreeShape], list[ActiveWork]], policy: TieredPolicy
+    world: tuple[list[TieredTree], list[ActiveWork]], policy: TieredPolicy
 ) -> None:
     trees, active = world
     result = plan(trees, active, policy)
@@ -486,13 +488,13 @@ def test_every_plan_keeps_the_invariants(
     assert {u.key for u in result.unpicked} == set(by_key) - {p.key for p in result.proposals}
 
 
-def after(shape: TreeShape, proposal: TieredProposal, shrink: float) -> TreeShape:
+def after(shape: TieredTree, proposal: TieredProposal, shrink: float) -> TieredTree:
     """The tree with the proposal carried out and the output smaller than the inputs."""
     if proposal.key != shape.key:
         return shape
-    run = Run(proposal.destination, int(proposal.cost_bytes * shrink))
+    run = TieredRun(proposal.destination, int(proposal.cost_bytes * shrink))
     runs = (run, *(r for r in shape.runs if r.id not in proposal.run_ids))
-    return TreeShape(
+    return TieredTree(
         shape.key,
         tuple(s for s in shape.l0 if s.id not in proposal.l0_ids),
         tuple(sorted(runs, key=lambda r: -r.id)),
@@ -502,7 +504,7 @@ def after(shape: TreeShape, proposal: TieredProposal, shrink: float) -> TreeShap
 @given(forests(), POLICIES, st.sampled_from([0.0, 0.5, 1.0]))
 @settings(max_examples=300, deadline=None)
 def test_repeating_plan_and_compaction_comes_to_rest(
-    trees: list[TreeShape], policy: TieredPolicy, shrink: float
+    trees: list[TieredTree], policy: TieredPolicy, shrink: float
 ) -> None:
     sources = sum(len(t.l0) + len(t.runs) for t in trees)
     for _ in range(sources * 2 + 1):
@@ -519,7 +521,7 @@ def test_repeating_plan_and_compaction_comes_to_rest(
 WHY = "left alone, it failed"
 L0_HELD = HeldSources({"L01": WHY})
 RUN_HELD = HeldSources(runs={3: WHY})
-HELD_CASES: list[tuple[str, TreeShape, HeldSources, list[Picked]]] = [
+HELD_CASES: list[tuple[str, TieredTree, HeldSources, list[Picked]]] = [
     ("L0 held, runs go", tree(4, equal_runs(4)), L0_HELD, [(0, (3, 2, 1, 0), 0)]),
     ("L0 held, nothing else", tree(4), L0_HELD, []),
     ("younger L0 does not overtake", tree(20), L0_HELD, []),
@@ -532,7 +534,7 @@ HELD_CASES: list[tuple[str, TreeShape, HeldSources, list[Picked]]] = [
 @pytest.mark.parametrize(
     ("shape", "held", "want"), [case[1:] for case in HELD_CASES], ids=[case[0] for case in HELD_CASES]
 )
-def test_what_is_held_is_passed_over(shape: TreeShape, held: HeldSources, want: list[Picked]) -> None:
+def test_what_is_held_is_passed_over(shape: TieredTree, held: HeldSources, want: list[Picked]) -> None:
     result = plan([shape], [], P, held={shape.key: held})
     assert picked(result) == want
     assert WHY in [left.reason for left in result.unpicked], "it is told why"

@@ -17,8 +17,8 @@ from lithify.datasets.slatedb.timeline import SegmentTimes, plan_segments, propo
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
 from lithify.planning.timeline.calendar import MAX_US, Calendar, Granularity
-from lithify.planning.timeline.model import Status
-from lithify.protocol.model import Ledger, State
+from lithify.planning.timeline.model import DeletesStatus
+from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import Plan
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered
@@ -137,16 +137,16 @@ def test_the_newest_of_an_old_database_is_held_too_and_the_future_is_no_matter()
 def test_slots_are_shared_by_priority() -> None:
     one = replace(P, max_concurrent_compactions=1)
     assert specs(proposed(DATABASE, policy=one)) == [tiered(HOT, slice(None), (), 7)]
-    active = M.compaction(full(FRAGMENTED, 4), State.RUNNING)
+    active = M.compaction(full(FRAGMENTED, 4), CompactionState.RUNNING)
     assert specs(proposed(DATABASE, policy=one, ledger=Ledger(0, (active,)))) == []
 
 
 def test_a_segment_in_work_is_not_proposed_again() -> None:
-    active = M.compaction(full(FRAGMENTED, 4), State.RUNNING)
+    active = M.compaction(full(FRAGMENTED, 4), CompactionState.RUNNING)
     ledger: SlateLedger = Ledger(0, (active,))
     assert specs(proposed(DATABASE, ledger=ledger)) == [tiered(HOT, slice(None), (), 7), full(LEFT, 8)]
     plan = plan_segments(DATABASE, ledger, P, DAYS, NOW_MS)
-    assert {c.task for c in plan.chunks if c.status is Status.AWAITING} >= {
+    assert {c.task for c in plan.chunks if c.status is DeletesStatus.AWAITING} >= {
         "segment 323032342d30342d32392f",
     }
 

@@ -29,7 +29,7 @@ from lithify.datasets.slatedb.transform import (
     trivial_move_views,
     with_checkpoint,
 )
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from tests.datasets.slatedb.coordinated import OfficialCoordinator
 from tests.datasets.slatedb.trees import MB, Mint, drain, manifest_of, manifests, tiered
 
@@ -265,7 +265,9 @@ def test_official_coordinator_commits_the_same(
         return
     manifest = replace(manifest, external_dbs=_external(manifest, data))
     spec: TieredSpec = data.draw(st.sampled_from(proposals)).spec
-    compaction = mint.compaction(spec, State.SUBMITTED if trivial_move else State.COMPACTED)
+    compaction = mint.compaction(
+        spec, CompactionState.SUBMITTED if trivial_move else CompactionState.COMPACTED
+    )
     if not trivial_move:
         count = data.draw(st.integers(0, 3))
         made = [
@@ -285,7 +287,7 @@ def test_official_coordinator_commits_the_same(
         trivial_move=trivial_move,
     )
     (settled,) = result.ledger.compactions
-    assert settled.state is (State.SCHEDULED if ours is manifest else State.COMPLETED)
+    assert settled.state is (CompactionState.SCHEDULED if ours is manifest else CompactionState.COMPLETED)
     assert _trees(result.manifest) == _trees(ours)
     assert result.manifest.external_dbs == ours.external_dbs
 

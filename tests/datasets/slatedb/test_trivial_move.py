@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.wrapped import Call
-from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
+from lithify.testing import FaultyStore, ManualClock, MemoryStore, StoreFault, crash_at_every_call
 from lithify.testing.engine import InlineEngine
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import Model, check, gc, in_an_hour, names, write
@@ -59,7 +59,7 @@ def test_l0s_of_different_keys_become_a_run_unread_as_the_official_coordinator_d
 
     theirs = coordinate(
         official,
-        lambda ledger: any(c.state is State.COMPLETED for c in ledger.compactions),
+        lambda ledger: any(c.state is CompactionState.COMPLETED for c in ledger.compactions),
         scheduler={},
         trivial_move=True,
     )
@@ -107,9 +107,9 @@ def test_a_lost_answer_is_no_failure(path: Path) -> None:
         model = write_disjoint(database, 4)
     creates = itertools.count(1)
 
-    def lose(_number: int, call: Call) -> Fault | None:
+    def lose(_number: int, call: Call) -> StoreFault | None:
         is_manifest = call.method == "create" and call.key.endswith(".manifest")
-        return Fault.FAIL_AFTER if is_manifest and next(creates) == 2 else None
+        return StoreFault.FAIL_AFTER if is_manifest and next(creates) == 2 else None
 
     result = compact(moving(path, wrap=lambda store: FaultyStore(store, lose)), full=False)
     assert next(creates) > 2

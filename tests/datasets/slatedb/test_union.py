@@ -13,7 +13,7 @@ from lithify.datasets.slatedb.model import KeyRange, Manifest, TieredSpec, Tree,
 from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import Model
 from tests.datasets.slatedb.trees import Mint, manifest_of
@@ -100,7 +100,7 @@ def test_no_pick_leaves_a_view_below_the_marker_it_will_set(count: int, most: in
     assert proposal.cost_bytes == sum(map(visible_size_bytes, manifest.root.l0[-len(spec.l0_view_ids) :]))
     compaction = mint.compaction(spec)
     assert validate(compaction, manifest, Ledger()) is None
-    assert validate(replace(compaction, state=State.COMPACTED), manifest, Ledger()) is None
+    assert validate(replace(compaction, state=CompactionState.COMPACTED), manifest, Ledger()) is None
     after = apply_compaction(manifest, spec).root
     marker = next(i for i, view in enumerate(manifest.root.l0) if view.id == after.last_compacted_l0)
     assert after.l0 == manifest.root.l0[:marker]  # what the writer keeps

@@ -16,7 +16,7 @@ from lithify.datasets.slatedb.model import DrainSpec, Manifest, Spec, Sst, Tiere
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 from tests.datasets.slatedb.coordinated import OfficialCoordinator
 from tests.datasets.slatedb.trees import MB, Mint, drain, manifest_of, manifests, tiered
 
@@ -101,14 +101,14 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("state", [State.SUBMITTED, State.COMPACTED])
-def test_rules(case: Case, state: State) -> None:
+@pytest.mark.parametrize("state", [CompactionState.SUBMITTED, CompactionState.COMPACTED])
+def test_rules(case: Case, state: CompactionState) -> None:
     compaction = M.compaction(case.spec, state)
     ledger: SlateLedger = Ledger(1, (compaction,))
     if case.under_way is not None:
-        ledger = ledger.add(M.compaction(case.under_way, State.RUNNING))
+        ledger = ledger.add(M.compaction(case.under_way, CompactionState.RUNNING))
     refusal = validate(compaction, MANIFEST, ledger)
-    want = case.submitted if state is State.SUBMITTED else case.compacted
+    want = case.submitted if state is CompactionState.SUBMITTED else case.compacted
     if want is None:
         assert refusal is None
     else:
@@ -119,10 +119,10 @@ def test_rules(case: Case, state: State) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_scheduled_is_no_more_than_what_may_be_scheduled(case: Case) -> None:
     """But a higher id that another segment has committed meanwhile says nothing against it."""
-    compaction = M.compaction(case.spec, State.SCHEDULED)
+    compaction = M.compaction(case.spec, CompactionState.SCHEDULED)
     ledger: SlateLedger = Ledger(1, (compaction,))
     if case.under_way is not None:
-        ledger = ledger.add(M.compaction(case.under_way, State.RUNNING))
+        ledger = ledger.add(M.compaction(case.under_way, CompactionState.RUNNING))
     refusal = validate(compaction, MANIFEST, ledger)
     if case.compacted is not None:
         assert case.compacted in str(refusal)
@@ -132,8 +132,10 @@ def test_what_is_scheduled_is_no_more_than_what_may_be_scheduled(case: Case) -> 
         assert case.submitted in str(refusal)
 
 
-@pytest.mark.parametrize("state", [State.RUNNING, State.COMPLETED, State.FAILED])
-def test_other_states_are_refused(state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [CompactionState.RUNNING, CompactionState.COMPLETED, CompactionState.FAILED]
+)
+def test_other_states_are_refused(state: CompactionState) -> None:
     assert state.value in str(validate(M.compaction(ALL_L0, state), MANIFEST, Ledger()))
 
 
@@ -155,7 +157,7 @@ def test_outputs(keys: list[tuple[bytes | None, bytes | None]], refusal: str | N
         sst = M.sst()
         return replace(sst, info=replace(sst.info, first_entry=first, last_entry=last))
 
-    compaction = M.compaction(ALL_L0, State.COMPACTED)
+    compaction = M.compaction(ALL_L0, CompactionState.COMPACTED)
     compaction = replace(compaction, outputs=tuple(output(*pair) for pair in keys))
     got = validate(compaction, MANIFEST, Ledger(1, (compaction,)))
     assert got is None if refusal is None else refusal in str(got)
@@ -163,7 +165,7 @@ def test_outputs(keys: list[tuple[bytes | None, bytes | None]], refusal: str | N
 
 def test_an_output_older_than_its_compaction() -> None:
     early = M.sst()
-    compaction = M.compaction(ALL_L0, State.COMPACTED, [early])
+    compaction = M.compaction(ALL_L0, CompactionState.COMPACTED, [early])
     assert "older than the compaction" in str(validate(compaction, MANIFEST, Ledger(1, (compaction,))))
 
 
@@ -194,13 +196,13 @@ def test_all_that_is_proposed_is_valid(
         compaction = mint.compaction(proposal.spec)
         ledger = ledger.add(compaction)
         assert validate(compaction, manifest, ledger) is None
-        ledger = ledger.update(compaction.id, lambda c: replace(c, state=State.RUNNING))
+        ledger = ledger.update(compaction.id, lambda c: replace(c, state=CompactionState.RUNNING))
     for compaction in ledger.compactions[::-1]:
-        compaction = replace(compaction, state=State.COMPACTED)
-        ledger = ledger.update(compaction.id, lambda c: replace(c, state=State.COMPACTED))
+        compaction = replace(compaction, state=CompactionState.COMPACTED)
+        ledger = ledger.update(compaction.id, lambda c: replace(c, state=CompactionState.COMPACTED))
         assert validate(compaction, manifest, ledger) is None
         manifest = apply_compaction(manifest, compaction.spec)
-        ledger = ledger.update(compaction.id, lambda c: replace(c, state=State.COMPLETED))
+        ledger = ledger.update(compaction.id, lambda c: replace(c, state=CompactionState.COMPLETED))
 
 
 # The official coordinator as judge
@@ -272,18 +274,18 @@ def _agree(
     refusal = validate(compaction, manifest, ledger)
     result = official.run(manifest, ledger, lambda now: _state(now, compaction.id) is not compaction.state)
     state = _state(result.ledger, compaction.id)
-    if state is State.FAILED:
+    if state is CompactionState.FAILED:
         assert refusal is not None
         return
     assert refusal is None or any(text in refusal for text in OURS_ALONE)
-    is_committed = compaction.state is State.COMPACTED or isinstance(compaction.spec, DrainSpec)
-    assert state is (State.COMPLETED if is_committed else State.SCHEDULED)
+    is_committed = compaction.state is CompactionState.COMPACTED or isinstance(compaction.spec, DrainSpec)
+    assert state is (CompactionState.COMPLETED if is_committed else CompactionState.SCHEDULED)
     if refusal is None and is_committed:
         ours = apply_compaction(manifest, compaction.spec, compaction.outputs)
         assert _without_empty(ours) == _without_empty(result.manifest)
 
 
-def _state(ledger: SlateLedger, compaction_id: Ulid) -> State | None:
+def _state(ledger: SlateLedger, compaction_id: Ulid) -> CompactionState | None:
     compaction = ledger.get(compaction_id)
     return None if compaction is None else compaction.state
 
@@ -294,16 +296,16 @@ def _without_empty(manifest: Manifest) -> list[Tree]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("state", [State.SUBMITTED, State.COMPACTED])
+@pytest.mark.parametrize("state", [CompactionState.SUBMITTED, CompactionState.COMPACTED])
 def test_official_coordinator_agrees_on_each_rule(
-    official: OfficialCoordinator, case: Case, state: State
+    official: OfficialCoordinator, case: Case, state: CompactionState
 ) -> None:
-    if state is State.COMPACTED and isinstance(case.spec, DrainSpec):
+    if state is CompactionState.COMPACTED and isinstance(case.spec, DrainSpec):
         return  # a drain is never compacted: no worker runs it
     compaction = M.compaction(case.spec, state)
     ledger: SlateLedger = Ledger(0, (compaction,))
     if case.under_way is not None:
-        ledger = ledger.add(M.compaction(case.under_way, State.RUNNING))
+        ledger = ledger.add(M.compaction(case.under_way, CompactionState.RUNNING))
     _agree(official, MANIFEST, ledger, compaction)
 
 
@@ -319,9 +321,9 @@ def test_official_coordinator_agrees(official: OfficialCoordinator, data: st.Dat
     spec, other = data.draw(specs(manifest)), data.draw(specs(manifest))
     ledger: SlateLedger = Ledger()
     if isinstance(other, TieredSpec) and data.draw(st.integers(0, 2)) == 0:
-        ledger = ledger.add(mint.compaction(other, State.RUNNING))
+        ledger = ledger.add(mint.compaction(other, CompactionState.RUNNING))
     compacted = isinstance(spec, TieredSpec) and data.draw(st.booleans())
-    compaction = mint.compaction(spec, State.COMPACTED if compacted else State.SUBMITTED)
+    compaction = mint.compaction(spec, CompactionState.COMPACTED if compacted else CompactionState.SUBMITTED)
     if compacted:
         outputs = outputs_for(mint, spec.segment, data.draw(st.integers(0, 3)))
         compaction = replace(compaction, outputs=outputs)

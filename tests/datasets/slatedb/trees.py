@@ -23,7 +23,7 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
-from lithify.protocol.model import Compaction, State, Worker
+from lithify.protocol.model import AssignedWorker, Compaction, CompactionState
 
 FIRST_MS = time.time_ns() // 1_000_000 - 3_600_000
 """All SSTs are made in the hour before the tests; no client accepts ids from the future."""
@@ -67,10 +67,14 @@ class Mint:
         return Tree(prefix, None, tuple(reversed(views)), tuple(reversed(made)))
 
     def compaction(
-        self, spec: Spec, state: State = State.SUBMITTED, outputs: Sequence[Sst] = ()
+        self, spec: Spec, state: CompactionState = CompactionState.SUBMITTED, outputs: Sequence[Sst] = ()
     ) -> SlateCompaction:
         """A compaction; a running one has a worker that is alive."""
-        worker = Worker("another", time.time_ns() // 1_000_000) if state is State.RUNNING else None
+        worker = (
+            AssignedWorker("another", time.time_ns() // 1_000_000)
+            if state is CompactionState.RUNNING
+            else None
+        )
         return Compaction(self.ulid(), spec, state, tuple(outputs), worker)
 
 

@@ -27,7 +27,14 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
-from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.protocol.model import (
+    AssignedWorker,
+    Compaction,
+    CompactionState,
+    Ledger,
+    Progress,
+    RangeProgress,
+)
 
 U32_MAX = (1 << 32) - 1
 U64_MAX = (1 << 64) - 1
@@ -191,14 +198,14 @@ progresses: st.SearchStrategy[SlateProgress] = st.builds(
 
 @st.composite
 def compactions(draw: st.DrawFn, compaction_id: Ulid) -> SlateCompaction:
-    state = draw(st.sampled_from(State))
-    unfinished = state in (State.SUBMITTED, State.SCHEDULED, State.RUNNING)
+    state = draw(st.sampled_from(CompactionState))
+    unfinished = state in (CompactionState.SUBMITTED, CompactionState.SCHEDULED, CompactionState.RUNNING)
     return Compaction(
         id=compaction_id,
         spec=draw(specs),
         state=state,
         outputs=() if unfinished else draw(sst_tuples),
-        worker=draw(st.none() | st.builds(Worker, texts, u64s)),
+        worker=draw(st.none() | st.builds(AssignedWorker, texts, u64s)),
         progress=draw(st.none() | progresses),
     )
 

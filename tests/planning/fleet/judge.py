@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from simulator.core.outcome import Violation
 
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.admission import Tenant
-from lithify.planning.fleet.faults import Fault
-from lithify.planning.fleet.pending_tasks import SMALL_BYTES, Want
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.admission import TenantShare
+from lithify.planning.fleet.faults import FaultOrigin
+from lithify.planning.fleet.pending_tasks import SMALL_BYTES, PendingTask
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.task_offers import Hint
 from tests.planning.fleet import rules
@@ -41,7 +41,7 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._waiting: dict[tuple[str, str], dict[str, dict[WorkKey, Want]]] = defaultdict(dict)
+        self._waiting: dict[tuple[str, str], dict[str, dict[WorkKey, PendingTask]]] = defaultdict(dict)
         """By keeper and queue, by dataset: what is offered and does not rest."""
         self._offered: dict[tuple[str, str], dict[str, set[WorkKey]]] = defaultdict(dict)
         """The same with what rests."""
@@ -54,7 +54,7 @@ class Judge:
         self._admitter: dict[str, tuple[str, int]] = {}
         self._silence_ms: dict[WorkKey, int] = {}
         self._changed_ms: dict[str, int] = {}
-        self._room = (Slots(0, 0), 0, dict[str | None, Tenant]())
+        self._room = (Slots(0, 0), 0, dict[str | None, TenantShare]())
         self._has_deferred = False
         self._failing: dict[tuple[str, str], set[str]] = defaultdict(set)
         """By keeper and poison worker, datasets that failed."""
@@ -86,7 +86,7 @@ class Judge:
                 rules.SEEN, f"{piece.key} of {piece.born_ms} ms after a silence of {silence_ms} ms"
             )
 
-    def offered(self, keeper: Keeper, queue: Queue, dataset: Dataset, wants: Iterable[Want]) -> None:
+    def offered(self, keeper: Keeper, queue: Queue, dataset: Dataset, wants: Iterable[PendingTask]) -> None:
         now_ms = self._world.now_ms
         waiting = self._waiting[keeper.name, queue.name]
         found = {want.key: want for want in wants}
@@ -119,7 +119,7 @@ class Judge:
     # Admission
 
     def admits(
-        self, keeper: Keeper, queue: Queue, room: Slots, total: int, tenants: Mapping[str | None, Tenant]
+        self, keeper: Keeper, queue: Queue, room: Slots, total: int, tenants: Mapping[str | None, TenantShare]
     ) -> None:
         self._room = (room, total, dict(tenants))
         waiting = self._waiting[keeper.name, queue.name]
@@ -131,7 +131,7 @@ class Judge:
         if figures.queued + figures.deferred + figures.resting != offered:
             raise self._fail(rules.COUNTED, f"{figures} where {offered} were offered")
 
-    def admitted(self, keeper: Keeper, queue: Queue, want: Want) -> None:
+    def admitted(self, keeper: Keeper, queue: Queue, want: PendingTask) -> None:
         room, total, tenants = self._room
         running = self._running(keeper, queue)
         by_dataset = Counter(piece.key.dataset for piece in running)
@@ -168,14 +168,18 @@ class Judge:
         self._passed[keeper.name, queue.name].pop(want.dataset, None)
 
     def _has_room(
-        self, url: str, by_tenant: Counter[str | None], tenants: Mapping[str | None, Tenant]
+        self, url: str, by_tenant: Counter[str | None], tenants: Mapping[str | None, TenantShare]
     ) -> bool:
         name = self._world.datasets[url].tenant
         most = tenants[name].most_running
         return most is None or by_tenant[name] < most
 
     def _check_turn(
-        self, keeper: Keeper, queue: Queue, want: Want, able: Mapping[str, Mapping[WorkKey, Want]]
+        self,
+        keeper: Keeper,
+        queue: Queue,
+        want: PendingTask,
+        able: Mapping[str, Mapping[WorkKey, PendingTask]],
     ) -> None:
         place = keeper.name, queue.name
         passed = self._passed[place]
@@ -196,7 +200,7 @@ class Judge:
         if self._streak[place] > len(self._world.tenants) + 1:
             raise self._fail(rules.BAND, f"{want} while {best.name} waits in {place}")
 
-    def _check_owner(self, keeper: Keeper, want: Want) -> None:
+    def _check_owner(self, keeper: Keeper, want: PendingTask) -> None:
         other, at_ms = self._admitter.get(want.dataset, (keeper.name, 0))
         if other != keeper.name and at_ms > self._world.view_ms + 5_000:
             raise self._fail(rules.OWNER, f"{want.key} is admitted by {keeper.name} and {other}")
@@ -213,14 +217,14 @@ class Judge:
 
     # Failures
 
-    def blamed(self, keeper: Keeper, piece: Piece, fault: Fault) -> None:
+    def blamed(self, keeper: Keeper, piece: Piece, fault: FaultOrigin) -> None:
         worker = self._world.workers.get(piece.worker)
         if worker is not None and worker.is_bad:
             failing = self._failing[keeper.name, worker.name]
             failing.add(piece.key.dataset)
-            if fault is Fault.WORK and len(failing) >= SUSPECT_DATASETS:
+            if fault is FaultOrigin.WORK and len(failing) >= SUSPECT_DATASETS:
                 raise self._fail(rules.BLAME, f"{piece.key} rests for what {worker.name} did")
-        if fault is Fault.WORK:
+        if fault is FaultOrigin.WORK:
             count, _ = self._failures.get((keeper.name, piece.key), (0, 0))
             rest_ms = min(FIRST_REST_MS << count, MAX_REST_MS)
             self._failures[keeper.name, piece.key] = count + 1, self._world.now_ms + rest_ms
@@ -335,4 +339,4 @@ class Judge:
 
 
 def _may_use_reserve(band: int, cost_bytes: int) -> bool:
-    return band == Band.STALL or cost_bytes <= SMALL_BYTES
+    return band == PriorityClass.STALL or cost_bytes <= SMALL_BYTES

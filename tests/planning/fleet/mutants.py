@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from lithify.planning.admission import Budget, Drop, WorkKey
+from lithify.planning.admission import Budget, DropReason, WorkKey
 from lithify.planning.fleet import admission, cadence, quotas, slots, task_offers
-from lithify.planning.fleet.admission import QueueAdmission, Tenant
+from lithify.planning.fleet.admission import QueueAdmission, TenantShare
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.planning.fleet.faults import Faults
-from lithify.planning.fleet.pending_tasks import Want
+from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.placement import Placement
-from lithify.planning.fleet.polling import Asking
+from lithify.planning.fleet.polling import PollBackoff
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.task_offers import HintChoice
@@ -38,7 +38,7 @@ class _NewestIsFair(FairTurns[Any]):
         return self._turns.order(dict.fromkeys(waiting, 0.0))[-1]
 
 
-def _by_age(want: Want) -> tuple[int, str, str]:
+def _by_age(want: PendingTask) -> tuple[int, str, str]:
     return want.since_ms, want.key.dataset, want.key.unit
 
 
@@ -46,8 +46,8 @@ def _by_priority(seen: Any) -> tuple[float, int]:
     return -seen.hint.priority, seen.since_ms
 
 
-def _choose_by_age(self: QueueAdmission, able: Any, tenants: Any, lane: str) -> Want:
-    want: Want = min(able, key=_by_age)
+def _choose_by_age(self: QueueAdmission, able: Any, tenants: Any, lane: str) -> PendingTask:
+    want: PendingTask = min(able, key=_by_age)
     self._count(want, dict.fromkeys(one.dataset for one in able), [want.dataset], lane)
     return want
 
@@ -56,12 +56,12 @@ def _no_limit(*_: object) -> Slots:
     return Slots(1_000, 1_000)
 
 
-def _without_share(self: Any, want: Want, room: Slots, share: int, tenants: Any) -> bool:
+def _without_share(self: Any, want: PendingTask, room: Slots, share: int, tenants: Any) -> bool:
     return _honest_leaves_room(self, want, room, 1 << 30, tenants)
 
 
-def _without_caps(self: Any, want: Want, room: Slots, share: int, tenants: Any) -> bool:
-    return _honest_leaves_room(self, want, room, share, dict.fromkeys(tenants, Tenant()))
+def _without_caps(self: Any, want: PendingTask, room: Slots, share: int, tenants: Any) -> bool:
+    return _honest_leaves_room(self, want, room, share, dict.fromkeys(tenants, TenantShare()))
 
 
 _honest_leaves_room = admission._Load.leaves_room
@@ -90,7 +90,7 @@ def _defer_the_last(self: QueueAdmission) -> None:
 _honest_defer = QueueAdmission._defer
 
 
-def _forgets_failures(self: Budget, key: WorkKey, now_ms: int) -> tuple[Drop, ...]:
+def _forgets_failures(self: Budget, key: WorkKey, now_ms: int) -> tuple[DropReason, ...]:
     self._running.pop(key, None)
     return ()
 
@@ -107,7 +107,7 @@ def _rarely(silence_ms: int, *, is_running: bool) -> int:
     return 600_000 if silence_ms > 20_000 else 5_000
 
 
-def _only_when_rung(self: Asking, now_ms: int, *, has_rung: bool) -> bool:
+def _only_when_rung(self: PollBackoff, now_ms: int, *, has_rung: bool) -> bool:
     return has_rung
 
 
@@ -188,7 +188,7 @@ MUTANTS = (
     _mutant(
         "boards are read when the bell rings only",
         [rules.IDLE, rules.LOST],
-        (Asking, "reads_boards", _only_when_rung),
+        (PollBackoff, "reads_boards", _only_when_rung),
         first_seed=1_004,
     ),
     _mutant(

@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lithify.base.errors import Refused
-from lithify.planning.fleet.admission import QueueAdmission, QueueLimits, Tenant
+from lithify.planning.fleet.admission import QueueAdmission, QueueLimits, TenantShare
 from lithify.planning.fleet.fairness import FAIR_EVERY, longest_wait_claims
-from lithify.planning.fleet.pending_tasks import Want
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.pending_tasks import PendingTask
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.slots import Slots
 from tests.planning.fleet.wanting import active, key, names, want
 
 ONE = Slots(1, 1)
 
 
-def queue_of(*wants: Want, limits: QueueLimits | None = None) -> QueueAdmission:
+def queue_of(*wants: PendingTask, limits: QueueLimits | None = None) -> QueueAdmission:
     queue = QueueAdmission(limits if limits is not None else QueueLimits())
     for dataset in dict.fromkeys(one.dataset for one in wants):
         queue.offer(dataset, [one for one in wants if one.dataset == dataset], 0)
     return queue
 
 
-def admit_and_end(queue: QueueAdmission, tenants: dict[str | None, Tenant] | None = None) -> Want:
+def admit_and_end(queue: QueueAdmission, tenants: dict[str | None, TenantShare] | None = None) -> PendingTask:
     """The next one, which ends at once."""
     (admitted,) = queue.admit(ONE, 1, tenants or {})
     queue.follow(admitted.dataset, ())
@@ -47,7 +47,7 @@ def test_a_writer_near_a_stall_overtakes_a_thousand_that_have_waited_long() -> N
     queue = queue_of(*(want(f"d{number}") for number in range(1_000)))
     for _ in range(50):
         queue.offer((done := admit_and_end(queue)).dataset, [done], 0)
-    queue.offer("late", [want("late", Band.STALL)], 0)
+    queue.offer("late", [want("late", PriorityClass.STALL)], 0)
     assert "late" in [admit_and_end(queue).dataset for _ in range(2)], "next, or after one fair claim"
 
 
@@ -62,7 +62,9 @@ def test_one_dataset_with_ten_thousand_wants_beside_99_with_one() -> None:
 
 def test_every_fourth_claim_is_for_who_has_waited_longest_in_whatever_band() -> None:
     queue = queue_of(
-        *(want(f"hot/{n}", Band.STALL) for n in range(20)), want("a"), want("b", Band.ASKED, 1.0)
+        *(want(f"hot/{n}", PriorityClass.STALL) for n in range(20)),
+        want("a"),
+        want("b", PriorityClass.ASKED, 1.0),
     )
     order = "".join(admit_and_end(queue).dataset[0] for _ in range(2 * FAIR_EVERY))
     assert order == "hhhhbhhh", "at the first claim nobody had waited longer than the hot one"
@@ -88,13 +90,13 @@ def test_a_full_backlog_keeps_the_highest_and_counts_the_rest() -> None:
     queue = queue_of(*wants, limits=QueueLimits(longest_backlog=3))
     figures = queue.figures()
     assert (figures.queued, figures.deferred) == (3, 7)
-    assert figures.lowest == (Band.NORMAL, 0.7)
-    assert figures.demand == {Band.NORMAL: 10}, "what is deferred is wanted as well"
+    assert figures.lowest == (PriorityClass.NORMAL, 0.7)
+    assert figures.demand == {PriorityClass.NORMAL: 10}, "what is deferred is wanted as well"
     assert names(queue.admit(Slots(9, 9), 9)) == ["a/9", "a/8", "a/7"]
 
 
 def test_nobody_is_deferred_altogether() -> None:
-    hot = [want(f"hot/{n}", Band.STALL, 1.0) for n in range(100)]
+    hot = [want(f"hot/{n}", PriorityClass.STALL, 1.0) for n in range(100)]
     queue = queue_of(want("a"), *hot, want("b"), limits=QueueLimits(longest_backlog=5))
     queue.offer("c", [want("c", priority=0.0), want("c/2")], 0)
     assert queue.figures().queued == 5
@@ -117,7 +119,7 @@ def test_what_was_deferred_is_called_back_when_there_is_room_or_nothing_left_of_
 
 def test_the_last_of_a_dataset_calls_the_rest_back_however_full_it_is() -> None:
     others = [want(f"d{n}") for n in range(9)]
-    hot = [want("a/1", Band.STALL), want("a/2")]
+    hot = [want("a/1", PriorityClass.STALL), want("a/2")]
     queue = queue_of(*others, *hot, limits=QueueLimits(longest_backlog=5))
     assert queue.figures().deferred == 1
     assert queue.recall(0) == ()
@@ -150,13 +152,15 @@ def test_one_dataset_has_no_more_than_its_share_of_the_queues_slots() -> None:
 
 
 def test_a_tenant_has_no_more_than_its_cap() -> None:
-    queue = queue_of(*(want(f"a{n}", Band.STALL, tenant="hot") for n in range(9)), want("b", tenant="cold"))
-    admitted = queue.admit(Slots(8, 8), 8, {"hot": Tenant(most_running=2)})
+    queue = queue_of(
+        *(want(f"a{n}", PriorityClass.STALL, tenant="hot") for n in range(9)), want("b", tenant="cold")
+    )
+    admitted = queue.admit(Slots(8, 8), 8, {"hot": TenantShare(most_running=2)})
     assert Counter(one.tenant for one in admitted) == {"hot": 2, "cold": 1}
 
 
 def test_tenants_have_claims_by_weight() -> None:
-    tenants: dict[str | None, Tenant] = {"gold": Tenant(weight=3), "tin": Tenant(weight=1)}
+    tenants: dict[str | None, TenantShare] = {"gold": TenantShare(weight=3), "tin": TenantShare(weight=1)}
     queue = queue_of(
         *(want(f"g/{n}", tenant="gold") for n in range(200)),
         *(want(f"t/{n}", tenant="tin") for n in range(200)),
@@ -168,11 +172,11 @@ def test_tenants_have_claims_by_weight() -> None:
 def test_a_tenants_hot_dataset_leaves_its_others_their_turns_at_the_cap() -> None:
     """A cap of 1 may leave room at claims that are never the fair ones of the queue."""
     queue = queue_of(
-        *(want(f"hot/{n}", Band.STALL, tenant="t") for n in range(60)),
+        *(want(f"hot/{n}", PriorityClass.STALL, tenant="t") for n in range(60)),
         want("cold", tenant="t"),
-        *(want(f"o/{n}", Band.NORMAL, tenant="u") for n in range(60)),
+        *(want(f"o/{n}", PriorityClass.NORMAL, tenant="u") for n in range(60)),
     )
-    tenants: dict[str | None, Tenant] = {"t": Tenant(most_running=1)}
+    tenants: dict[str | None, TenantShare] = {"t": TenantShare(most_running=1)}
     order: list[str] = []
     for _ in range(16):
         admitted = queue.admit(Slots(2, 2), 2, tenants)
@@ -185,8 +189,8 @@ def test_a_tenants_hot_dataset_leaves_its_others_their_turns_at_the_cap() -> Non
 def test_the_reserve_is_for_small_work_and_writers_near_a_stall() -> None:
     small, large, urgent = (
         want("a", cost=1),
-        [want(f"b{n}", Band.ASKED) for n in range(9)],
-        want("c", Band.STALL),
+        [want(f"b{n}", PriorityClass.ASKED) for n in range(9)],
+        want("c", PriorityClass.STALL),
     )
     queue = queue_of(small, *large)
     assert names(queue.admit(Slots(4, 2), 4)) == ["b0", "b1", "a"]
@@ -198,7 +202,7 @@ def test_the_reserve_is_for_small_work_and_writers_near_a_stall() -> None:
 
 
 def test_what_waits_for_another_is_admitted_after_its_end() -> None:
-    queue = queue_of(want("a/1"), want("a/2", Band.STALL, after=["a/1"]))
+    queue = queue_of(want("a/1"), want("a/2", PriorityClass.STALL, after=["a/1"]))
     assert names(queue.admit(Slots(9, 9), 9)) == ["a/1"]
     queue.follow("a", active([want("a/1")], takes_slot=False))
     assert queue.figures().running == 0
@@ -208,7 +212,7 @@ def test_what_waits_for_another_is_admitted_after_its_end() -> None:
 
 
 def test_a_chain_keeps_its_first_in_the_backlog() -> None:
-    chain = [want("a/1", priority=0.1), want("a/2", Band.STALL, after=["a/1"])]
+    chain = [want("a/1", priority=0.1), want("a/2", PriorityClass.STALL, after=["a/1"])]
     queue = queue_of(*chain, want("b"), limits=QueueLimits(longest_backlog=1))
     assert sorted(names(queue.admit(Slots(9, 9), 9))) == ["a/1", "b"]
     assert queue.figures().deferred == 1
@@ -240,7 +244,7 @@ def test_what_failed_rests_longer_each_time_and_is_called_back_then() -> None:
 
 
 def test_a_dataset_that_fails_whatever_is_tried_rests_as_a_whole() -> None:
-    wants = [want(f"a/{n}", Band.STALL) for n in range(9)]
+    wants = [want(f"a/{n}", PriorityClass.STALL) for n in range(9)]
     queue = queue_of(*wants, want("b"), want("c"))
     for number in range(2):
         (admitted,) = queue.admit(ONE, 1)
@@ -261,9 +265,11 @@ def test_a_dataset_that_fails_whatever_is_tried_rests_as_a_whole() -> None:
 
 
 def test_what_a_dataset_cannot_use_takes_no_slots_from_other_members() -> None:
-    queue = queue_of(*(want(f"a/{n}", Band.STALL) for n in range(9)), limits=QueueLimits(largest_share=0.3))
+    queue = queue_of(
+        *(want(f"a/{n}", PriorityClass.STALL) for n in range(9)), limits=QueueLimits(largest_share=0.3)
+    )
     queue.admit(ONE, 10)
-    assert queue.figures().demand == {Band.STALL: 3}
+    assert queue.figures().demand == {PriorityClass.STALL: 3}
 
 
 def test_what_came_to_nothing_takes_no_slot() -> None:
@@ -293,14 +299,15 @@ class Admissions(RuleBasedStateMachine):
         super().__init__()
         self.limits = QueueLimits(longest_backlog=4, largest_share=0.5)
         self.queue = QueueAdmission(self.limits)
-        self.wanted: dict[str, dict[str, Want]] = {}
-        self.running: dict[str, dict[str, Want]] = {}
+        self.wanted: dict[str, dict[str, PendingTask]] = {}
+        self.running: dict[str, dict[str, PendingTask]] = {}
         self.now_ms = 0
 
     @rule(
-        dataset=st.sampled_from("abc"), units=st.dictionaries(st.sampled_from("1234"), st.sampled_from(Band))
+        dataset=st.sampled_from("abc"),
+        units=st.dictionaries(st.sampled_from("1234"), st.sampled_from(PriorityClass)),
     )
-    def offer(self, dataset: str, units: dict[str, Band]) -> None:
+    def offer(self, dataset: str, units: dict[str, PriorityClass]) -> None:
         running = self.running.get(dataset, {})
         self.wanted[dataset] = {
             unit: want(f"{dataset}/{unit}", band) for unit, band in units.items() if unit not in running

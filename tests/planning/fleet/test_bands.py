@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.planning.fleet.admission import QueueAdmission, QueueLimits
-from lithify.planning.fleet.priorities import NEAR_STALL_MS, Band, band_of, rank
+from lithify.planning.fleet.priorities import NEAR_STALL_MS, PriorityClass, band_of, rank
 from lithify.planning.fleet.slots import Slots
 from tests.planning.fleet.wanting import names, want
 
@@ -19,25 +19,27 @@ priorities = st.floats(0, 1)
 @pytest.mark.parametrize(
     ("stall_ms", "waiting", "limit", "is_asked", "band"),
     [
-        (0, 8, 8, False, Band.STALL),
-        (NEAR_STALL_MS, 1, 8, True, Band.STALL),
-        (NEAR_STALL_MS + 1, 7, 8, False, Band.NORMAL),
-        (NEAR_STALL_MS + 1, 8, 8, False, Band.OVER_LIMIT),
-        (None, 8, 8, False, Band.OVER_LIMIT),
-        (None, 99, 8, True, Band.ASKED),
-        (None, 7, 8, False, Band.NORMAL),
-        (None, 99, 0, False, Band.NORMAL),
+        (0, 8, 8, False, PriorityClass.STALL),
+        (NEAR_STALL_MS, 1, 8, True, PriorityClass.STALL),
+        (NEAR_STALL_MS + 1, 7, 8, False, PriorityClass.NORMAL),
+        (NEAR_STALL_MS + 1, 8, 8, False, PriorityClass.OVER_LIMIT),
+        (None, 8, 8, False, PriorityClass.OVER_LIMIT),
+        (None, 99, 8, True, PriorityClass.ASKED),
+        (None, 7, 8, False, PriorityClass.NORMAL),
+        (None, 99, 0, False, PriorityClass.NORMAL),
     ],
 )
-def test_which_band(stall_ms: int | None, waiting: int, limit: int, is_asked: bool, band: Band) -> None:
+def test_which_band(
+    stall_ms: int | None, waiting: int, limit: int, is_asked: bool, band: PriorityClass
+) -> None:
     """The last one: a limit that nobody knows is not exceeded (Accumulo ranked ordinary work above that of
     people so)."""
     assert band_of(stall_ms=stall_ms, waiting=waiting, limit=limit, is_asked=is_asked) is band
 
 
-@given(st.sampled_from(Band), priorities, st.sampled_from(Band), priorities)
+@given(st.sampled_from(PriorityClass), priorities, st.sampled_from(PriorityClass), priorities)
 def test_bands_are_disjoint_and_inside_one_the_priority_decides(
-    band: Band, priority: float, other: Band, other_priority: float
+    band: PriorityClass, priority: float, other: PriorityClass, other_priority: float
 ) -> None:
     first, second = rank(band, priority), rank(other, other_priority)
     assert 0 <= first <= 1
@@ -47,8 +49,8 @@ def test_bands_are_disjoint_and_inside_one_the_priority_decides(
         assert first >= second
 
 
-@given(st.lists(st.tuples(st.sampled_from(Band), priorities), min_size=1, max_size=3))
-def test_bands_are_disjoint_through_the_planner(wants: list[tuple[Band, float]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(PriorityClass), priorities), min_size=1, max_size=3))
+def test_bands_are_disjoint_through_the_planner(wants: list[tuple[PriorityClass, float]]) -> None:
     """From backlog and limit to what is admitted: no priority lifts a want over a better band. No more than
     three: the fourth claim is for who has waited longest."""
     queue = QueueAdmission(QueueLimits())

@@ -10,7 +10,7 @@ from lithify.planning.fleet.cadence import (
     LISTING_EVERY_MS,
     LONGEST_PAUSE_MS,
     Depth,
-    Watched,
+    PollState,
     depth,
     is_due,
     listing_pause_ms,
@@ -43,15 +43,15 @@ def test_what_runs_is_looked_at_every_2_s() -> None:
 
 
 def test_a_new_one_is_looked_at_at_once_and_then_after_its_pause() -> None:
-    assert is_due(Watched("db", changed_ms=0), 0)
-    watched = Watched("db", changed_ms=0, looked_ms=100_000, listed_ms=0)
+    assert is_due(PollState("db", changed_ms=0), 0)
+    watched = PollState("db", changed_ms=0, looked_ms=100_000, listed_ms=0)
     assert next_look_ms(watched) == 110_000
     assert not is_due(watched, 109_999)
     assert is_due(watched, 110_000)
 
 
 def test_a_clock_that_was_set_back_puts_no_look_off() -> None:
-    watched = Watched("db", changed_ms=9 * HOUR, looked_ms=9 * HOUR, listed_ms=9 * HOUR)
+    watched = PollState("db", changed_ms=9 * HOUR, looked_ms=9 * HOUR, listed_ms=9 * HOUR)
     assert is_due(watched, HOUR)
     assert depth(watched, HOUR) is Depth.LISTING
 
@@ -67,7 +67,7 @@ def test_a_clock_that_was_set_back_puts_no_look_off() -> None:
     ],
 )
 def test_the_longer_ago_the_closer(looked_ms: int | None, listed_ms: int | None, expected: Depth) -> None:
-    assert depth(Watched("db", 0, looked_ms, listed_ms), HOUR) is expected
+    assert depth(PollState("db", 0, looked_ms, listed_ms), HOUR) is expected
 
 
 @given(st.text(), st.integers(0, 50 * HOUR))
@@ -75,7 +75,7 @@ def test_every_dataset_is_listed_each_hour(url: str, age_ms: int) -> None:
     """However long it has been silent: it is looked at by its pauses, and one look an hour lists."""
     now_ms = listed_ms = looked_ms = age_ms
     for _ in range(40):
-        watched = Watched(url, 0, looked_ms, listed_ms)
+        watched = PollState(url, 0, looked_ms, listed_ms)
         now_ms = next_look_ms(watched)
         looked_ms = now_ms
         if depth(watched, now_ms) is Depth.LISTING:

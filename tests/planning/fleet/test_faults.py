@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.planning.fleet.faults import MAX_REMEMBERED, Fault, Faults
-from lithify.planning.fleet.polling import BOARDS_PAUSE, BUSY_MS, Asking
+from lithify.planning.fleet.faults import MAX_REMEMBERED, FaultOrigin, Faults
+from lithify.planning.fleet.polling import BOARDS_PAUSE, BUSY_MS, PollBackoff
 from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE, Quarantine
 from tests.planning.fleet.wanting import key
 
@@ -15,18 +15,18 @@ MINUTE = 60_000
 def test_who_fails_with_several_datasets_in_a_row_is_suspect_until_a_success() -> None:
     faults = Faults()
     assert [faults.failed(key(name), "bad") for name in ("a", "b", "c", "d")] == [
-        *(Fault.WORK, Fault.WORK, Fault.WORKER, Fault.WORKER)
+        *(FaultOrigin.WORK, FaultOrigin.WORK, FaultOrigin.WORKER, FaultOrigin.WORKER)
     ]
     assert faults.is_suspect("bad")
     assert not faults.is_suspect("good")
     faults.succeeded(key("e"), "bad")
     assert not faults.is_suspect("bad")
-    assert faults.failed(key("a"), "bad") is Fault.WORK
+    assert faults.failed(key("a"), "bad") is FaultOrigin.WORK
 
 
 def test_one_dataset_that_fails_throughout_makes_nobody_suspect() -> None:
     faults = Faults()
-    assert {faults.failed(key(f"a/{unit}"), "w") for unit in range(50)} == {Fault.WORK}
+    assert {faults.failed(key(f"a/{unit}"), "w") for unit in range(50)} == {FaultOrigin.WORK}
 
 
 def test_what_fails_with_a_poison_worker_is_not_to_blame() -> None:
@@ -93,11 +93,11 @@ def test_who_is_not_watched_any_more_is_in_no_quarantine() -> None:
 def test_the_bell_is_asked_every_second_and_more_rarely_after_ten_idle_minutes(
     idle_ms: int, pause: int
 ) -> None:
-    assert Asking(idle_since_ms=7).bell_pause_ms(7 + idle_ms) == pause
+    assert PollBackoff(idle_since_ms=7).bell_pause_ms(7 + idle_ms) == pause
 
 
 def test_boards_are_read_when_it_rings_and_else_after_a_pause_that_grows() -> None:
-    asking, now_ms, pauses = Asking(0), 0, []
+    asking, now_ms, pauses = PollBackoff(0), 0, []
     assert asking.reads_boards(0, has_rung=False)
     for _ in range(6):
         asking = asking.missed(now_ms)
@@ -112,6 +112,6 @@ def test_boards_are_read_when_it_rings_and_else_after_a_pause_that_grows() -> No
 
 
 def test_the_bell_is_asked_twice_as_often_by_who_had_something() -> None:
-    asking = Asking(0).claimed(2 * MINUTE)
+    asking = PollBackoff(0).claimed(2 * MINUTE)
     assert asking.bell_pause_ms(2 * MINUTE) == 500
     assert asking.rung().missed(3 * MINUTE).bell_pause_ms(2 * MINUTE + BUSY_MS) == 1_000

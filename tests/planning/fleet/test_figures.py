@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.planning.fleet.labels import FORGOTTEN_MS, Named
-from lithify.planning.fleet.pace import FIRST_BYTES_PER_S, FIXED_BYTES, Pace, backlog_ms, mean_pace
+from lithify.planning.fleet.labels import FORGOTTEN_MS, LabelLimiter
+from lithify.planning.fleet.pace import FIRST_BYTES_PER_S, FIXED_BYTES, SlotPace, backlog_ms, mean_pace
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits, together
 
 
 def test_a_pace_is_what_was_worked_off_of_late() -> None:
-    pace = Pace()
+    pace = SlotPace()
     assert pace.bytes_per_s == 0
     pace.finished(9 * FIXED_BYTES, 10)
     assert pace.bytes_per_s == FIXED_BYTES
@@ -39,7 +39,7 @@ def test_waits_are_counted_by_bucket_and_add_up() -> None:
 
 
 def test_a_bounded_number_of_tenants_is_told_of_by_name() -> None:
-    named = Named(most=3)
+    named = LabelLimiter(most=3)
     named.see((f"t{n}" for n in range(1_000)), ["vip"], 0)
     tenants = [*(f"t{n}" for n in range(1_000)), "vip", None]
 

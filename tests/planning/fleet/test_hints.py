@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.fairness import FAIR_EVERY, longest_wait_claims
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.task_offers import (
     HANDOVER_MS,
@@ -23,7 +23,9 @@ from tests.planning.fleet.wanting import LARGE_BYTES
 FREE = {"q": Slots(9, 9)}
 
 
-def hint(name: str, band: Band = Band.NORMAL, priority: float = 0.5, **fields: object) -> Hint:
+def hint(
+    name: str, band: PriorityClass = PriorityClass.NORMAL, priority: float = 0.5, **fields: object
+) -> Hint:
     return replace(Hint(f"db-{name}", name, band, priority, LARGE_BYTES, 0), **fields)  # type: ignore[arg-type]
 
 
@@ -45,18 +47,27 @@ def take(
     return found[1].compaction
 
 
-def mine(name: str, band: Band = Band.NORMAL, priority: float = 0.5) -> Hint:
+def mine(name: str, band: PriorityClass = PriorityClass.NORMAL, priority: float = 0.5) -> Hint:
     return hint(name, band, priority, worker="me")
 
 
 def test_the_best_band_then_priority_then_age() -> None:
-    choice = choice_of(mine("a", Band.NORMAL, 1.0), mine("b", Band.ASKED, 0.1))
-    choice.see({"q": [mine("a", priority=1.0), mine("b", Band.ASKED, 0.1), mine("c", Band.ASKED, 0.1)]}, 5)
+    choice = choice_of(mine("a", PriorityClass.NORMAL, 1.0), mine("b", PriorityClass.ASKED, 0.1))
+    choice.see(
+        {
+            "q": [
+                mine("a", priority=1.0),
+                mine("b", PriorityClass.ASKED, 0.1),
+                mine("c", PriorityClass.ASKED, 0.1),
+            ]
+        },
+        5,
+    )
     assert [take(choice, 5) for _ in range(4)] == ["b", "c", "a", ""]
 
 
 def test_what_is_meant_for_this_worker_comes_first_in_its_band() -> None:
-    choice = choice_of(hint("a", priority=1.0), mine("b"), hint("c", Band.ASKED))
+    choice = choice_of(hint("a", priority=1.0), mine("b"), hint("c", PriorityClass.ASKED))
     assert [take(choice) for _ in range(3)] == ["c", "b", "a"]
 
 
@@ -80,12 +91,12 @@ def test_what_is_claimed_or_gone_from_the_boards_is_not_taken_again() -> None:
 
 
 def test_who_loses_one_goes_on_to_the_next_and_tries_it_again_when_it_is_another() -> None:
-    choice = choice_of(hint("a", Band.STALL), mine("b"), hint("c"))
+    choice = choice_of(hint("a", PriorityClass.STALL), mine("b"), hint("c"))
     choice.lost(hint("a"), 0)
     assert [take(choice), take(choice)] == ["b", ""], "others may have had c as well"
-    choice.see({"q": [hint("a", Band.STALL), hint("c")]}, 1)
+    choice.see({"q": [hint("a", PriorityClass.STALL), hint("c")]}, 1)
     assert take(choice, 1) == "c"
-    choice.see({"q": [hint("a", Band.STALL, attempts=1)]}, 10)
+    choice.see({"q": [hint("a", PriorityClass.STALL, attempts=1)]}, 10)
     assert take(choice, 10) == "a"
     choice = choice_of(hint("a"))
     choice.lost(hint("a"), 0)
@@ -110,14 +121,14 @@ def test_what_failed_here_is_left_to_others_for_a_pause_that_grows() -> None:
 def test_every_fourth_claim_is_for_what_was_passed_over_most() -> None:
     choice, old, order = HintChoice("me"), [hint("old-1"), hint("old-2")], []
     for number in range(2 * FAIR_EVERY):
-        choice.see({"q": [*old, hint(f"new-{number}", Band.STALL)]}, number)
+        choice.see({"q": [*old, hint(f"new-{number}", PriorityClass.STALL)]}, number)
         order.append(take(choice, number))
     assert [name[:3] for name in order] == ["new", "new", "new", "old", "new", "new", "new", "old"]
     assert longest_wait_claims(3) >= 2 * FAIR_EVERY
 
 
 def test_ordinary_work_does_not_take_the_reserve() -> None:
-    choice, slots = choice_of(hint("large", Band.ASKED), hint("small", bytes=1)), {"q": Slots(2, 1)}
+    choice, slots = choice_of(hint("large", PriorityClass.ASKED), hint("small", bytes=1)), {"q": Slots(2, 1)}
     usage = Usage(total=1, ordinary=1)
     assert take(choice, slots=slots, usage=usage) == "small"
     assert take(choice, slots=slots, usage=usage) == ""
@@ -140,7 +151,7 @@ def test_queues_have_turns_by_weight_and_only_those_that_are_served() -> None:
 def test_what_is_for_another_is_left_alone_until_that_one_had_its_time() -> None:
     mine, others = (
         hint("mine", worker="me", idle_workers=50),
-        hint("other", Band.STALL, worker="you", idle_workers=50),
+        hint("other", PriorityClass.STALL, worker="you", idle_workers=50),
     )
     choice = choice_of(mine, others)
     assert take(choice) == "mine"

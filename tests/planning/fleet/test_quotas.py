@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.quotas import AHEAD, Demand, apportioned, parts, quota, tenant_cap
 from lithify.planning.fleet.slots import Slots
 
-STALL, ASKED, NORMAL = Band.STALL, Band.ASKED, Band.NORMAL
+STALL, ASKED, NORMAL = PriorityClass.STALL, PriorityClass.ASKED, PriorityClass.NORMAL
 
 names = st.text("abcdef", min_size=1, max_size=2)
-demands = st.dictionaries(names, st.dictionaries(st.sampled_from(Band), st.integers(0, 50)), max_size=5)
+demands = st.dictionaries(
+    names, st.dictionaries(st.sampled_from(PriorityClass), st.integers(0, 50)), max_size=5
+)
 
 
 @pytest.mark.parametrize(

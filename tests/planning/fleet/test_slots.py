@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.planning.fleet.pending_tasks import SMALL_BYTES, may_use_reserve
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.slots import Slots, Usage, reserved_of
 
 
@@ -31,14 +31,14 @@ def test_small_work_in_open_slots_takes_none_from_ordinary_work_but_those() -> N
 @pytest.mark.parametrize(
     ("band", "cost", "expected"),
     [
-        (Band.NORMAL, SMALL_BYTES, True),
-        (Band.NORMAL, SMALL_BYTES + 1, False),
-        (Band.ASKED, SMALL_BYTES + 1, False),
-        (Band.STALL, 1 << 50, True),
+        (PriorityClass.NORMAL, SMALL_BYTES, True),
+        (PriorityClass.NORMAL, SMALL_BYTES + 1, False),
+        (PriorityClass.ASKED, SMALL_BYTES + 1, False),
+        (PriorityClass.STALL, 1 << 50, True),
     ],
 )
 def test_the_reserve_is_for_small_work_and_writers_near_a_stall(
-    band: Band, cost: int, expected: bool
+    band: PriorityClass, cost: int, expected: bool
 ) -> None:
     assert may_use_reserve(band, cost) is expected
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
-from lithify.planning.fleet.pending_tasks import Want
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.pending_tasks import PendingTask
+from lithify.planning.fleet.priorities import PriorityClass
 
 LARGE_BYTES = 1 << 30
 
@@ -20,20 +20,20 @@ def key(name: str) -> WorkKey:
 
 def want(
     name: str,
-    band: Band = Band.NORMAL,
+    band: PriorityClass = PriorityClass.NORMAL,
     priority: float = 0.5,
     *,
     cost: int = LARGE_BYTES,
     since_ms: int = 0,
     tenant: str | None = None,
     after: Iterable[str] = (),
-) -> Want:
-    return Want(key(name), band, priority, cost, since_ms, tenant, tuple(map(key, after)))
+) -> PendingTask:
+    return PendingTask(key(name), band, priority, cost, since_ms, tenant, tuple(map(key, after)))
 
 
-def names(wants: Iterable[Want]) -> list[str]:
+def names(wants: Iterable[PendingTask]) -> list[str]:
     return [f"{w.dataset}/{w.key.unit}" if w.key.unit != "u" else w.dataset for w in wants]
 
 
-def active(wants: Iterable[Want], *, takes_slot: bool = True) -> list[Active]:
+def active(wants: Iterable[PendingTask], *, takes_slot: bool = True) -> list[Active]:
     return [Active(one, takes_slot) for one in wants]

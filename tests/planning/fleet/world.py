@@ -22,14 +22,14 @@ from lithify.base.backoff import GrowingPause
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet import notifications, quotas, slots
 from lithify.planning.fleet import task_offers as hint_rules
-from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits, Tenant
-from lithify.planning.fleet.cadence import Depth, Watched, depth, is_due
-from lithify.planning.fleet.faults import Fault, Faults
+from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits, TenantShare
+from lithify.planning.fleet.cadence import Depth, PollState, depth, is_due
+from lithify.planning.fleet.faults import FaultOrigin, Faults
 from lithify.planning.fleet.notifications import Ring
-from lithify.planning.fleet.pending_tasks import SMALL_BYTES, Want
+from lithify.planning.fleet.pending_tasks import SMALL_BYTES, PendingTask
 from lithify.planning.fleet.placement import Placement
-from lithify.planning.fleet.polling import Asking
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.polling import PollBackoff
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.quotas import Demand
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
@@ -67,7 +67,7 @@ class Piece:
     """A piece of work."""
 
     key: WorkKey
-    band: Band
+    band: PriorityClass
     priority: float
     cost_bytes: int
     tenant: str
@@ -91,7 +91,7 @@ class Dataset:
     tenant: str
     is_hot: bool
     is_poison: bool
-    band: Band
+    band: PriorityClass
     pieces: dict[WorkKey, Piece] = field(default_factory=dict)
     changed_ms: int = 0
     version: int = 0
@@ -121,8 +121,8 @@ class World:
         self._numbers = 0
         self.queues = self._draw_queues()
         self.routing = Routing(self.queues)
-        self.tenants: dict[str | None, Tenant] = {
-            name: Tenant(rng.randint(1, 3), rng.choice([None, None, rng.randint(1, 3)]))
+        self.tenants: dict[str | None, TenantShare] = {
+            name: TenantShare(rng.randint(1, 3), rng.choice([None, None, rng.randint(1, 3)]))
             for name in "abc"[: rng.randint(1, 3)]
         }
         self.datasets = {d.url: d for d in self._draw_datasets()}
@@ -160,9 +160,9 @@ class World:
                 rng.choice(names),
                 is_hot=n == hot,
                 is_poison=n != hot and rng.random() < 0.1,
-                band=rng.choice([Band.STALL, Band.OVER_LIMIT])
+                band=rng.choice([PriorityClass.STALL, PriorityClass.OVER_LIMIT])
                 if n == hot
-                else rng.choice([*Band, Band.NORMAL]),
+                else rng.choice([*PriorityClass, PriorityClass.NORMAL]),
             )
             for n in range(max(hot + 1, rng.randint(5, 30)))
         ]
@@ -281,7 +281,7 @@ class Keeper:
         self.is_dead = False
         self.queues = {q.name: QueueAdmission(q.limits) for q in world.queues}
         self.faults = Faults()
-        self.watched: dict[str, Watched] = {}
+        self.watched: dict[str, PollState] = {}
         self.versions: dict[str, int] = {}
         self.recalled: set[str] = set()
         self.hints: dict[WorkKey, Hint] = {}
@@ -299,7 +299,7 @@ class Keeper:
             for admission in self.queues.values():
                 admission.forget(url)
         for url in mine:
-            watched = self.watched.setdefault(url, Watched(url, world.now_ms))
+            watched = self.watched.setdefault(url, PollState(url, world.now_ms))
             if is_due(watched, world.now_ms) or url in self.recalled:
                 self.look(world.datasets[url])
         self.recalled = set()
@@ -349,15 +349,15 @@ class Keeper:
         fault = self.faults.failed(piece.key, piece.worker)
         self.world.counts[f"blamed: {fault.name}"] += 1
         self.world.judge.blamed(self, piece, fault)
-        if fault is Fault.WORKER:
+        if fault is FaultOrigin.WORKER:
             piece.state, piece.attempts = State.ADMITTED, piece.attempts + 1
         else:
             piece.state = State.WANTED
             self.queues[piece.queue].failed(piece.key, self.world.now_ms)
 
-    def want(self, piece: Piece) -> Want:
+    def want(self, piece: Piece) -> PendingTask:
         since_ms = piece.born_ms + self.offset_ms
-        return Want(piece.key, piece.band, piece.priority, piece.cost_bytes, since_ms, piece.tenant)
+        return PendingTask(piece.key, piece.band, piece.priority, piece.cost_bytes, since_ms, piece.tenant)
 
     def publish(self) -> None:
         if self.world.now_ms - self.published_ms < PUBLISH_MS:
@@ -390,7 +390,7 @@ class Keeper:
         world.counts["recalled"] += len(recalled)
         self.recalled.update(url for url in recalled if url in self.watched)
 
-    def part(self, queue: Queue, name: str | None, tenant: Tenant) -> Tenant:
+    def part(self, queue: Queue, name: str | None, tenant: TenantShare) -> TenantShare:
         if tenant.most_running is None:
             return tenant
         of = {member: demand.get(name, 0) for member, demand in self.world.tenant_demands[queue.name].items()}
@@ -440,7 +440,7 @@ class Worker:
         self.is_dead = False
         self.running: dict[WorkKey, Piece] = {}
         self.choice = HintChoice(name)
-        self.asking = Asking(world.now_ms)
+        self.asking = PollBackoff(world.now_ms)
         self.rest = Rest(REST_PAUSE)
         self.heard: dict[str, set[str]] = {}
         self.is_claiming = False
@@ -503,7 +503,7 @@ class Worker:
     def room(self) -> tuple[dict[str, Slots], Usage, dict[str, int]]:
         world, usage = self.world, Usage()
         for piece in self.running.values():
-            usage = usage.plus(may_use_reserve=piece.is_small or piece.band is Band.STALL)
+            usage = usage.plus(may_use_reserve=piece.is_small or piece.band is PriorityClass.STALL)
         room = {
             q.name: Slots(
                 self.count, self.count - slots.reserved_of(self.name, world.slots_of(), q.reserved_slots)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar, Granularity
 from lithify.planning.timeline.chunks import files_of, lay_out, merge
-from lithify.planning.timeline.model import Bucket, Interval, ListedChunk, TimelineFile, TimelinePolicy
+from lithify.planning.timeline.model import ChunkBucket, Interval, ListedChunk, TimelineFile, TimelinePolicy
 from lithify.planning.timeline.plan import plan
 from tests.planning.timeline.timelines import (
     DAY_US,
@@ -140,18 +140,18 @@ def test_no_row_is_dropped_whatever_its_times(files: list[TimelineFile]) -> None
 
 def test_files_without_times_are_in_named_buckets() -> None:
     files = [
-        TimelineFile("null", Bucket.NULL, 1, 1),
-        TimelineFile("unknown", Bucket.UNKNOWN, 1, 1),
+        TimelineFile("null", ChunkBucket.NULL, 1, 1),
+        TimelineFile("unknown", ChunkBucket.UNKNOWN, 1, 1),
         file(0, 400, id="wide"),
         file(0, 366, id="just not"),
     ]
     layout = lay_out(files, POLICY)
     assert [(c.key.bucket, [f.id for f in c.files]) for c in layout.chunks if c.key.bucket] == [
-        (Bucket.NULL, ["null"]),
-        (Bucket.WIDE, ["wide"]),
-        (Bucket.UNKNOWN, ["unknown"]),
+        (ChunkBucket.NULL, ["null"]),
+        (ChunkBucket.WIDE, ["wide"]),
+        (ChunkBucket.UNKNOWN, ["unknown"]),
     ]
-    assert sum(c.key.bucket is Bucket.TIME for c in layout.chunks) == 366
+    assert sum(c.key.bucket is ChunkBucket.TIME for c in layout.chunks) == 366
 
 
 def test_one_wrong_timestamp_does_not_make_millions_of_chunks() -> None:
@@ -159,7 +159,7 @@ def test_one_wrong_timestamp_does_not_make_millions_of_chunks() -> None:
     everything = TimelineFile("everything", Interval(-(1 << 63), 1 << 63), 1, 1)
     far = TimelineFile("far", Interval((1 << 63) - 1, 1 << 63), 1, 1)
     layout = lay_out([forever, everything, far, file(1, 2)], POLICY)
-    assert [c.key.bucket for c in layout.chunks] == [Bucket.TIME, Bucket.TIME, Bucket.WIDE]
+    assert [c.key.bucket for c in layout.chunks] == [ChunkBucket.TIME, ChunkBucket.TIME, ChunkBucket.WIDE]
     assert len(layout.chunks[-1].files) == 2
     last = layout.chunks[1].interval
     assert last is not None
@@ -194,8 +194,8 @@ def test_groups_are_timelines_of_their_own() -> None:
         TimelineFile("x", Interval(0, 1), 1 << 63, 1),
         TimelineFile("x", Interval(0, 1), 1, -1),
         TimelineFile("x", Interval(0, 1), 1, 1, deleted_rows=2),
-        TimelineFile("x", Bucket.TIME, 1, 1),
-        TimelineFile("x", Bucket.WIDE, 1, 1),
+        TimelineFile("x", ChunkBucket.TIME, 1, 1),
+        TimelineFile("x", ChunkBucket.WIDE, 1, 1),
     ],
 )
 def test_impossible_files_are_refused(bad: TimelineFile) -> None:

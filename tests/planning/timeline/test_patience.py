@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from lithify.planning.timeline.model import Bucket, Status, TimelineFile, TimelinePlan, TimelinePolicy
+from lithify.planning.timeline.model import (
+    ChunkBucket,
+    DeletesStatus,
+    TimelineFile,
+    TimelinePlan,
+    TimelinePolicy,
+)
 from lithify.planning.timeline.plan import plan, remember
 from lithify.planning.timeline.state import ChunkStates, committed
 from lithify.testing.timeline import ModelTable
@@ -49,7 +55,7 @@ def test_a_chunk_whose_time_is_not_over_waits_for_enough() -> None:
     patient = Patient(small_files(0, 5))
     found = patient.plan(EVENING)
     assert found.tasks == ()
-    assert found.chunks[0].status is Status.SKIPPED
+    assert found.chunks[0].status is DeletesStatus.SKIPPED
     assert "time is not over" in (found.chunks[0].held or "")
     patient.add(file(0.8, 0.9))
     assert patient.compact(EVENING) == 1
@@ -106,19 +112,19 @@ def test_a_chunk_that_waits_is_not_rewritten_with_a_neighbour() -> None:
 
 
 def test_files_without_a_time_are_merged_once_and_then_wait() -> None:
-    files = [TimelineFile(name, Bucket.NULL, 1 << 20, 1) for name in "ab"]
+    files = [TimelineFile(name, ChunkBucket.NULL, 1 << 20, 1) for name in "ab"]
     patient = Patient(files)
     assert patient.compact(AFTER) == 1
     assert patient.compact(AFTER) == 0
-    patient.add(TimelineFile("c", Bucket.NULL, 1 << 20, 1))
+    patient.add(TimelineFile("c", ChunkBucket.NULL, 1 << 20, 1))
     assert patient.compact(AFTER) == 0
 
 
 def test_files_of_unknown_times_are_left_alone_for_that_reason() -> None:
-    patient = Patient([TimelineFile("a", Bucket.UNKNOWN, 1, 1)])
+    patient = Patient([TimelineFile("a", ChunkBucket.UNKNOWN, 1, 1)])
     for _ in range(2):
         (chunk,) = patient.plan(AFTER).chunks
-        assert (chunk.status, chunk.held) == (Status.SKIPPED, None)
+        assert (chunk.status, chunk.held) == (DeletesStatus.SKIPPED, None)
 
 
 def test_what_is_held_by_a_skip_offset_is_not_settled() -> None:

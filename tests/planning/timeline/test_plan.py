@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import (
-    Action,
     ActiveTask,
-    Bucket,
-    Status,
+    ChunkAction,
+    ChunkBucket,
+    DeletesStatus,
     Task,
     TimelineFile,
     TimelinePlan,
@@ -106,7 +106,7 @@ def test_after_a_crash_only_what_was_not_done_is_planned(files: list[TimelineFil
     finished = red[:done]
     run(table, finished)
     again = plan(table.listing(), policy, NOW_US)
-    in_time = {key for key in keys_in(finished) if key.bucket is Bucket.TIME}
+    in_time = {key for key in keys_in(finished) if key.bucket is ChunkBucket.TIME}
     assert not in_time & set(keys_in(again.tasks))
     run(table, again.tasks)
     rounds_until_nothing_is_left(table)
@@ -122,22 +122,22 @@ def test_totals_add_up_to_the_timeline(files: list[TimelineFile], busy: bool) ->
         for task in first.tasks[: busy * 2]
     ]
     result = plan(files, policy, NOW_US, active=active)
-    assert set(result.totals) == set(Status)
+    assert set(result.totals) == set(DeletesStatus)
     amounts = result.totals.values()
     assert sum(a.chunks for a in amounts) == len(result.chunks)
     assert sum(a.files for a in amounts) == len(files)
     assert sum(a.size_bytes for a in amounts) == sum(f.size_bytes for f in files)
-    awaiting = {p.chunk.key for p in result.chunks if p.status is Status.AWAITING}
-    assert awaiting == {p.chunk.key for p in first.chunks if p.status is Status.AWAITING}
+    awaiting = {p.chunk.key for p in result.chunks if p.status is DeletesStatus.AWAITING}
+    assert awaiting == {p.chunk.key for p in first.chunks if p.status is DeletesStatus.AWAITING}
     assert not set(keys_in(result.tasks)) & {key for work in active for key in work.chunks}
 
 
 def test_a_file_counts_once_by_its_most_urgent_chunk() -> None:
     files = [file(0.5, 1.5, 7, id="both"), *small_files(1, 1)]
     totals = plan(files, POLICY, NOW_US).totals
-    assert (totals[Status.AWAITING].files, totals[Status.AWAITING].size_bytes) == (2, 8 * MB)
-    assert totals[Status.AWAITING].chunks == 2, "day 0 is rewritten with its neighbour"
-    assert totals[Status.COMPACTED].files == 0
+    assert (totals[DeletesStatus.AWAITING].files, totals[DeletesStatus.AWAITING].size_bytes) == (2, 8 * MB)
+    assert totals[DeletesStatus.AWAITING].chunks == 2, "day 0 is rewritten with its neighbour"
+    assert totals[DeletesStatus.COMPACTED].files == 0
 
 
 def planned_days(result: TimelinePlan) -> list[int]:
@@ -194,19 +194,19 @@ def test_skip_offsets(
         skip_newest_us=None if newest_days is None else newest_days * DAY_US,
     )
     result = plan(files, policy, NOW_US)
-    in_time = [key for key in keys_in(result.tasks) if key.bucket is Bucket.TIME]
+    in_time = [key for key in keys_in(result.tasks) if key.bucket is ChunkBucket.TIME]
     assert [number - TODAY for number in sorted(days(in_time))] == planned
     assert [number - TODAY for number in held_days(result)] == held
     for chunk in result.chunks:
         if chunk.held is not None:
-            assert chunk.status is Status.SKIPPED
-            assert chunk.verdict.action is Action.COMPACT
+            assert chunk.status is DeletesStatus.SKIPPED
+            assert chunk.verdict.action is ChunkAction.COMPACT
 
 
 def test_a_held_chunk_with_nothing_to_do_counts_as_compacted() -> None:
     files = [*small_files(TODAY - 1, 1), *small_files(TODAY, 2)]
     totals = plan(files, replace(POLICY, skip_clock_us=DAY_US), NOW_US).totals
-    assert (totals[Status.COMPACTED].files, totals[Status.SKIPPED].files) == (1, 2)
+    assert (totals[DeletesStatus.COMPACTED].files, totals[DeletesStatus.SKIPPED].files) == (1, 2)
 
 
 def test_a_held_chunk_is_compacted_once_it_is_old_enough() -> None:
@@ -222,7 +222,9 @@ def test_a_chunk_in_work_gets_no_second_task() -> None:
     active = ActiveTask("x", frozenset({day(1)}), frozenset({"d1-0", "d1-1", "d1-2"}))
     result = plan(files, policy, NOW_US, active=[active])
     assert planned_days(result) == [0, 2]
-    assert [(p.status, p.task) for p in result.chunks if p.chunk.key == day(1)] == [(Status.AWAITING, "x")]
+    assert [(p.status, p.task) for p in result.chunks if p.chunk.key == day(1)] == [
+        (DeletesStatus.AWAITING, "x")
+    ]
 
 
 def test_more_fragmented_chunks_come_first() -> None:
@@ -250,7 +252,11 @@ def test_a_chunk_with_a_held_file_is_left_alone_and_its_neighbours_are_not() -> 
     held = {files[5].id: "it failed"}
     result = plan(files, POLICY, NOW_US, held=held)
     assert [planned.held for planned in result.chunks] == [None, "it failed", None]
-    assert [planned.status for planned in result.chunks] == [Status.AWAITING, Status.SKIPPED, Status.AWAITING]
+    assert [planned.status for planned in result.chunks] == [
+        DeletesStatus.AWAITING,
+        DeletesStatus.SKIPPED,
+        DeletesStatus.AWAITING,
+    ]
     taken = {file_id for task in result.tasks for file_id in task.files}
     assert taken == {f.id for f in files} - {f.id for f in files[4:8]}
     assert {file_id for task in whole.tasks for file_id in task.files} == {f.id for f in files}

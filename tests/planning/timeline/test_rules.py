@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from lithify.base.errors import Refused
 from lithify.planning.timeline.chunks import lay_out
 from lithify.planning.timeline.model import (
-    Action,
-    Bucket,
     Chunk,
-    Rule,
+    ChunkAction,
+    ChunkBucket,
+    ChunkRule,
+    ChunkVerdict,
     TimelineFile,
     TimelinePolicy,
-    Verdict,
 )
 from lithify.planning.timeline.plan import plan
 from lithify.planning.timeline.rules import default_rules, judge, rules_of
@@ -28,7 +28,7 @@ PATIENT = replace(POLICY, min_saved_files=4, min_new_ratio=0.2)
 DELETES = replace(POLICY, max_deleted_ratio=0.3)
 
 
-def verdict(files: list[TimelineFile], policy: TimelinePolicy = POLICY) -> Verdict:
+def verdict(files: list[TimelineFile], policy: TimelinePolicy = POLICY) -> ChunkVerdict:
     """On the chunk of day 0."""
     return judge(lay_out(files, policy).chunks[0], rules_of(policy))
 
@@ -41,57 +41,83 @@ def within(*sizes_mb: float) -> list[TimelineFile]:
     ("files", "policy", "action", "reason"),
     [
         pytest.param(
-            [file(0, 1, rows=9, deleted_rows=9)], POLICY, Action.EMPTY, "all rows", id="only deleted rows"
-        ),
-        pytest.param([file(0, 1, rows=0)], POLICY, Action.COMPACT, "1 file without rows", id="no rows"),
-        pytest.param(within(1), POLICY, Action.STABLE, "1 file", id="one small file"),
-        pytest.param(within(100), POLICY, Action.STABLE, "1 file", id="one file of the size"),
-        pytest.param(within(100.000001), POLICY, Action.COMPACT, "above", id="one byte above"),
-        pytest.param(within(100, 100, 1), POLICY, Action.STABLE, "3 files", id="as few as needed"),
-        pytest.param(within(100, 99, 1), POLICY, Action.COMPACT, "where 2", id="one more than needed"),
-        pytest.param(within(0.1, 0.1), POLICY, Action.COMPACT, "where 1 would do", id="two small ones"),
-        pytest.param(within(450, 1), POLICY, Action.COMPACT, "above", id="one too large among others"),
-        pytest.param([file(0.5, 1.5)], POLICY, Action.NO_OPINION, "neighbour", id="overlap, sizes stable"),
-        pytest.param(
-            [file(0.5, 1.5), file(0, 1)], POLICY, Action.COMPACT, "where 1", id="overlap, sizes unstable"
-        ),
-        pytest.param([file(0.5, 1.5, 450)], POLICY, Action.COMPACT, "above", id="overlap, oversize"),
-        pytest.param(within(125), TOLERANT, Action.STABLE, "1 file", id="tolerance above"),
-        pytest.param(within(125.000001), TOLERANT, Action.COMPACT, "above", id="above the tolerance"),
-        pytest.param(within(*[75] * 9), TOLERANT, Action.STABLE, "9 files", id="tolerance below"),
-        pytest.param(within(*[75] * 8, 74), TOLERANT, Action.STABLE, "9 files", id="the last may be smaller"),
-        pytest.param(within(*[74] * 100), TOLERANT, Action.COMPACT, "would do", id="below the tolerance"),
-        pytest.param(
-            [file(0, 1, rows=10, deleted_rows=3, deletes=1)], DELETES, Action.COMPACT, "30%", id="deletes"
-        ),
-        pytest.param(
-            [file(0, 1, rows=100, deleted_rows=29, deletes=1)], DELETES, Action.STABLE, "", id="few deletes"
-        ),
-        pytest.param([file(0, 1, deletes=1)], DELETES, Action.COMPACT, "not known", id="unknown deletes"),
-        pytest.param(
-            [file(0, 1, rows=9, deleted_rows=9, deletes=1)], DELETES, Action.COMPACT, "100%", id="all deleted"
-        ),
-        pytest.param(
-            [file(0, 1, rows=10, deleted_rows=9, deletes=1)], POLICY, Action.STABLE, "", id="deletes off"
-        ),
-        pytest.param(
-            [TimelineFile("a", Bucket.NULL, 1, 1), TimelineFile("b", Bucket.NULL, 1, 1)],
+            [file(0, 1, rows=9, deleted_rows=9)],
             POLICY,
-            Action.COMPACT,
+            ChunkAction.EMPTY,
+            "all rows",
+            id="only deleted rows",
+        ),
+        pytest.param([file(0, 1, rows=0)], POLICY, ChunkAction.COMPACT, "1 file without rows", id="no rows"),
+        pytest.param(within(1), POLICY, ChunkAction.STABLE, "1 file", id="one small file"),
+        pytest.param(within(100), POLICY, ChunkAction.STABLE, "1 file", id="one file of the size"),
+        pytest.param(within(100.000001), POLICY, ChunkAction.COMPACT, "above", id="one byte above"),
+        pytest.param(within(100, 100, 1), POLICY, ChunkAction.STABLE, "3 files", id="as few as needed"),
+        pytest.param(within(100, 99, 1), POLICY, ChunkAction.COMPACT, "where 2", id="one more than needed"),
+        pytest.param(within(0.1, 0.1), POLICY, ChunkAction.COMPACT, "where 1 would do", id="two small ones"),
+        pytest.param(within(450, 1), POLICY, ChunkAction.COMPACT, "above", id="one too large among others"),
+        pytest.param(
+            [file(0.5, 1.5)], POLICY, ChunkAction.NO_OPINION, "neighbour", id="overlap, sizes stable"
+        ),
+        pytest.param(
+            [file(0.5, 1.5), file(0, 1)], POLICY, ChunkAction.COMPACT, "where 1", id="overlap, sizes unstable"
+        ),
+        pytest.param([file(0.5, 1.5, 450)], POLICY, ChunkAction.COMPACT, "above", id="overlap, oversize"),
+        pytest.param(within(125), TOLERANT, ChunkAction.STABLE, "1 file", id="tolerance above"),
+        pytest.param(within(125.000001), TOLERANT, ChunkAction.COMPACT, "above", id="above the tolerance"),
+        pytest.param(within(*[75] * 9), TOLERANT, ChunkAction.STABLE, "9 files", id="tolerance below"),
+        pytest.param(
+            within(*[75] * 8, 74), TOLERANT, ChunkAction.STABLE, "9 files", id="the last may be smaller"
+        ),
+        pytest.param(
+            within(*[74] * 100), TOLERANT, ChunkAction.COMPACT, "would do", id="below the tolerance"
+        ),
+        pytest.param(
+            [file(0, 1, rows=10, deleted_rows=3, deletes=1)],
+            DELETES,
+            ChunkAction.COMPACT,
+            "30%",
+            id="deletes",
+        ),
+        pytest.param(
+            [file(0, 1, rows=100, deleted_rows=29, deletes=1)],
+            DELETES,
+            ChunkAction.STABLE,
+            "",
+            id="few deletes",
+        ),
+        pytest.param(
+            [file(0, 1, deletes=1)], DELETES, ChunkAction.COMPACT, "not known", id="unknown deletes"
+        ),
+        pytest.param(
+            [file(0, 1, rows=9, deleted_rows=9, deletes=1)],
+            DELETES,
+            ChunkAction.COMPACT,
+            "100%",
+            id="all deleted",
+        ),
+        pytest.param(
+            [file(0, 1, rows=10, deleted_rows=9, deletes=1)], POLICY, ChunkAction.STABLE, "", id="deletes off"
+        ),
+        pytest.param(
+            [TimelineFile("a", ChunkBucket.NULL, 1, 1), TimelineFile("b", ChunkBucket.NULL, 1, 1)],
+            POLICY,
+            ChunkAction.COMPACT,
             "where 1",
             id="files of null times are merged",
         ),
         pytest.param(
-            [TimelineFile("a", Bucket.UNKNOWN, 1, 1), TimelineFile("b", Bucket.UNKNOWN, 1, 1)],
+            [TimelineFile("a", ChunkBucket.UNKNOWN, 1, 1), TimelineFile("b", ChunkBucket.UNKNOWN, 1, 1)],
             POLICY,
-            Action.NO_OPINION,
+            ChunkAction.NO_OPINION,
             "not known",
             id="files of unknown times are left alone",
         ),
-        pytest.param([file(0, 9999)], POLICY, Action.COMPACT, "too many chunks", id="a wide file is cut"),
+        pytest.param(
+            [file(0, 9999)], POLICY, ChunkAction.COMPACT, "too many chunks", id="a wide file is cut"
+        ),
     ],
 )
-def test_verdict(files: list[TimelineFile], policy: TimelinePolicy, action: Action, reason: str) -> None:
+def test_verdict(files: list[TimelineFile], policy: TimelinePolicy, action: ChunkAction, reason: str) -> None:
     found = verdict(files, policy)
     assert found.action is action
     assert reason in found.reason
@@ -105,7 +131,7 @@ def test_priority_is_in_range_and_more_small_files_are_not_less_urgent(
     before = verdict(files, policy)
     after = verdict([*files, file(0, 1, 1)], policy)
     assert 0 <= before.priority <= after.priority <= 1
-    assert (before.priority > 0) == (before.action is Action.COMPACT)
+    assert (before.priority > 0) == (before.action is ChunkAction.COMPACT)
     assert before == verdict(files, policy)
     assert before.reason
 
@@ -115,7 +141,7 @@ def test_sizes_are_stable_exactly_when_no_rewrite_could_save_a_file(sizes: list[
     limit = POLICY.max_file_bytes
     want = max(sizes) <= limit and -(-sum(sizes) // limit) == len(sizes)
     found = verdict([replace(file(0, 1), size_bytes=size) for size in sizes])
-    assert (found.action is Action.STABLE) == want
+    assert (found.action is ChunkAction.STABLE) == want
 
 
 @given(st.integers(1, 5000), st.floats(0.8, 1.2))
@@ -126,18 +152,18 @@ def test_an_even_split_is_stable_although_sizes_come_out_a_little_different(
     pieces = max(1, -(-total_mb * MB // TOLERANT.max_file_bytes))
     written = [file(0, 1, total_mb * ratio / pieces) for _ in range(pieces)]
     if pieces >= 6:
-        assert verdict(written, TOLERANT).action is Action.STABLE
+        assert verdict(written, TOLERANT).action is ChunkAction.STABLE
 
 
 @dataclass(frozen=True)
 class Always:
     """A rule of one's own."""
 
-    action: Action
+    action: ChunkAction
     priority: float = 0.0
 
-    def __call__(self, chunk: Chunk) -> Verdict | None:
-        return Verdict(self.action, f"always {self.action.value}", self.priority)
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
+        return ChunkVerdict(self.action, f"always {self.action.value}", self.priority)
 
 
 @pytest.mark.parametrize(
@@ -157,29 +183,31 @@ def test_what_may_wait_for_more_data(
     files: list[TimelineFile], policy: TimelinePolicy, may_wait: bool
 ) -> None:
     found = verdict(files, policy)
-    assert (found.action, found.may_wait) == (Action.COMPACT, may_wait)
+    assert (found.action, found.may_wait) == (ChunkAction.COMPACT, may_wait)
 
 
 @dataclass(frozen=True)
 class Silent:
-    def __call__(self, chunk: Chunk) -> Verdict | None:
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
         return None
 
 
 def test_rules_can_be_replaced() -> None:
-    def actions(*rules: Rule) -> list[tuple[Action, str]]:
+    def actions(*rules: ChunkRule) -> list[tuple[ChunkAction, str]]:
         result = plan(within(1), replace(POLICY, rules=rules), NOW_US)
         return [(c.verdict.action, c.verdict.reason) for c in result.chunks]
 
-    assert actions(Always(Action.COMPACT, 0.7)) == [(Action.COMPACT, "always compact")]
-    assert actions(Silent(), Always(Action.EMPTY)) == [(Action.EMPTY, "always empty")]
-    assert actions(Silent()) == [(Action.NO_OPINION, "no rule has an opinion")]
-    assert actions(Silent(), *default_rules(POLICY)) == [(Action.STABLE, "1 file (1.0 MB), as few as needed")]
+    assert actions(Always(ChunkAction.COMPACT, 0.7)) == [(ChunkAction.COMPACT, "always compact")]
+    assert actions(Silent(), Always(ChunkAction.EMPTY)) == [(ChunkAction.EMPTY, "always empty")]
+    assert actions(Silent()) == [(ChunkAction.NO_OPINION, "no rule has an opinion")]
+    assert actions(Silent(), *default_rules(POLICY)) == [
+        (ChunkAction.STABLE, "1 file (1.0 MB), as few as needed")
+    ]
 
 
 def test_a_priority_outside_0_to_1_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="not between 0 and 1"):
-        Verdict(Action.COMPACT, "", 1.1)
+        ChunkVerdict(ChunkAction.COMPACT, "", 1.1)
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import (
-    Action,
     ActiveTask,
-    Bucket,
     Chunk,
+    ChunkAction,
+    ChunkBucket,
     ChunkKey,
+    ChunkVerdict,
+    DeletesStatus,
     Fingerprint,
-    Status,
     Task,
     TimelineFile,
     TimelinePlan,
     TimelinePolicy,
-    Verdict,
 )
 from lithify.planning.timeline.plan import plan, remember, resolve
-from lithify.planning.timeline.state import ChunkStates, Record, State, committed, deferred
+from lithify.planning.timeline.state import ChunkRecord, ChunkState, ChunkStates, committed, deferred
 from lithify.planning.timeline.state_codec import decode, encode
 from lithify.testing.timeline import ModelTable
 from tests.planning.timeline.timelines import (
@@ -88,10 +88,10 @@ def test_the_four_states() -> None:
     result = memory.plan(files)
     memory.states = deferred(memory.states, result.tasks[-1].chunks)
     assert {days([key])[0]: record.state for key, record in memory.states.records.items()} == {
-        0: State.EMPTY,
-        1: State.STABLE,
-        2: State.DEFERRED,
-        3: State.UNSTABLE,
+        0: ChunkState.EMPTY,
+        1: ChunkState.STABLE,
+        2: ChunkState.DEFERRED,
+        3: ChunkState.UNSTABLE,
     }
 
 
@@ -106,7 +106,7 @@ def test_empty_stable_and_deferred_chunks_are_skipped() -> None:
     assert analysed_days(again) == []
     assert again.tasks == ()
     assert memory.states == before, "nothing has to be written"
-    assert again.totals[Status.DEFERRED].files == 3
+    assert again.totals[DeletesStatus.DEFERRED].files == 3
     assert again.chunks[-2].verdict.priority == first.chunks[-2].verdict.priority > 0
 
 
@@ -117,7 +117,7 @@ def test_an_unstable_chunk_with_a_task_gets_no_second_one() -> None:
     again = memory.plan(files, [active(task)])
     assert again.tasks == ()
     assert analysed_days(again) == []
-    assert again.chunks[0].status is Status.AWAITING
+    assert again.chunks[0].status is DeletesStatus.AWAITING
 
 
 def test_an_unstable_chunk_without_a_task_gets_exactly_one() -> None:
@@ -201,8 +201,8 @@ def test_a_changed_policy_is_noticed(policy: TimelinePolicy, again: bool) -> Non
 class Constant:
     priority: float
 
-    def __call__(self, chunk: Chunk) -> Verdict | None:
-        return Verdict(Action.COMPACT, "always", self.priority)
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
+        return ChunkVerdict(ChunkAction.COMPACT, "always", self.priority)
 
 
 def test_the_parameters_of_a_rule_count() -> None:
@@ -226,10 +226,10 @@ def test_a_deferred_chunk_that_changed_is_analysed_at_once() -> None:
     memory = Memory(EACH)
     files = [*small_files(0, 3), *small_files(2, 3)]
     memory.shed(memory.plan(files))
-    assert memory.states.records[day(0)].state is State.DEFERRED
+    assert memory.states.records[day(0)].state is ChunkState.DEFERRED
     result = memory.plan([*files, file(0.4, 0.5, id="late")])
     assert [days(task.chunks) for task in result.tasks] == [[0]]
-    assert memory.states.records[day(2)].state is State.DEFERRED
+    assert memory.states.records[day(2)].state is ChunkState.DEFERRED
 
 
 def test_only_unstable_chunks_are_deferred() -> None:
@@ -306,7 +306,7 @@ def test_a_plan_with_memory_is_the_plan_without(files: list[TimelineFile]) -> No
     assert second.tasks == first.tasks
     assert second.totals == first.totals
     assert remember(second, policy) == remember(first, policy)
-    unstable = sum(p.verdict.action is Action.COMPACT for p in first.chunks)
+    unstable = sum(p.verdict.action is ChunkAction.COMPACT for p in first.chunks)
     assert second.analysed == unstable
 
 
@@ -332,13 +332,13 @@ def test_states_survive_being_written(files: list[TimelineFile], policy: Timelin
     assert encode(decode(data, "x")) == data
 
 
-RECORD = Record(State.DEFERRED, Fingerprint(-3, 2, (1 << 64) - 1), 1 / 3)
+RECORD = ChunkRecord(ChunkState.DEFERRED, Fingerprint(-3, 2, (1 << 64) - 1), 1 / 3)
 STATES = ChunkStates(
     "0123456789abcdef",
     {
-        ChunkKey("g", Bucket.TIME, -DAY_US): RECORD,
-        ChunkKey("g", Bucket.NULL, 0): Record(
-            State.STABLE, Fingerprint(0, 1, 0), no_opinion=True, settled=True
+        ChunkKey("g", ChunkBucket.TIME, -DAY_US): RECORD,
+        ChunkKey("g", ChunkBucket.NULL, 0): ChunkRecord(
+            ChunkState.STABLE, Fingerprint(0, 1, 0), no_opinion=True, settled=True
         ),
     },
 )

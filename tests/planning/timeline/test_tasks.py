@@ -11,9 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.planning.timeline.chunks import lay_out
-from lithify.planning.timeline.model import Action, Bucket, Status, TimelineFile, TimelinePlan, TimelinePolicy
+from lithify.planning.timeline.model import (
+    ChunkAction,
+    ChunkBucket,
+    DeletesStatus,
+    TimelineFile,
+    TimelinePlan,
+    TimelinePolicy,
+)
 from lithify.planning.timeline.plan import plan
-from lithify.planning.timeline.tasks import Part, Run, candidates, combine, cost_bytes, form, split
+from lithify.planning.timeline.tasks import CandidatePart, Run, candidates, combine, cost_bytes, form, split
 from tests.planning.timeline.timelines import (
     DAY_US,
     MB,
@@ -38,15 +45,15 @@ def task_days(result: TimelinePlan) -> list[list[int]]:
 
 def parts_of(
     files: list[TimelineFile], must: set[int], may: set[int] | None = None, policy: TimelinePolicy = POLICY
-) -> list[Part | None]:
+) -> list[CandidatePart | None]:
     """Days that must and days that may be rewritten; `may` defaults to all others."""
-    parts: list[Part | None] = []
+    parts: list[CandidatePart | None] = []
     for chunk in lay_out(files, policy).chunks:
         number = chunk.key.start_us // DAY_US
         if number in must:
-            parts.append(Part(chunk, True, 0.5, ""))
+            parts.append(CandidatePart(chunk, True, 0.5, ""))
         elif may is None or number in may:
-            parts.append(Part(chunk, False, 0.0, ""))
+            parts.append(CandidatePart(chunk, False, 0.0, ""))
         else:
             parts.append(None)
     return parts
@@ -163,7 +170,9 @@ def test_combining_and_splitting_keep_the_chunks_and_the_limits(
     policy = replace(
         POLICY, max_task_bytes=limit_bytes, small_task_bytes=110 * MB, max_combine_gap_us=gaps * 2 * DAY_US
     )
-    parts = parts_of([f for f in files if not isinstance(f.times, Bucket)], set(range(99)), policy=policy)
+    parts = parts_of(
+        [f for f in files if not isinstance(f.times, ChunkBucket)], set(range(99)), policy=policy
+    )
     runs = candidates(parts)
     combined = combine(runs, policy)
     pieces = split(combined, policy)
@@ -190,14 +199,14 @@ def test_tasks_hold_what_needs_them_and_nothing_stable(files: list[TimelineFile]
     assert len(keys) == len(set(keys)), "a chunk is in one task"
     for task in result.tasks:
         actions = [by_key[key].verdict.action for key in task.chunks]
-        assert Action.COMPACT in actions
-        assert set(actions) <= {Action.COMPACT, Action.NO_OPINION}
+        assert ChunkAction.COMPACT in actions
+        assert set(actions) <= {ChunkAction.COMPACT, ChunkAction.NO_OPINION}
         assert all(by_key[key].task == task.key for key in task.chunks)
         assert task.cost_bytes == sum(f.size_bytes for f in files if f.id in task.files)
         assert 0 < task.priority <= 1
     for planned in result.chunks:
-        awaits = planned.verdict.action is Action.COMPACT
-        assert (planned.status is Status.AWAITING) == (planned.task is not None)
+        awaits = planned.verdict.action is ChunkAction.COMPACT
+        assert (planned.status is DeletesStatus.AWAITING) == (planned.task is not None)
         assert (planned.task is not None) >= awaits
     assert [t.priority for t in result.tasks] == sorted((t.priority for t in result.tasks), reverse=True)
 
@@ -216,9 +225,9 @@ def test_a_file_is_an_input_of_one_task_or_shared_by_dependent_ones(files: list[
 
 
 def test_files_of_null_times_are_merged_unless_of_a_good_size() -> None:
-    nulls = [TimelineFile(f"n{i}", Bucket.NULL, 30 * MB, 9, i, int(i > 0)) for i in range(3)]
-    nulls.append(TimelineFile("good", Bucket.NULL, 100 * MB, 9))
-    nulls.append(TimelineFile("deleted", Bucket.NULL, 100 * MB, 9, 1, 1))
+    nulls = [TimelineFile(f"n{i}", ChunkBucket.NULL, 30 * MB, 9, i, int(i > 0)) for i in range(3)]
+    nulls.append(TimelineFile("good", ChunkBucket.NULL, 100 * MB, 9))
+    nulls.append(TimelineFile("deleted", ChunkBucket.NULL, 100 * MB, 9, 1, 1))
     (task,) = plan(nulls, replace(POLICY, max_task_bytes=1), NOW_US).tasks
     assert (task.key, task.files, task.oversize) == ("@null", ("n0", "n1", "n2"), True)
     (task,) = plan(nulls, replace(POLICY, max_deleted_ratio=0.01), NOW_US).tasks
@@ -243,10 +252,10 @@ def test_wide_files_are_cut_by_themselves() -> None:
 
 
 def test_files_of_unknown_times_are_never_compacted() -> None:
-    unknown = [TimelineFile(f"u{i}", Bucket.UNKNOWN, 1, 1) for i in range(9)]
+    unknown = [TimelineFile(f"u{i}", ChunkBucket.UNKNOWN, 1, 1) for i in range(9)]
     result = plan(unknown, POLICY, NOW_US)
     assert not result.tasks
-    assert [c.status for c in result.chunks] == [Status.SKIPPED]
+    assert [c.status for c in result.chunks] == [DeletesStatus.SKIPPED]
 
 
 BUNDLED = replace(POLICY, max_bundle_files=100, small_task_bytes=100 * MB, max_task_bytes=200 * MB)

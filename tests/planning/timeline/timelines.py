@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 
 from lithify.planning.timeline.calendar import Calendar, Granularity
-from lithify.planning.timeline.model import Bucket, ChunkKey, Interval, Task, TimelineFile, TimelinePolicy
+from lithify.planning.timeline.model import (
+    ChunkBucket,
+    ChunkKey,
+    Interval,
+    Task,
+    TimelineFile,
+    TimelinePolicy,
+)
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -45,7 +52,7 @@ def small_files(day: int, count: int, size_mb: float = 1) -> list[TimelineFile]:
 
 
 def day(number: int, group: str = "") -> ChunkKey:
-    return ChunkKey(group, Bucket.TIME, number * DAY_US)
+    return ChunkKey(group, ChunkBucket.TIME, number * DAY_US)
 
 
 def days(keys: Iterable[ChunkKey]) -> list[int]:
@@ -69,11 +76,11 @@ def timelines(
         start = draw(st.integers(0, max_days * 24 - 1))
         length = draw(st.sampled_from([1, 2, 5, 24, 24, 30, 60]))
         kind = draw(st.integers(0, 19))
-        times: Interval | Bucket = Interval(start * HOUR_US, (start + length) * HOUR_US)
+        times: Interval | ChunkBucket = Interval(start * HOUR_US, (start + length) * HOUR_US)
         if kind == 0:
-            times = Bucket.NULL
+            times = ChunkBucket.NULL
         elif kind == 1:
-            times = Bucket.UNKNOWN
+            times = ChunkBucket.UNKNOWN
         rows = draw(st.integers(1000, 2000))  # so that every piece of a file has some
         gone = draw(st.sampled_from([0, 0, 0, rows // 2, rows]))
         found.append(

@@ -13,7 +13,7 @@ import obstore
 import pytest
 from obstore.exceptions import BaseError
 
-from lithify.testing.s3 import Latency, Operation, Outage, S3Process, Verb, Weather, latency_of_all
+from lithify.testing.s3 import Latency, Operation, Outage, S3Process, S3Verb, Weather, latency_of_all
 from tests.testing.s3.reaching import BUCKET, boto, connected, rust
 
 
@@ -98,7 +98,7 @@ def test_the_options_of_the_command() -> None:
             running.terminate()
         assert running.wait(20) == 0
     assert weather == Weather(
-        latency={Verb.GET: Latency(20, 60), Verb.PUT: Latency(5)},
+        latency={S3Verb.GET: Latency(20, 60), S3Verb.PUT: Latency(5)},
         bandwidth=90e6,
         total_bandwidth=200e6,
         hung=0.5,

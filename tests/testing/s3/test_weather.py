@@ -22,7 +22,7 @@ from botocore.exceptions import (
 )
 from obstore.exceptions import BaseError
 
-from lithify.testing.s3 import Fate, Latency, Outage, S3Server, Verb, Weather, latency_of_all
+from lithify.testing.s3 import Fate, Latency, Outage, S3Server, S3Verb, Weather, latency_of_all
 from tests.engine.waiting import wait_until
 from tests.testing.s3.reaching import BUCKET, boto, connected, rust
 
@@ -44,7 +44,9 @@ def fates(server: S3Server) -> list[Fate]:
 
 def test_latency_by_verb(server: S3Server) -> None:
     client = boto(server.url)
-    server.weather = Weather(latency={Verb.GET: Latency(120), Verb.PUT: Latency(60), Verb.LIST: Latency(90)})
+    server.weather = Weather(
+        latency={S3Verb.GET: Latency(120), S3Verb.PUT: Latency(60), S3Verb.LIST: Latency(90)}
+    )
     with at_least(0.06):
         client.put_object(Bucket=BUCKET, Key="k", Body=b"v")
     with at_least(0.12):
@@ -56,7 +58,7 @@ def test_latency_by_verb(server: S3Server) -> None:
 
 
 def test_a_write_takes_effect_before_its_answer(server: S3Server) -> None:
-    server.weather = Weather(latency={Verb.PUT: Latency(600_000)})
+    server.weather = Weather(latency={S3Verb.PUT: Latency(600_000)})
     with connected(server.url) as socket:
         socket.send(f"PUT /{BUCKET}/k HTTP/1.1\r\nContent-Length: 1\r\n\r\nv".encode())
         wait_until(lambda: bool(obstore.list(rust(server.url)).collect()))
@@ -197,7 +199,7 @@ def test_a_client_that_tries_again_gets_through(server: S3Server) -> None:
 
 
 def test_weather_as_json() -> None:
-    weather = Weather(latency={Verb.GET: Latency(20, 60)}, bandwidth=90e6, hung=0.5, outage=Outage.HANG)
+    weather = Weather(latency={S3Verb.GET: Latency(20, 60)}, bandwidth=90e6, hung=0.5, outage=Outage.HANG)
     assert Weather().changed(weather.to_json()) == weather
     assert weather.changed({"outage": None}) == replace(weather, outage=None)
     with pytest.raises(ValueError, match="rain"):

@@ -69,8 +69,14 @@ from lithify.datasets.iceberg.io.places import canonical, place_of
 from lithify.datasets.iceberg.io.state_location import StateLocation
 from lithify.datasets.iceberg.maintenance.history_report import retained_of
 from lithify.datasets.iceberg.maintenance.history_size import past_of
-from lithify.datasets.iceberg.maintenance.own_state import PREFIX, Record, State, StateFolder, recorded_in
-from lithify.datasets.iceberg.maintenance.readers import Readers, Standing
+from lithify.datasets.iceberg.maintenance.own_state import (
+    PREFIX,
+    FolderIdentity,
+    StateFolder,
+    TableRecord,
+    recorded_in,
+)
+from lithify.datasets.iceberg.maintenance.readers import ReaderNeed, Readers
 from lithify.datasets.iceberg.maintenance.shared_locations import (
     Neighbour,
     check_one_name,
@@ -100,13 +106,13 @@ from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Permit
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 from lithify.protocol.retained import Past, Retained
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
 if TYPE_CHECKING:
-    from lithify.datasets.iceberg.maintenance.plan_details import Beside
+    from lithify.datasets.iceberg.maintenance.plan_details import PlanDetails
 
 MAX_COMMITS = 8
 """Of all that is planned at a time."""
@@ -178,7 +184,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             bond=self._bond,
         )
         self.state = StateFolder(self.store, folder, ids)
-        self.record = Record(self.url, self.load, clock, self._rng)
+        self.record = TableRecord(self.url, self.load, clock, self._rng)
         self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._cache = ManifestCache()
         self._footers = Footers()
@@ -259,7 +265,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         """`Refused` where the catalog has the table under a second name too."""
         check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
 
-    def begin_state(self, table: Table) -> State:
+    def begin_state(self, table: Table) -> FolderIdentity:
         """The identity of Lithify's own folder of the table, before anything is put there that counts.
         `Refused` when the table has its state at another place."""
         if not self.is_state_elsewhere:
@@ -491,7 +497,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             metadata, ledger, self.store, self.own_folder, self._clock, self._ids, self.store_ms
         )
 
-    def beside(self) -> Beside:
+    def beside(self) -> PlanDetails:
         from lithify.datasets.iceberg.maintenance.plan_details import (
             read_beside,  # with those who are given a dataset
         )
@@ -507,7 +513,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
         return Readers(self.store, self.own_folder, thresholds)
 
-    def add_reader(self, checkpoint: str, name: str | None, *, continuous: bool) -> Standing:
+    def add_reader(self, checkpoint: str, name: str | None, *, continuous: bool) -> ReaderNeed:
         """Register a reader; where it stands. `Refused` when what it needs may be gone."""
         state = self.begin_state(self.load())
 
@@ -521,7 +527,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         """Forget a reader; its name. `Refused` when there is none."""
         return self.readers().drop(self.load(), name, self.record.no_reader)
 
-    def standings(self, table: Table) -> tuple[Standing, ...]:
+    def standings(self, table: Table) -> tuple[ReaderNeed, ...]:
         """Where every registered reader stands."""
         readers = self.readers()
         return tuple(readers.standing(reader, table) for reader in readers.list())
@@ -609,7 +615,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
     # Executing
 
-    def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> Job:
+    def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> RangeJob:
         """Cut the compaction into the work of tasks. Everything is taken from the planned snapshot."""
         if snapshot.refusal:
             raise Refused(snapshot.refusal)
@@ -648,7 +654,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             done = recorded[index].outputs if recorded else ()
             batch = replace(work.batch(index, tasks, reporting), done=done)
             works.append(RangeWork(part, execute_rewrites, batch, work.cost_bytes(tasks)))
-        return Job(tuple(works))
+        return RangeJob(tuple(works))
 
     def _planned(self, table: Table, spec: ChunkSpec) -> Listing:
         planned = table.metadata.snapshot_by_id(spec.snapshot_id)

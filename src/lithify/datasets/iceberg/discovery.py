@@ -17,13 +17,13 @@ from lithify.base.errors import DatasetNotFound
 from lithify.config.model import Config
 from lithify.datasets.iceberg.io.catalog_requests import asked_catalog
 from lithify.datasets.iceberg.io.catalogs import TableUrl, each_asked, open_catalog, parse_url
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 
 MAX_READERS = 16
 """Namespaces that are asked about at once."""
 
 
-def tables(pattern: str, config: Config, waiting: Waiting) -> list[str]:
+def tables(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
     """URLs of the tables that match, in order."""
     parsed = parse_url(pattern)
     catalog = open_catalog(parsed.catalog, config.store_options_of(pattern.partition("*")[0]), waiting)

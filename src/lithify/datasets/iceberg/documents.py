@@ -18,7 +18,7 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
     WorkRange,
 )
-from lithify.planning.timeline.model import Bucket, ChunkKey
+from lithify.planning.timeline.model import ChunkBucket, ChunkKey
 
 MAX_INPUTS = 1_000_000
 """No compaction has more; what says otherwise is damaged."""
@@ -46,7 +46,7 @@ def _spec(fields: Fields) -> ChunkSpec:
     return ChunkSpec(
         task=text(fields["task"]),
         snapshot_id=int(fields["snapshot_id"]),
-        chunks=tuple(ChunkKey(text(g), Bucket(b), int(s)) for g, b, s in fields["chunks"]),
+        chunks=tuple(ChunkKey(text(g), ChunkBucket(b), int(s)) for g, b, s in fields["chunks"]),
         parts=(_part(fields), *map(_part, fields.get("more", ()))),
         sort_order_id=int(fields["sort_order_id"]),
     )

@@ -30,7 +30,7 @@ from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.settings import IcebergSettings
-from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
 from lithify.protocol.finding import Finding
@@ -39,7 +39,7 @@ from lithify.protocol.status import Status
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.views.blocks import Shown, Timeline
 
 
@@ -53,7 +53,7 @@ class IcebergKind:
         clock: Clock,
         ids: Ids,
         wrap: Callable[[ObjectStore], ObjectStore],
-        waiting: Waiting,
+        waiting: WaitPolicy,
     ) -> IcebergDataset:
         """Requests to its catalog do not go through `wrap`."""
 
@@ -129,7 +129,7 @@ class IcebergKind:
     def look(self, snapshot: TableState) -> view.Facts:
         return view.facts_of(snapshot)
 
-    def show_run(self, run: Run) -> Shown:
+    def show_run(self, run: DatasetRun) -> Shown:
         return view.show_run(run)
 
     def show_status(self, found: Status) -> Shown:

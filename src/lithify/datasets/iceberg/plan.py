@@ -21,9 +21,9 @@ from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.chunks import merge
 from lithify.planning.timeline.model import (
     ActiveTask,
-    Bucket,
+    ChunkBucket,
+    DeletesStatus,
     Interval,
-    Status,
     Task,
     TimelineFile,
     TimelinePlan,
@@ -190,7 +190,7 @@ def held_notes(timeline: TimelinePlan, held: Held) -> list[str]:
     told = set(held.values())
     reasons: dict[str, int] = {}
     for planned in timeline.chunks:
-        is_told = planned.chunk.key.bucket is Bucket.TIME or planned.held in told
-        if planned.status is Status.SKIPPED and planned.held and is_told:
+        is_told = planned.chunk.key.bucket is ChunkBucket.TIME or planned.held in told
+        if planned.status is DeletesStatus.SKIPPED and planned.held and is_told:
             reasons[planned.held] = reasons.get(planned.held, 0) + 1
     return [f"{count} chunk(s) are left alone: {reason}" for reason, count in sorted(reasons.items())]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lithify.datasets.iceberg.maintenance.expire import Outlook
-from lithify.datasets.iceberg.maintenance.garbage import Report
+from lithify.datasets.iceberg.maintenance.garbage import GarbageReport
 from lithify.datasets.iceberg.maintenance.history_view import (
     needed_json,
     outlook_json,
@@ -16,9 +16,9 @@ from lithify.datasets.iceberg.maintenance.history_view import (
 )
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRun, orphans_json
 from lithify.datasets.iceberg.maintenance.own_state import lost_text
-from lithify.datasets.iceberg.maintenance.plan_details import Beside
+from lithify.datasets.iceberg.maintenance.plan_details import PlanDetails
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
-from lithify.datasets.kind import Run
+from lithify.datasets.kind import DatasetRun
 from lithify.protocol.proposal import Plan, Total
 from lithify.protocol.retained import Retained
 from lithify.protocol.status import Status
@@ -78,7 +78,7 @@ def show_plan(
     state: TableState,
     plan: Plan,
     timeline: Timeline,
-    beside: Beside,
+    beside: PlanDetails,
     now_ms: int,
 ) -> Shown:
     """The timeline, what would be started now, what of the history could go, or why nobody can tell, and what
@@ -119,7 +119,7 @@ def _show_orphans(run: OrphanRun | None, now_ms: int) -> tuple[Block, ...]:
     return (Line(f"{found} that nothing names were found {ago}: lithify remove-orphans.", "Orphans:"),)
 
 
-def show_run(run: Run) -> Shown:
+def show_run(run: DatasetRun) -> Shown:
     """What a run did to the table, and at what cost."""
     before, after, result, totals = run.before, run.after, run.summary, run.totals
     document = {
@@ -253,7 +253,7 @@ def _total_json(total: Total) -> dict[str, int]:
     }
 
 
-def show_garbage(url: str, report: Report) -> Shown:
+def show_garbage(url: str, report: GarbageReport) -> Shown:
     """What was deleted, or would be."""
     garbage = [{"kind": g.kind.value, "path": g.path, "size_bytes": g.size_bytes} for g in report.garbage]
     document = {

@@ -23,7 +23,7 @@ from lithify.protocol.finding import Finding, ok, problem, warning
 from lithify.protocol.status import Status
 from lithify.views import text
 from lithify.views.groups import WORDS
-from lithify.watermarks.groups import Role, waiting
+from lithify.watermarks.groups import GroupRole, waiting
 
 FROZEN_MS = 7 * 86_400_000
 
@@ -147,7 +147,7 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
         )
         return
     yield ok("group", f"{member.name} is one of {_count(len(group.members), 'member')}")
-    silent = [name for name, one in group.members.items() if one.role is Role.COPY and not one.marks]
+    silent = [name for name, one in group.members.items() if one.role is GroupRole.COPY and not one.marks]
     for name in sorted(silent):
         yield warning(
             "group",

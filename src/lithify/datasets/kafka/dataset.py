@@ -30,7 +30,7 @@ from typing import ClassVar
 from lithify.base.errors import Refused
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.config.durations import FOREVER, to_milliseconds
-from lithify.datasets.kafka.buckets.publishing import Report
+from lithify.datasets.kafka.buckets.publishing import PublicationReport
 from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.cleaning_tasks import LogSteps
@@ -41,14 +41,14 @@ from lithify.datasets.kafka.layouts.segments import number_of
 from lithify.datasets.kafka.members import lowest, waits
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
-from lithify.datasets.kafka.state import Round, State, Step
+from lithify.datasets.kafka.state import LogState, PartitionRound, Step
 from lithify.planning.admission import Capacity
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Permit
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.store.versions import Version, VersionedFiles
-from lithify.watermarks.groups import Marks, Standing
+from lithify.watermarks.groups import Marks, PartitionStanding
 
 _LATER = 0.9
 """Priority of what a round has begun: its runs take room until it is whole."""
@@ -91,7 +91,7 @@ class LogDataset(LogSteps):
 
         self.states.update(claim, self._clock, self._rng)
 
-    def _claimed(self, state: State) -> State:
+    def _claimed(self, state: LogState) -> LogState:
         """The state of who begins."""
         return replace(state, source=self._source_url)
 
@@ -115,14 +115,14 @@ class LogDataset(LogSteps):
         """Of the folder that is read."""
         return self._source_url
 
-    def state(self) -> State:
+    def state(self) -> LogState:
         """How far Lithify is. `Refused` where that is said of another log."""
         return self._decoded(self.states.latest())
 
-    def _decoded(self, version: Version | None) -> State:
+    def _decoded(self, version: Version | None) -> LogState:
         if version is None:
-            return State()
-        state = self.states.decode(version, State.decode)
+            return LogState()
+        state = self.states.decode(version, LogState.decode)
         if state.source not in ("", self._source_url):
             raise Refused(
                 f"{self.url}: {self.output_root} holds what was made of {state.source}; name another output"
@@ -301,14 +301,14 @@ class LogDataset(LogSteps):
             return [Proposal(spec, _SELDOM, cost_bytes, reason)]
         return found.notes[0]
 
-    def _tombstones_due(self, before: Round | None, folder: PartitionFolder) -> int:
+    def _tombstones_due(self, before: PartitionRound | None, folder: PartitionFolder) -> int:
         """How many tombstones the last round met whose delete horizon has come since."""
         if before is None or not before.is_whole:
             return 0
         horizon_ms = ulid_ms(before.done[-1]) + self._delete_retention_ms(OwnSettings.of(folder.topic))
         return before.tombstones if self._now_ms() >= horizon_ms else 0
 
-    def _is_due_again(self, found: Round, folder: PartitionFolder) -> bool:
+    def _is_due_again(self, found: PartitionRound, folder: PartitionFolder) -> bool:
         """Whether tombstones may go of what has not changed since: only where it was compacted in its
         place, since elsewhere the same folder would be read again."""
         return folder.topic is not None and bool(self._tombstones_due(found, folder))
@@ -382,9 +382,9 @@ class LogDataset(LogSteps):
         """What a publication has found to be another than was read; empty if it is done."""
         if compaction.spec.step is not Step.PUBLISH:
             return ""
-        return Report.read(self.store, self._report_key(compaction.id)).refused
+        return PublicationReport.read(self.store, self._report_key(compaction.id)).refused
 
-    def _update_state(self, change: Callable[[State], State | None]) -> bool:
+    def _update_state(self, change: Callable[[LogState], LogState | None]) -> bool:
         """Whether the state was changed."""
         is_done = False
 
@@ -397,7 +397,7 @@ class LogDataset(LogSteps):
         self.states.update(changed, self._clock, self._rng)
         return is_done
 
-    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
+    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> PartitionRound:
         """The round once this step is published."""
         spec = compaction.spec
         folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
@@ -405,7 +405,7 @@ class LogDataset(LogSteps):
             indexed = self._indexed(spec, folder)
             policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
             settled = indexed.settled(policy, ulid_ms(compaction.id))
-            return Round(
+            return PartitionRound(
                 spec.fingerprint,
                 done,
                 settled.bound,
@@ -421,7 +421,7 @@ class LogDataset(LogSteps):
         if spec.step is Step.MATCH:
             return found
         if spec.step is Step.PUBLISH:
-            report = Report.read(self.store, self._report_key(compaction.id))
+            report = PublicationReport.read(self.store, self._report_key(compaction.id))
             return replace(
                 found,
                 fingerprint=report.fingerprint,
@@ -431,7 +431,7 @@ class LogDataset(LogSteps):
         sizes = [output.size_bytes for output in compaction.outputs]
         return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
 
-    def _with_standing(self, state: State, compaction: LogCompaction, snapshot: LogSnapshot) -> State:
+    def _with_standing(self, state: LogState, compaction: LogCompaction, snapshot: LogSnapshot) -> LogState:
         """The state with what matching has found out of what is in the partition."""
         spec = compaction.spec
         if self.member is None or spec.step is not Step.MATCH:
@@ -444,7 +444,7 @@ class LogDataset(LogSteps):
         dead = min((int(first) for first in firsts if first is not None), default=None)
         end = indexed.committed_end
         marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, end))
-        standing = Standing(marks, end)
+        standing = PartitionStanding(marks, end)
         return replace(state, standings={**state.standings, number_of(spec.partition): standing})
 
     def was_committed(self, compaction: LogCompaction) -> bool:
@@ -458,7 +458,7 @@ def _why_not_published(spec: LogSpec) -> str:
     )
 
 
-def _why_done(found: Round) -> str:
+def _why_done(found: PartitionRound) -> str:
     if not found.settled:
         return (
             f"nothing is settled below offset {found.bound:,}: a transaction is open there, or records are "

@@ -6,10 +6,10 @@ from __future__ import annotations
 from lithify.config.model import Config
 from lithify.datasets.discovery import folders
 from lithify.datasets.kafka.places import OUTPUT_SUFFIX
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 
 
-def logs(pattern: str, config: Config, waiting: Waiting) -> list[str]:
+def logs(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
     """URLs of the folders that match, in order."""
     found = folders(pattern, config, waiting)
     there = set(found)

@@ -36,7 +36,7 @@ KINDS = ("segments", "work", "indexes", "versions", "notes")
 
 
 @dataclass(slots=True)
-class Report:
+class GarbageReport:
     """What a collection deleted, or would delete."""
 
     dry_run: bool
@@ -49,9 +49,9 @@ class Report:
         return GarbageCollected(url, self.dry_run, self.deleted, self.left, self.bytes_deleted)
 
 
-def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> Report:
+def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> GarbageReport:
     """Find what nothing needs, and delete it unless told otherwise."""
-    report, store = Report(dry_run), dataset.store
+    report, store = GarbageReport(dry_run), dataset.store
     if dataset.ledger() is None:  # nothing was ever written
         dataset.snapshot()  # refuses where there is no log
         return report
@@ -87,7 +87,7 @@ def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> Report:
 class _Garbage:
     """What a collection removes, unless it is to say so only."""
 
-    def __init__(self, store: ObjectStore, report: Report, deleting: Deleting) -> None:
+    def __init__(self, store: ObjectStore, report: GarbageReport, deleting: Deleting) -> None:
         self._store, self.report, self._deleting = store, report, deleting
 
     def remove(self, kind: str, metas: list[ObjectMeta]) -> list[ObjectMeta]:

@@ -25,7 +25,7 @@ from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
@@ -35,7 +35,7 @@ from lithify.protocol.status import Status
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.views.blocks import Shown
 
 
@@ -49,7 +49,7 @@ class LogKind:
         clock: Clock,
         ids: Ids,
         wrap: Callable[[ObjectStore], ObjectStore],
-        waiting: Waiting,
+        waiting: WaitPolicy,
     ) -> LogDataset:
         settings = config.of(KafkaSettings)
         name = None if settings.copy_to is None else checked_topic(settings.copy_to)
@@ -105,7 +105,7 @@ class LogKind:
     def look(self, snapshot: LogSnapshot) -> view.Look:
         return view.look(snapshot)
 
-    def show_run(self, run: Run) -> Shown:
+    def show_run(self, run: DatasetRun) -> Shown:
         return view.show_run(run)
 
     def show_status(self, found: Status) -> Shown:
@@ -175,7 +175,7 @@ KIND: Kind[LogDataset] = LogKind()
 
 
 def _member(
-    url: str, settings: KafkaSettings, config: Config, clock: Clock, ids: Ids, waiting: Waiting
+    url: str, settings: KafkaSettings, config: Config, clock: Clock, ids: Ids, waiting: WaitPolicy
 ) -> LogMember | None:
     if settings.group is None:
         return None

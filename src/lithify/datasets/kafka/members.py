@@ -23,13 +23,13 @@ from dataclasses import replace
 
 from lithify.base.errors import Fenced, Refused, StoreError
 from lithify.coordination.groups import GroupFiles, check_owner
-from lithify.coordination.membership import Entry, Kept, Membership
-from lithify.datasets.kafka.state import State
+from lithify.coordination.membership import EntryStep, Kept, Membership
+from lithify.datasets.kafka.state import LogState
 from lithify.views.groups import WORDS
-from lithify.watermarks.groups import Group, Marks, Role, Standing, bound, waiting
-from lithify.watermarks.model import Member
+from lithify.watermarks.groups import GroupRole, GroupState, Marks, PartitionStanding, bound, waiting
+from lithify.watermarks.model import GroupMember
 
-Change = Callable[[State], State | None]
+Change = Callable[[LogState], LogState | None]
 _MAX_STEPS = 10
 _MAX_LEADERS = 5
 _log = logging.getLogger("lithify")
@@ -42,35 +42,35 @@ class LogMember:
         self.name = name
         self._files = files
 
-    def read(self) -> Group:
+    def read(self) -> GroupState:
         """The group as it is. `DatasetNotFound` when there is none."""
         return self._files.read()
 
-    def member(self, state: State) -> Member:
+    def member(self, state: LogState) -> GroupMember:
         """It, as the state knows it."""
-        return Member(self.name, state.incarnation)
+        return GroupMember(self.name, state.incarnation)
 
-    def is_in(self, group: Group, state: State) -> bool:
+    def is_in(self, group: GroupState, state: LogState) -> bool:
         """Whether it is a member."""
         return group.find(self.member(state)) is not None
 
-    def check(self, group: Group, source: str) -> None:
+    def check(self, group: GroupState, source: str) -> None:
         """`Refused` when the name is that of another log than the one at `source`."""
         check_owner(group, self.name, source)
 
-    def bounds(self, group: Group, state: State, partition: int) -> Marks:
+    def bounds(self, group: GroupState, state: LogState, partition: int) -> Marks:
         """Below which offsets tombstones and markers may go."""
         return bound(group, self.member(state), partition)
 
-    def tell(self, source: str, read: Callable[[], State], update: Callable[[Change], bool]) -> None:
+    def tell(self, source: str, read: Callable[[], LogState], update: Callable[[Change], bool]) -> None:
         """Join if it is no member, say what the log at the URL `source` has, and publish what follows.
         `update` changes the state in one step, unless the change is `None`: `False` then."""
         keeper = _Keeper(read, update)
-        membership = Membership(self._files, self.name, Role.COPY, keeper, source)
+        membership = Membership(self._files, self.name, GroupRole.COPY, keeper, source)
         try:
             for _ in range(_MAX_STEPS):
                 entry, member = membership.enter()
-                if entry is Entry.MEMBER:
+                if entry is EntryStep.MEMBER:
                     break
             else:
                 raise StoreError(f"{self.name} has become no member of its group in {_MAX_STEPS} steps")
@@ -91,9 +91,9 @@ class LogMember:
 
 
 class _Keeper:
-    """What a log has, as its state knows it (`lithify.coordination.membership.Keeper`)."""
+    """What a log has, as its state knows it (`lithify.coordination.membership.MemberStateStore`)."""
 
-    def __init__(self, read: Callable[[], State], update: Callable[[Change], bool]) -> None:
+    def __init__(self, read: Callable[[], LogState], update: Callable[[Change], bool]) -> None:
         self._state = read
         self._update = update
 
@@ -110,18 +110,18 @@ class _Keeper:
         )
 
     def adopt(self, before: Kept, marks: Mapping[int, Marks]) -> bool:
-        adopted = {partition: Standing(mark) for partition, mark in marks.items()}
+        adopted = {partition: PartitionStanding(mark) for partition, mark in marks.items()}
         return self._change(before, lambda state: replace(state, standings={**state.standings, **adopted}))
 
-    def _change(self, before: Kept, change: Callable[[State], State]) -> bool:
+    def _change(self, before: Kept, change: Callable[[LogState], LogState]) -> bool:
         return self._update(lambda state: change(state) if before.is_in(_kept(state)) else None)
 
 
-def _kept(state: State) -> Kept:
+def _kept(state: LogState) -> Kept:
     return Kept(state.incarnation, dict(state.standings))
 
 
-def waits(group: Group, partition: int) -> list[str]:
+def waits(group: GroupState, partition: int) -> list[str]:
     """What of a partition waits for whom, in words."""
     return [
         f"{WORDS[found.track]} from offset {found.position:,} on wait for {found.by}"

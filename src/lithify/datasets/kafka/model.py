@@ -13,10 +13,10 @@ from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.cleaning.tasks import Output
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
-from lithify.datasets.kafka.layouts.objects import Cut
-from lithify.datasets.kafka.state import STEPS, Round, State, Step
+from lithify.datasets.kafka.layouts.objects import ObjectRange
+from lithify.datasets.kafka.state import STEPS, LogState, PartitionRound, Step
 from lithify.protocol.model import Compaction, Ledger
-from lithify.watermarks.groups import Group
+from lithify.watermarks.groups import GroupState
 
 _MAX_RANGES = 1 << 31
 
@@ -31,7 +31,7 @@ class LogSpec:
     done: tuple[Ulid, ...]
     """The steps before."""
     terms: Terms
-    cut: Cut | None = None
+    cut: ObjectRange | None = None
     """Of a topic that is copied, or compacted live: which of its objects this is about."""
 
     @property
@@ -44,8 +44,8 @@ class LogSnapshot:
     """All partitions as they are listed, and how far Lithify is with each."""
 
     partitions: Mapping[str, PartitionFolder]
-    state: State
-    group: Group | None = None
+    state: LogState
+    group: GroupState | None = None
     """`None` where it belongs to none."""
 
     def done(self, partition: str) -> tuple[Ulid, ...]:
@@ -53,7 +53,7 @@ class LogSnapshot:
         found = self.round(partition)
         return () if found is None else found.done
 
-    def round(self, partition: str) -> Round | None:
+    def round(self, partition: str) -> PartitionRound | None:
         """The round of the partition as it is now."""
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
         if found is None or folder is None or found.topic_id != folder.topic_id:
@@ -78,7 +78,7 @@ def _read_spec(found: Mapping[str, object]) -> LogSpec:
     if not isinstance(terms, dict):
         raise ValueError(f"{terms!r} are no terms")
     steps = tuple(map(parse_ulid, done))
-    cut = Cut.of(found.get("cut"))
+    cut = ObjectRange.of(found.get("cut"))
     return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms), cut)
 
 

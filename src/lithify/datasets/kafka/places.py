@@ -23,7 +23,7 @@ from lithify.config.model import Config
 from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store, split_scheme, with_wait
 
 PREFIX = "kafka+"
@@ -31,7 +31,7 @@ OUTPUT_SUFFIX = ".compacted"
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class StoreFolder:
     """A folder of a store."""
 
     store: ObjectStore
@@ -40,7 +40,7 @@ class Folder:
     options: Mapping[str, str]
     """With which its store is opened."""
 
-    def has(self, other: Folder) -> bool:
+    def has(self, other: StoreFolder) -> bool:
         """Whether the other one is this one, or lies in it."""
         is_below = not self.root or f"{other.root}/".startswith(f"{self.root}/")
         return self.store.url == other.store.url and is_below
@@ -53,8 +53,8 @@ def store_url(url: str) -> str:
 
 
 def open_places(
-    url: str, output: str | None, config: Config, waiting: Waiting, copy_to: str | None = None
-) -> tuple[Folder, Folder]:
+    url: str, output: str | None, config: Config, waiting: WaitPolicy, copy_to: str | None = None
+) -> tuple[StoreFolder, StoreFolder]:
     """The folder of a log, and that of what is written; `copy_to` is a new topic to make of it. `Refused`
     where they do not go together."""
     source = open_folder(url, config, waiting)
@@ -82,8 +82,8 @@ def open_places(
     return source, target
 
 
-def open_folder(url: str, config: Config, waiting: Waiting) -> Folder:
+def open_folder(url: str, config: Config, waiting: WaitPolicy) -> StoreFolder:
     """The folder with this URL, of a log or of a store, as the settings for it say."""
     options = config.store_options_of(url)
     store, root = open_store(store_url(url), options, waiting)
-    return Folder(store, root, with_wait(options, waiting))
+    return StoreFolder(store, root, with_wait(options, waiting))

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from rich.filesize import decimal
 
 from lithify.datasets.kafka.format.kernel.layout import MAX_OFFSET_DELTA
-from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, Committed
+from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, CommittedOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class Partition:
     clean_below: int
     """Records below this offset have been compared with all before them."""
     stable_offset: int
-    committed: Committed = ALL_COMMITTED
+    committed: CommittedOffset = ALL_COMMITTED
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class PlannedRound:
     """A partition that is worth compacting."""
 
     partition: int
@@ -94,12 +94,12 @@ class Round:
 class LogPlan:
     """What should be compacted, most urgent first, and why the rest is left alone."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[PlannedRound, ...]
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledPart:
     """The part of a partition that may be compacted, and what limits it."""
 
     objects: tuple[LogObject, ...]
@@ -118,7 +118,7 @@ def plan(partitions: Iterable[Partition], policy: LogPolicy, now_ms: int) -> Log
     rounds, notes = [], []
     for partition in partitions:
         verdict = _judge(partition, policy, now_ms)
-        if isinstance(verdict, Round):
+        if isinstance(verdict, PlannedRound):
             rounds.append(verdict)
         else:
             notes.append(f"partition {partition.number}: {verdict}")
@@ -144,7 +144,7 @@ def groups(objects: Iterable[LogObject], target_bytes: int) -> list[tuple[LogObj
     return [tuple(group) for group in found]
 
 
-def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> Round | str:
+def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> PlannedRound | str:
     settled = settle(partition, policy, now_ms)
     if not settled.objects:
         return f"nothing is settled: {settled.limit}" if partition.objects else "no objects"
@@ -171,7 +171,7 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> Round | str:
     if overdue_ms is not None:
         text += f"; the oldest waits {overdue_ms / 1000:,.0f} s longer than max.compaction.lag.ms"
     gain = max(dirty_ratio if too_dirty else 0.0, saved / count)
-    return Round(
+    return PlannedRound(
         partition.number,
         settled.objects[0].base_offset,
         settled.bound,
@@ -183,10 +183,10 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> Round | str:
     )
 
 
-def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> Settled:
+def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
     """What of a partition may be compacted."""
     if not partition.objects:
-        return Settled((), partition.stable_offset, "no objects")
+        return SettledPart((), partition.stable_offset, "no objects")
     newest = partition.objects[-1]
     bound, limit = newest.base_offset, f"the newest object, from {newest.base_offset:,} on, stays as it is"
     if partition.stable_offset < bound:
@@ -201,7 +201,7 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> Settled:
     if policy.min_compaction_lag_ms and young is not None and young < bound:
         bound, limit = young, f"from {young:,} on records are younger than min.compaction.lag.ms"
     objects = tuple(item for item in partition.objects if item.end_offset <= bound)
-    return Settled(objects, bound, limit)
+    return SettledPart(objects, bound, limit)
 
 
 def _overdue(dirty: Sequence[LogObject], policy: LogPolicy, now_ms: int) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid, parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.watermarks.groups import Marks, Standing
+from lithify.watermarks.groups import Marks, PartitionStanding
 
 VERSION = 1
 MOST_PARTITIONS = 1 << 20
@@ -42,7 +42,7 @@ STEPS = tuple(Step)
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class PartitionRound:
     """How far a partition is."""
 
     fingerprint: str
@@ -106,16 +106,16 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LogState:
     """The rounds of all partitions, by name, and what was published ever."""
 
-    rounds: Mapping[str, Round] = field(default_factory=dict)
+    rounds: Mapping[str, PartitionRound] = field(default_factory=dict)
     published: tuple[Ulid, ...] = ()
     source: str = ""
     """URL of the log's folder; empty while nobody has begun."""
     incarnation: str = ""
     """Of the log in its group; empty while it is in none."""
-    standings: Mapping[int, Standing] = field(default_factory=dict)
+    standings: Mapping[int, PartitionStanding] = field(default_factory=dict)
     """By number of the partition, what was in it when it was read last (`members`)."""
     copy_id: str = ""
     """Of the new topic, if it is copied: nobody else makes one with this id."""
@@ -129,14 +129,14 @@ class State:
         """Whether the broker was told of the new topic."""
         return self.announced > 0
 
-    def with_round(self, partition: str, found: Round) -> State:
+    def with_round(self, partition: str, found: PartitionRound) -> LogState:
         """The state after a step of a partition."""
         published = self.published
         if found.is_whole and not found.topic_id:
             published = (*published, found.done[-1])
         return replace(self, rounds={**self.rounds, partition: found}, published=published)
 
-    def without_round(self, partition: str) -> State:
+    def without_round(self, partition: str) -> LogState:
         """The state once a partition has to be looked at anew."""
         return replace(self, rounds={name: one for name, one in self.rounds.items() if name != partition})
 
@@ -172,7 +172,7 @@ class State:
         return json.dumps(document).encode()
 
     @classmethod
-    def decode(cls, data: bytes, name: str) -> State:
+    def decode(cls, data: bytes, name: str) -> LogState:
         """What `encode` made.
 
         Raises `CorruptObject` and `Unsupported`.
@@ -196,7 +196,7 @@ class State:
         raise Unsupported(f"{name}: is of version {version!r}; this Lithify knows {VERSION}; use a newer one")
 
 
-def _round(fields: Mapping[str, Any]) -> Round:
+def _round(fields: Mapping[str, Any]) -> PartitionRound:
     found: dict[str, Any] = {
         name: text(value) if name in _TEXTS else whole_number(value, most=_MOST)
         for name, value in fields.items()
@@ -205,7 +205,7 @@ def _round(fields: Mapping[str, Any]) -> Round:
     done = tuple(map(parse_ulid, fields["done"]))
     if not 1 <= len(done) <= len(STEPS):
         raise ValueError(f"{len(done)} steps are done")
-    return Round(done=done, **found)
+    return PartitionRound(done=done, **found)
 
 
 def _copied(fields: Mapping[str, Any]) -> Copied:
@@ -220,6 +220,6 @@ def _copied(fields: Mapping[str, Any]) -> Copied:
     )
 
 
-def _standing(three: Any) -> Standing:
+def _standing(three: Any) -> PartitionStanding:
     clean, resolved, end = (whole_number(value, most=_MOST) for value in three)
-    return Standing(Marks(clean, resolved), end)
+    return PartitionStanding(Marks(clean, resolved), end)

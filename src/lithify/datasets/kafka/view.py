@@ -9,10 +9,10 @@ from typing import Any
 
 from lithify.datasets.kafka.buckets.topic_copy import CopySnapshot
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.garbage import KINDS, Report
+from lithify.datasets.kafka.garbage import KINDS, GarbageReport
 from lithify.datasets.kafka.model import LogSnapshot, LogSpec
 from lithify.datasets.kafka.state import STEPS
-from lithify.datasets.kind import Run
+from lithify.datasets.kind import DatasetRun
 from lithify.protocol.proposal import Plan
 from lithify.store.keys import url_of
 from lithify.views import text
@@ -64,7 +64,7 @@ class PartitionLook:
     new_segments: int
     new_bytes: int
     folder: str | None
-    """Of the compacted partition, in the output; `None` if there is none of it as it is now, or if it is
+    """Of the compacted partition, in the output; `None` if there is none of it is now, or if it is
     compacted in its place."""
     copy: PartitionCopy | None = None
     """Of a topic that is copied."""
@@ -213,7 +213,7 @@ def spec_json(spec: LogSpec) -> dict[str, Any]:
     return {"partition": spec.partition, "step": str(spec.step), "fingerprint": spec.fingerprint}
 
 
-def show_run(run: Run) -> Shown:
+def show_run(run: DatasetRun) -> Shown:
     """What a run made of the partitions, and at what cost."""
     after, result, totals = run.after, run.summary, run.totals
     document = {
@@ -287,7 +287,7 @@ def show_segments(dataset: LogDataset, snapshot: LogSnapshot) -> Shown:
     return Shown({"segments": document, "folders": folders}, (table, *lines))
 
 
-def show_garbage(url: str, report: Report) -> Shown:
+def show_garbage(url: str, report: GarbageReport) -> Shown:
     """What a collection did."""
     verb = "would be deleted" if report.dry_run else "deleted"
     counts: Mapping[str, int] = {kind: report.deleted[kind] for kind in KINDS}

@@ -12,7 +12,7 @@ from lithify.base.events import GarbageCollected, Observer
 from lithify.base.ids import Ids
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, Report, collect
+from lithify.datasets.slatedb.garbage import GarbageKind, GarbageOptions, GarbageReport, collect
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 
 
@@ -38,20 +38,20 @@ class GarbageCollectorOptions:
             **{option.name: DirectoryOptions.of(getattr(settings, option.name)) for option in fields(cls)}
         )
 
-    def by_kind(self) -> Mapping[Kind, DirectoryOptions]:
+    def by_kind(self) -> Mapping[GarbageKind, DirectoryOptions]:
         """The options of every kind that is collected."""
         chosen = {kind: getattr(self, name) for name, kinds in _KINDS.items() for kind in kinds}
         return {kind: options for kind, options in chosen.items() if options is not None}
 
 
-_KINDS: Mapping[str, tuple[Kind, ...]] = {
-    "manifest_options": (Kind.MANIFEST,),
-    "wal_options": (Kind.WAL,),
-    "wal_fence_options": (Kind.WAL_FENCE,),
-    "compacted_options": (Kind.COMPACTED,),
-    "compactions_options": (Kind.COMPACTIONS,),
-    "detach_options": (Kind.DETACH,),
-    "lithify_options": (Kind.PROGRESS, Kind.ATTEMPTS, Kind.STAGED),
+_KINDS: Mapping[str, tuple[GarbageKind, ...]] = {
+    "manifest_options": (GarbageKind.MANIFEST,),
+    "wal_options": (GarbageKind.WAL,),
+    "wal_fence_options": (GarbageKind.WAL_FENCE,),
+    "compacted_options": (GarbageKind.COMPACTED,),
+    "compactions_options": (GarbageKind.COMPACTIONS,),
+    "detach_options": (GarbageKind.DETACH,),
+    "lithify_options": (GarbageKind.PROGRESS, GarbageKind.ATTEMPTS, GarbageKind.STAGED),
 }
 assert set(_KINDS) == {f.name for f in fields(GarbageCollectorOptions)}
 
@@ -64,18 +64,18 @@ def garbage_collector(
     options: GarbageCollectorOptions | None = None,
     rng: random.Random | None = None,
     observer: Observer = events.ignore,
-) -> PeriodicCollector[Kind]:
+) -> PeriodicCollector[GarbageKind]:
     """What collects the garbage of one database, again and again."""
     chosen = options if options is not None else GarbageCollectorOptions()
 
-    def collect_due(due: Due[Kind]) -> GarbageCollected:
+    def collect_due(due: Due[GarbageKind]) -> GarbageCollected:
         how = GarbageOptions(due.min_age_ms, due.dry_run, due.kinds)
         return _event(dataset.url, collect(dataset.store, dataset.paths, clock, how, ids=ids, rng=rng))
 
     return PeriodicCollector(chosen.by_kind(), collect_due, clock, observer)
 
 
-def _event(url: str, report: Report) -> GarbageCollected:
+def _event(url: str, report: GarbageReport) -> GarbageCollected:
     counts = {kind.value: count for kind, count in report.counts.items()}
     return GarbageCollected(
         url,

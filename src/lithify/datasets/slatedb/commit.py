@@ -32,7 +32,7 @@ from lithify.datasets.slatedb.manifest import manifest_problem
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, TieredSpec
 from lithify.datasets.slatedb.transform import apply_compaction, apply_trivial_move, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
-from lithify.protocol.model import Ledger, State
+from lithify.protocol.model import CompactionState, Ledger
 
 _log = logging.getLogger("lithify")
 
@@ -155,7 +155,7 @@ def _judge(
 
 def _apply(manifest: Manifest, compaction: SlateCompaction) -> Manifest:
     spec = compaction.spec
-    if isinstance(spec, TieredSpec) and compaction.state is State.SUBMITTED:
+    if isinstance(spec, TieredSpec) and compaction.state is CompactionState.SUBMITTED:
         return apply_trivial_move(manifest, spec)  # no worker was needed
     return apply_compaction(manifest, spec, compaction.outputs)
 
@@ -178,14 +178,14 @@ def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
     run = next((run for run in tree.runs if run.id == spec.destination), None)
     if run is None or {view.id for view in tree.l0}.intersection(spec.l0_view_ids):
         return False
-    if compaction.state is State.SUBMITTED:
+    if compaction.state is CompactionState.SUBMITTED:
         return bool(spec.l0_view_ids) and {view.id for view in run.views}.issuperset(spec.l0_view_ids)
     if compaction.outputs:
         return [view.sst.id for view in run.views] == [sst.id for sst in compaction.outputs]
     is_gone = not {other.id for other in tree.runs if other.id != run.id}.intersection(spec.sorted_runs)
     is_newest = run is tree.runs[0]
     return (
-        compaction.state is State.COMPACTED
+        compaction.state is CompactionState.COMPACTED
         and not run.views
         and is_gone
         and (is_newest or not spec.l0_view_ids)

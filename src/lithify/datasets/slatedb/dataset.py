@@ -54,11 +54,11 @@ from lithify.protocol.lease import Lease, Permit, Taking, Tries, judge_lease, ne
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.presence import CoordinatorStatus, Presence
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
-from lithify.protocol.work import Job, RangeOutcome
+from lithify.protocol.work import RangeJob, RangeOutcome
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreTime, store_now_ms
-from lithify.store.versions import Counts
+from lithify.store.versions import PendingVersion
 
 if TYPE_CHECKING:
     from lithify.datasets.slatedb.prepare import Preparation
@@ -159,7 +159,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
     def write_ledger(
         self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
-    ) -> tuple[SlateLedger, Counts]:
+    ) -> tuple[SlateLedger, PendingVersion]:
         """The same, without waiting for the proof that it counts; see the contract."""
         return self._files.write_ledger(change, first)
 
@@ -420,7 +420,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
         return Preparation(self.store, self.paths, self._store_options, self.options)
 
-    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
+    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> RangeJob:
         """Cut the compaction into ranges of about one output SST each, or less where slots are free."""
         owner = compaction.worker
         if too_old := why_too_old(snapshot):

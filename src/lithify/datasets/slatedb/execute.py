@@ -40,7 +40,7 @@ from lithify.datasets.slatedb.kernel.layout import (
     PENDING_TAIL_BYTES,
     SOURCE,
     Decision,
-    Status,
+    KernelStatus,
 )
 from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.kernel.merge import advance, find_last_row, prime, run
@@ -55,7 +55,7 @@ from lithify.datasets.slatedb.kernel.python_rows import (
     read_row,
     set_row,
 )
-from lithify.datasets.slatedb.kernel.read_ahead import Reader
+from lithify.datasets.slatedb.kernel.read_ahead import WindowReader
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
 from lithify.datasets.slatedb.policies import check_policies, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.task import (
@@ -158,7 +158,7 @@ class _Merge:
         )
         # The record behind those of the sources holds folded rows.
         self.source_records = np.zeros(len(sources) + 1, SOURCE)
-        self.reader = Reader(store, len(sources), reads_ahead=is_remote, is_loaded=is_loaded)
+        self.reader = WindowReader(store, len(sources), reads_ahead=is_remote, is_loaded=is_loaded)
         self.inputs: list[Input] = []
         self.tree = np.zeros(max(len(sources), 1), np.int64)
         self.merger_records = np.zeros(1, MERGER)
@@ -240,22 +240,22 @@ class _Merge:
     def _repeat(self, step: Callable[[], int]) -> None:
         """Call compiled code until it has nothing more to ask for."""
         reporter = self.reporter
-        while (status := step()) not in (Status.OK, Status.DONE):
+        while (status := step()) not in (KernelStatus.OK, KernelStatus.DONE):
             self._provide(status)
             if reporter is not None and reporter.is_due():
                 reporter.report(self.bytes_read, self.bytes_made)
 
     def _provide(self, status: int) -> None:
-        if status >= Status.BAD_CHECKSUM:
+        if status >= KernelStatus.BAD_CHECKSUM:
             raise self.inputs[self.merger["at_source"]].corrupt(status) from self.codecs.cause()
         if self.outputs.provide(status):
             return
         match status:
-            case Status.FOLD:
+            case KernelStatus.FOLD:
                 self._fold()
-            case Status.FILTER:
+            case KernelStatus.FILTER:
                 self._filter()
-            case Status.NEED_PENDING_SPACE:
+            case KernelStatus.NEED_PENDING_SPACE:
                 self._grow_pending()
             case _:
                 source = self.inputs[self.merger["at_source"]]
@@ -357,8 +357,8 @@ def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
     records = np.zeros(1, SOURCE)
     codecs = Codecs({sst.info.compression}, Codec.NONE)
     try:
-        (rows,) = open_inputs(Reader(store, 1, reads_ahead=False), records, [[(source, bounds)]])
-        while (status := find_last_row(records, codecs.records)) != Status.DONE:
+        (rows,) = open_inputs(WindowReader(store, 1, reads_ahead=False), records, [[(source, bounds)]])
+        while (status := find_last_row(records, codecs.records)) != KernelStatus.DONE:
             if not rows.provide(status):
                 raise rows.corrupt(status) from codecs.cause()
         key = rows.bound.owner("key")[: rows.bound["last_key_len"]].tobytes()

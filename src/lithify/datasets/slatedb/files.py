@@ -22,7 +22,7 @@ from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths, check_whole
 from lithify.protocol.model import Ledger
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import Bond, Change, Counts, Version, VersionedFiles
+from lithify.store.versions import Bond, Change, PendingVersion, Version, VersionedFiles
 
 ResultT = TypeVar("ResultT")
 
@@ -119,7 +119,7 @@ class DatabaseFiles:
 
     def write_ledger(
         self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
-    ) -> tuple[SlateLedger, Counts]:
+    ) -> tuple[SlateLedger, PendingVersion]:
         """The same, without waiting for the proof that what was written counts."""
         changed, (_, counts) = self._change_ledger(change, first, self._ledgers.write)
         return changed, counts

@@ -195,7 +195,7 @@ def read(data: bytes, kind: TableType[RecordT], name: str) -> RecordT:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _TableLayout:
     """Where the slots of one checked vtable lie in a table."""
 
     size: int
@@ -219,7 +219,7 @@ class _Reader:
         self._name = name
         self._size = len(data)
         self._budget = SHARING_FACTOR * self._size + SHARING_ALLOWANCE_BYTES
-        self._layouts: dict[tuple[TableType[Any], int], _Layout] = {}
+        self._layouts: dict[tuple[TableType[Any], int], _TableLayout] = {}
         if self._size > MAX_BUFFER_BYTES:
             self.fail(f"{self._size} bytes are more than a FlatBuffer can hold")
 
@@ -318,7 +318,7 @@ class _Reader:
             )
         return self.table(position + offset + jump, union.members[member])
 
-    def _layout(self, vtable: int, kind: TableType[Any]) -> _Layout:
+    def _layout(self, vtable: int, kind: TableType[Any]) -> _TableLayout:
         """Check a vtable against a type."""
         offsets, size = self._slot_offsets(vtable, kind)
         present = sorted((offset, slot) for slot, offset in enumerate(offsets) if offset)
@@ -341,7 +341,7 @@ class _Reader:
         for slot, shape in enumerate(kind.slots):
             if isinstance(shape, Ref) and shape.required and not offsets[slot]:
                 self.fail(f"required field {kind.name}.{kind.names[slot]} is missing")
-        return _Layout(
+        return _TableLayout(
             size=size,
             residue=residue,
             modulus=modulus,

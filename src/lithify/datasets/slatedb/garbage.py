@@ -63,7 +63,7 @@ from lithify.store.versions import Version, VersionedFiles
 DEFAULT_MIN_AGE_MS = 300_000
 
 
-class Kind(StrEnum):
+class GarbageKind(StrEnum):
     """What is collected, by SlateDB's names where it has one."""
 
     CHECKPOINT = "checkpoint"
@@ -83,7 +83,7 @@ class Kind(StrEnum):
     """What killed writers left half written."""
 
 
-DEFAULT_KINDS = frozenset(Kind) - {Kind.WAL_FENCE}
+DEFAULT_KINDS = frozenset(GarbageKind) - {GarbageKind.WAL_FENCE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class GarbageOptions:
 
     min_age_ms: int = DEFAULT_MIN_AGE_MS
     dry_run: bool = True
-    kinds: frozenset[Kind] = DEFAULT_KINDS
+    kinds: frozenset[GarbageKind] = DEFAULT_KINDS
 
     def __post_init__(self) -> None:
         if self.min_age_ms < 0:
@@ -109,14 +109,14 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GarbageReport:
     """What a collection deleted, or would delete."""
 
     dry_run: bool
-    counts: Mapping[Kind, Count]
+    counts: Mapping[GarbageKind, Count]
     """Of each kind that was asked for."""
     sst_cutoff: Cutoff
-    reported_only: tuple[Kind, ...] = ()
+    reported_only: tuple[GarbageKind, ...] = ()
     """Kinds of which nothing was deleted although others were: so the settings say."""
 
     @property
@@ -133,7 +133,7 @@ def collect(
     *,
     ids: Ids | None = None,
     rng: random.Random | None = None,
-) -> Report:
+) -> GarbageReport:
     """Collect the garbage of the database at `paths`, or with `dry_run` only say what it is.
 
     `Refused` when there is no database, `CorruptObject` when a pinned manifest is missing.
@@ -145,11 +145,11 @@ def collect_each(
     store: ObjectStore,
     paths: DatabasePaths,
     clock: Clock,
-    dues: Sequence[Due[Kind]],
+    dues: Sequence[Due[GarbageKind]],
     *,
     dry_run: bool,
     ids: Ids,
-) -> Report:
+) -> GarbageReport:
     """Collect once, some kinds otherwise than others (those that delete first); all as one report."""
     done = carried_out(
         dues,
@@ -157,15 +157,15 @@ def collect_each(
             store, paths, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds), ids=ids
         ),
     )
-    counts: dict[Kind, Count] = {}
+    counts: dict[GarbageKind, Count] = {}
     for _, report in done:
         counts = {**report.counts, **counts}  # only the first found the expired checkpoints
     deleted = {kind for _, report in done if not report.dry_run for kind in report.counts}
-    return Report(
+    return GarbageReport(
         dry_run,
         counts,
-        next(report.sst_cutoff for due, report in done if Kind.COMPACTED in due.kinds),
-        () if dry_run else tuple(kind for kind in Kind if kind in counts.keys() - deleted),
+        next(report.sst_cutoff for due, report in done if GarbageKind.COMPACTED in due.kinds),
+        () if dry_run else tuple(kind for kind in GarbageKind if kind in counts.keys() - deleted),
     )
 
 
@@ -211,30 +211,30 @@ class _Collection:
             ids,
             clock=clock,
         )
-        self._counts: dict[Kind, Count] = {}
+        self._counts: dict[GarbageKind, Count] = {}
 
     @property
     def _written_before_ms(self) -> int:
         return self._now_ms - self._options.min_age_ms
 
-    def run(self) -> Report:
-        notes = {kind: self._listed_notes(kind) for kind in (Kind.PROGRESS, Kind.ATTEMPTS)}
+    def run(self) -> GarbageReport:
+        notes = {kind: self._listed_notes(kind) for kind in (GarbageKind.PROGRESS, GarbageKind.ATTEMPTS)}
         state = self._read_state()
         if not self._options.dry_run:
             self._now_ms = min(self._now_ms, store_now_ms(self._store, self._paths.time_key))
-        self._counts[Kind.CHECKPOINT] = self._expire_checkpoints()
-        if self._counts[Kind.CHECKPOINT].deletable and not self._options.dry_run:
+        self._counts[GarbageKind.CHECKPOINT] = self._expire_checkpoints()
+        if self._counts[GarbageKind.CHECKPOINT].deletable and not self._options.dry_run:
             state = self._read_state()
-        steps: Sequence[tuple[Kind, Callable[[], Count]]] = (
-            (Kind.COMPACTED, lambda: self._collect_ssts(state)),
-            (Kind.WAL, lambda: self._collect_wal(state, lambda size_bytes: size_bytes > 0)),
-            (Kind.WAL_FENCE, lambda: self._collect_wal(state, lambda size_bytes: size_bytes == 0)),
-            (Kind.MANIFEST, lambda: self._collect_manifests(state)),
-            (Kind.COMPACTIONS, lambda: self._collect_ledgers(state)),
-            (Kind.PROGRESS, lambda: self._collect_notes(state, notes[Kind.PROGRESS])),
-            (Kind.ATTEMPTS, lambda: self._collect_notes(state, notes[Kind.ATTEMPTS])),
-            (Kind.DETACH, lambda: self._detach(state)),
-            (Kind.STAGED, self._collect_staged),
+        steps: Sequence[tuple[GarbageKind, Callable[[], Count]]] = (
+            (GarbageKind.COMPACTED, lambda: self._collect_ssts(state)),
+            (GarbageKind.WAL, lambda: self._collect_wal(state, lambda size_bytes: size_bytes > 0)),
+            (GarbageKind.WAL_FENCE, lambda: self._collect_wal(state, lambda size_bytes: size_bytes == 0)),
+            (GarbageKind.MANIFEST, lambda: self._collect_manifests(state)),
+            (GarbageKind.COMPACTIONS, lambda: self._collect_ledgers(state)),
+            (GarbageKind.PROGRESS, lambda: self._collect_notes(state, notes[GarbageKind.PROGRESS])),
+            (GarbageKind.ATTEMPTS, lambda: self._collect_notes(state, notes[GarbageKind.ATTEMPTS])),
+            (GarbageKind.DETACH, lambda: self._detach(state)),
+            (GarbageKind.STAGED, self._collect_staged),
         )
         failures: list[LithifyError] = []
         for kind, step in steps:
@@ -248,7 +248,7 @@ class _Collection:
                 failures.append(error)
         if failures:
             raise failures[0]
-        return Report(self._options.dry_run, self._counts, state.cutoff)
+        return GarbageReport(self._options.dry_run, self._counts, state.cutoff)
 
     # Reading
 
@@ -307,8 +307,8 @@ class _Collection:
             raise Refused(f"{where}: {too_old}")
         return manifest
 
-    def _listed_notes(self, kind: Kind) -> list[ObjectMeta]:
-        folder = self._paths.progress_folder if kind is Kind.PROGRESS else self._paths.attempts_folder
+    def _listed_notes(self, kind: GarbageKind) -> list[ObjectMeta]:
+        folder = self._paths.progress_folder if kind is GarbageKind.PROGRESS else self._paths.attempts_folder
         if kind not in self._options.kinds:
             return []
         return [meta for meta in self._store.list(folder) if parse_note_key(meta.key)]

@@ -12,7 +12,7 @@ from lithify.base.events import Observer
 from lithify.base.ids import Ids, RandomIds, Ulid, parse_ulid
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector, asked_for
-from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.datasets.slatedb import garbage, view
@@ -34,7 +34,7 @@ from lithify.protocol.proposal import MAX_PRIORITY, NOTHING_HELD, Held, Plan, Pl
 from lithify.protocol.status import Status
 from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store, with_wait
 from lithify.views.blocks import Shown
 
@@ -49,7 +49,7 @@ class SlateKind:
         clock: Clock,
         ids: Ids,
         wrap: Callable[[ObjectStore], ObjectStore],
-        waiting: Waiting,
+        waiting: WaitPolicy,
     ) -> SlateDataset:
         options = slate_options(config.of(SlatedbSettings))
         given = config.store_options_of(url)
@@ -112,7 +112,7 @@ class SlateKind:
     def look(self, snapshot: Manifest) -> Shape:
         return shape_of(snapshot)
 
-    def show_run(self, run: Run) -> Shown:
+    def show_run(self, run: DatasetRun) -> Shown:
         return view.show_run(run)
 
     def show_status(self, found: Status) -> Shown:
@@ -155,7 +155,7 @@ class SlateKind:
 
     def collector(
         self, dataset: SlateDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
-    ) -> PeriodicCollector[garbage.Kind]:
+    ) -> PeriodicCollector[garbage.GarbageKind]:
         options = _garbage_options(config)
         return garbage_collector(dataset, clock, ids, options=options, observer=observer)
 
@@ -171,9 +171,11 @@ class SlateKind:
         min_age_ms: int | None,
     ) -> Shown:
         options = dict(_garbage_options(config).by_kind())
-        fences = options.pop(garbage.Kind.WAL_FENCE, None)
+        fences = options.pop(garbage.GarbageKind.WAL_FENCE, None)
         if fences is not None and asked.given.get("wal_fences"):
-            options[garbage.Kind.WAL_FENCE] = replace(fences, dry_run=False)  # by default services leave them
+            options[garbage.GarbageKind.WAL_FENCE] = replace(
+                fences, dry_run=False
+            )  # by default services leave them
         dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
         store, root = open_store(url, config.store_options_of(url), command_waiting(url, config))
         paths = DatabasePaths(root)

@@ -38,7 +38,14 @@ from lithify.datasets.slatedb.flatbuffer import (
     write,
 )
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Spec, Sst, TieredSpec
-from lithify.protocol.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.protocol.model import (
+    AssignedWorker,
+    Compaction,
+    CompactionState,
+    Ledger,
+    Progress,
+    RangeProgress,
+)
 
 SlateLedger = Ledger[Spec, KeyRange, Sst]
 SlateCompaction = Compaction[Spec, KeyRange, Sst]
@@ -52,15 +59,15 @@ _TIERED = 1
 _DRAIN = 2
 _TIERED_CONTEXT = 1
 _STATES = {
-    0: State.SUBMITTED,
-    1: State.RUNNING,
-    2: State.COMPLETED,
-    3: State.FAILED,
-    4: State.COMPACTED,
-    5: State.SCHEDULED,
+    0: CompactionState.SUBMITTED,
+    1: CompactionState.RUNNING,
+    2: CompactionState.COMPLETED,
+    3: CompactionState.FAILED,
+    4: CompactionState.COMPACTED,
+    5: CompactionState.SCHEDULED,
 }
 _STATE_NUMBERS = {state: number for number, state in _STATES.items()}
-_STATES_WITHOUT_OUTPUTS = (State.SUBMITTED, State.SCHEDULED, State.RUNNING)
+_STATES_WITHOUT_OUTPUTS = (CompactionState.SUBMITTED, CompactionState.SCHEDULED, CompactionState.RUNNING)
 
 
 class _TieredRecord(NamedTuple):
@@ -166,7 +173,7 @@ def encode_ledger(ledger: SlateLedger) -> bytes:
 
 
 def _decode_compaction(record: _CompactionRecord, version: int, name: str) -> SlateCompaction:
-    state = _STATES.get(record.status, State.SUBMITTED)
+    state = _STATES.get(record.status, CompactionState.SUBMITTED)
     outputs = () if state in _STATES_WITHOUT_OUTPUTS else record.output_ssts or ()
     worker = record.worker
     return Compaction(
@@ -176,7 +183,7 @@ def _decode_compaction(record: _CompactionRecord, version: int, name: str) -> Sl
         outputs=_decode_outputs(outputs, name),
         worker=None
         if worker is None or worker.worker_id is None
-        else Worker(worker.worker_id, worker.last_heartbeat_ms),
+        else AssignedWorker(worker.worker_id, worker.last_heartbeat_ms),
         progress=None if record.ctx is None else _decode_progress(record.ctx, name),
     )
 

@@ -49,17 +49,17 @@ from lithify.datasets.slatedb.tiered import (
     L0,
     ActiveWork,
     HeldSources,
-    Run,
     TieredPolicy,
     TieredProposal,
-    TreeShape,
+    TieredRun,
+    TieredTree,
     full_compaction,
     l0_priority,
     next_run_id,
     plan,
     runs_priority,
 )
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
 
 __all__ = ["FullRequest", "TieredPolicy", "priority", "propose", "propose_full", "visible_size_bytes"]
@@ -181,12 +181,12 @@ def _common_prefix_len(a: bytes, b: bytes) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def tree_shape(tree: Tree) -> TreeShape:
+def tree_shape(tree: Tree) -> TieredTree:
     """A tree as the planner's value."""
-    return TreeShape(
+    return TieredTree(
         tree.prefix,
         tuple(L0(view.id, visible_size_bytes(view)) for view in tree.l0),
-        tuple(Run(run.id, sum(map(visible_size_bytes, run.views))) for run in tree.runs),
+        tuple(TieredRun(run.id, sum(map(visible_size_bytes, run.views))) for run in tree.runs),
     )
 
 
@@ -221,7 +221,7 @@ def active_work(ledger: SlateLedger) -> tuple[ActiveWork, ...]:
             frozenset(c.spec.l0_view_ids),
             frozenset(c.spec.sorted_runs),
             c.spec.destination if isinstance(c.spec, TieredSpec) else None,
-            takes_slot=c.state is not State.COMPACTED,
+            takes_slot=c.state is not CompactionState.COMPACTED,
         )
         for c in ledger.active()
     )

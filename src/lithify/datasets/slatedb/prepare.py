@@ -34,7 +34,7 @@ from lithify.datasets.slatedb.policies import check_policies, newest_filtered, r
 from lithify.datasets.slatedb.sources import Locator, source_views
 from lithify.datasets.slatedb.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
 from lithify.datasets.slatedb.validate import older_l0_left
-from lithify.protocol.work import Job, RangeWork
+from lithify.protocol.work import RangeJob, RangeWork
 from lithify.store.objects import ObjectStore
 
 LARGE_BYTES = 1 << 30
@@ -74,12 +74,12 @@ class Preparation:
         manifest: Manifest,
         reporting: Callable[[int], Reporting | None],
         slots: int,
-    ) -> Job:
+    ) -> RangeJob:
         """All ranges of the compaction; `reporting` says where the task of a range reports its movements, and
         `slots` how many run at once (0: not known)."""
         spec, tree, sources = self._sources(compaction, manifest)
         if not sources:
-            return Job(())
+            return RangeJob(())
         cut, outputs = self._cut(compaction, sources, slots)
         self._check_policies(sources)
         ranges = cut.ranges
@@ -120,7 +120,7 @@ class Preparation:
             )
             for index, key_range in enumerate(ranges)
         )
-        return Job(works, horizon)
+        return RangeJob(works, horizon)
 
     def _sources(self, compaction: SlateCompaction, manifest: Manifest) -> tuple[TieredSpec, Tree, Sources]:
         """The spec, its tree, and what is to be read of it; `Refused` when that is not all there."""
@@ -147,7 +147,7 @@ class Preparation:
 
     def _cut(
         self, compaction: SlateCompaction, sources: Sources, slots: int
-    ) -> tuple[split.Cut, Sequence[tuple[Sst, ...]]]:
+    ) -> tuple[split.CompactionSplit, Sequence[tuple[Sst, ...]]]:
         """The ranges, and of each the outputs that are there already."""
         options = self._sst_options(sources)
         recorded = () if compaction.progress is None else compaction.progress.ranges
@@ -159,7 +159,7 @@ class Preparation:
             found = read_block_size(self._store, split.shown_parts(sources))
             options = replace(options, block_size=found)
         ranges = tuple(done.range for done in recorded)
-        return split.Cut(options, ranges), [done.outputs for done in recorded]
+        return split.CompactionSplit(options, ranges), [done.outputs for done in recorded]
 
     def _check_policies(self, sources: Sources) -> None:
         """`Refused` where clients would use none of the filters that outputs get. A task that reads all at
@@ -178,7 +178,7 @@ class Preparation:
         )
 
 
-def with_known(sources: Sources, key_range: KeyRange, cut: split.Cut) -> Sources:
+def with_known(sources: Sources, key_range: KeyRange, cut: split.CompactionSplit) -> Sources:
     """The sources of a range, with their contents or where their blocks are, as far as that is known and the
     request stays small."""
     left_bytes = SENT_BYTES

@@ -139,7 +139,7 @@ def range_bytes(total_bytes: int, options: SstOptions, slots: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CompactionSplit:
     """How a compaction is carried out."""
 
     options: SstOptions
@@ -207,13 +207,13 @@ def plan_ranges(
     options: SstOptions,
     slots: int = 0,
     foreseen: Foreseen | None = None,
-) -> Cut:
+) -> CompactionSplit:
     """The ranges of a compaction. Without a block size in `options` the one of the largest input is kept."""
     foreseen = Foreseen() if foreseen is None else foreseen
     take = foreseen.take
     parts = shown_parts(sources)
     if is_small(parts, options):
-        return Cut(options, (EVERYTHING,), contents=foreseen.contents(parts))
+        return CompactionSplit(options, (EVERYTHING,), contents=foreseen.contents(parts))
     largest = largest_of(parts) if options.block_size is None else None
     kept = _KeptIndexes()
     block_size = options.block_size
@@ -236,7 +236,7 @@ def plan_ranges(
 
     target_bytes = range_bytes(sum(part.sst.info.data_end for part in parts), options, slots)
     ranges = split(views(), target_bytes)
-    return Cut(replace(options, block_size=block_size), ranges, kept.indexes)
+    return CompactionSplit(replace(options, block_size=block_size), ranges, kept.indexes)
 
 
 class _KeptIndexes:

@@ -82,7 +82,7 @@ class L0:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TieredRun:
     """A sorted run."""
 
     id: int
@@ -90,12 +90,12 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeShape:
+class TieredTree:
     """One LSM tree: its L0 newest first, its runs in strictly descending id (newest first)."""
 
     key: bytes
     l0: tuple[L0, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[TieredRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def _parse_count(text: str) -> int:
 
 
 def plan(
-    trees: Sequence[TreeShape],
+    trees: Sequence[TieredTree],
     active: Iterable[ActiveWork],
     policy: TieredPolicy,
     first_free_id: int | None = None,
@@ -252,7 +252,7 @@ def _fullness(run_count: int, policy: TieredPolicy) -> float:
 
 
 def full_compaction(
-    tree: TreeShape, active: Iterable[ActiveWork], next_id: int, held: HeldSources = _NOTHING_HELD
+    tree: TieredTree, active: Iterable[ActiveWork], next_id: int, held: HeldSources = _NOTHING_HELD
 ) -> TieredProposal | str:
     """All L0 SSTs and all runs of the tree as one run, or why not now.
 
@@ -286,7 +286,7 @@ def full_compaction(
     )
 
 
-def next_run_id(trees: Iterable[TreeShape], active: Iterable[ActiveWork]) -> int:
+def next_run_id(trees: Iterable[TieredTree], active: Iterable[ActiveWork]) -> int:
     """The first run id above all that exist or are being made, in all trees."""
     committed = [run.id for tree in trees for run in tree.runs]
     coming = [work.destination for work in active if work.destination is not None]
@@ -302,7 +302,7 @@ _IDS_EXHAUSTED = (
 class _TreeState:
     """A tree with what is used up by active work and by the picks so far."""
 
-    shape: TreeShape
+    shape: TieredTree
     policy: TieredPolicy
     threshold: float
     held: HeldSources = _NOTHING_HELD
@@ -312,7 +312,7 @@ class _TreeState:
 
     @classmethod
     def of(
-        cls, tree: TreeShape, active: Iterable[ActiveWork], policy: TieredPolicy, held: HeldSources
+        cls, tree: TieredTree, active: Iterable[ActiveWork], policy: TieredPolicy, held: HeldSources
     ) -> _TreeState:
         state = cls(tree, policy, _f32(policy.include_size_threshold), held)
         state.projected_runs = {run.id for run in tree.runs}
@@ -421,7 +421,7 @@ class _TreeState:
                 )
         return None
 
-    def _merge(self, runs: Sequence[Run], reason: str, weight: float) -> TieredProposal:
+    def _merge(self, runs: Sequence[TieredRun], reason: str, weight: float) -> TieredProposal:
         return TieredProposal(
             self.shape.key,
             (),
@@ -432,7 +432,7 @@ class _TreeState:
             reason=reason,
         )
 
-    def _group(self, start: int, *, by_size: bool, limit: int) -> Sequence[Run]:
+    def _group(self, start: int, *, by_size: bool, limit: int) -> Sequence[TieredRun]:
         """Consecutive free runs from `start` that may be merged, at most `limit`."""
         size_bytes, smallest = 0, _MAX_U64
         end = start
@@ -470,7 +470,7 @@ class _TreeState:
 
 
 def _unpicked(
-    trees: Sequence[TreeShape],
+    trees: Sequence[TieredTree],
     states: Sequence[_TreeState],
     proposals: Sequence[TieredProposal],
     next_id: int,
@@ -503,7 +503,7 @@ def _f32(value: float) -> float:
     return rounded
 
 
-def _total(sources: Iterable[L0 | Run]) -> int:
+def _total(sources: Iterable[L0 | TieredRun]) -> int:
     return sum(source.size_bytes for source in sources)
 
 
@@ -513,6 +513,6 @@ def _count(items: Sequence[object], noun: str) -> str:
     return f"{len(items)} {noun}" + ("s" if len(items) > 1 else "")
 
 
-def _sizes(runs: Sequence[Run]) -> str:
+def _sizes(runs: Sequence[TieredRun]) -> str:
     smallest, largest = min(run.size_bytes for run in runs), max(run.size_bytes for run in runs)
     return decimal(smallest) if smallest == largest else f"{decimal(smallest)} to {decimal(largest)}"

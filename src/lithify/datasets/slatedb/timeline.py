@@ -33,24 +33,24 @@ from lithify.datasets.slatedb.tiered import (
     ActiveWork,
     HeldSources,
     TieredProposal,
-    TreeShape,
+    TieredTree,
     full_compaction,
     next_run_id,
     plan,
 )
 from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar
 from lithify.planning.timeline.model import (
-    Action,
     ActiveTask,
-    Bucket,
     Chunk,
+    ChunkAction,
+    ChunkBucket,
     ChunkKey,
+    ChunkVerdict,
     Interval,
     PlannedChunk,
     TimelineFile,
     TimelinePlan,
     TimelinePolicy,
-    Verdict,
 )
 from lithify.planning.timeline.plan import plan as plan_timeline
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
@@ -104,22 +104,22 @@ class SegmentTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledSegment:
     """Judges a segment by its sequences."""
 
     min_sources: int
 
-    def __call__(self, chunk: Chunk) -> Verdict | None:
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
         count = len(chunk.files)
         if count == 1 and _is_run(chunk.files[0]):
-            return Verdict(Action.STABLE, "one sorted run")
+            return ChunkVerdict(ChunkAction.STABLE, "one sorted run")
         run_bytes = max((file.size_bytes for file in chunk.files if _is_run(file)), default=0)
         late_bytes = chunk.size_bytes - run_bytes
         if 1 < count < self.min_sources and late_bytes * LATE_PARTS < run_bytes:
-            return Verdict(Action.STABLE, f"{count} sequences, little came late")
+            return ChunkVerdict(ChunkAction.STABLE, f"{count} sequences, little came late")
         runs = sum(map(_is_run, chunk.files))
         reason = f"{count - runs} L0 SSTs and {runs} sorted runs in a segment that is not written any more"
-        return Verdict(Action.COMPACT, reason, count / (count + _HALF_URGENT_SEQUENCES))
+        return ChunkVerdict(ChunkAction.COMPACT, reason, count / (count + _HALF_URGENT_SEQUENCES))
 
 
 def plan_segments(
@@ -198,7 +198,7 @@ def propose_by_time(
 
 def _full(
     segments: TimelinePlan,
-    shapes: Mapping[bytes, TreeShape],
+    shapes: Mapping[bytes, TieredTree],
     active: Sequence[ActiveWork],
     next_id: int,
     held: Mapping[bytes, HeldSources],
@@ -250,7 +250,7 @@ def _files(tree: Tree, interval: Interval) -> list[TimelineFile]:
 
 
 def _chunk_key(tree: Tree, interval: Interval) -> ChunkKey:
-    return ChunkKey(tree.prefix.hex(), Bucket.TIME, interval.start_us)
+    return ChunkKey(tree.prefix.hex(), ChunkBucket.TIME, interval.start_us)
 
 
 def _prefix(planned: PlannedChunk) -> bytes:
@@ -264,7 +264,7 @@ def _timeline_policy(policy: TieredPolicy, times: SegmentTimes) -> TimelinePolic
         small_task_bytes=1,
         skip_clock_us=times.skip_clock_us,
         skip_newest_us=times.skip_newest_us,
-        rules=(Settled(policy.min_compaction_sources),),
+        rules=(SettledSegment(policy.min_compaction_sources),),
     )
 
 

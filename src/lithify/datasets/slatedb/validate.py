@@ -41,15 +41,19 @@ from lithify.datasets.slatedb.model import (
     layout_problem,
     tree_label,
 )
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 
-_UNDER_WAY = (State.SCHEDULED, State.RUNNING)
+_UNDER_WAY = (CompactionState.SCHEDULED, CompactionState.RUNNING)
 
 
 def validate(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedger) -> str | None:
     """Why `compaction` must not be scheduled (when it is Submitted), carried out (Scheduled) or committed
     (Compacted), as one sentence; `None` when it may."""
-    if compaction.state not in (State.SUBMITTED, State.SCHEDULED, State.COMPACTED):
+    if compaction.state not in (
+        CompactionState.SUBMITTED,
+        CompactionState.SCHEDULED,
+        CompactionState.COMPACTED,
+    ):
         return f"it is {compaction.state.value}, a state in which none is validated"
     return next(_refusals(compaction, manifest, ledger), None)
 
@@ -79,9 +83,9 @@ def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedg
         yield from _parallel_l0(spec, _others(compaction, ledger), label)
     if isinstance(spec, TieredSpec):
         yield from _not_neighbours(spec, tree)
-        if compaction.state is not State.COMPACTED:
+        if compaction.state is not CompactionState.COMPACTED:
             yield from _conflicts(spec, _others(compaction, ledger))
-    if compaction.state is State.COMPACTED:
+    if compaction.state is CompactionState.COMPACTED:
         yield from _bad_outputs(compaction)
 
 
@@ -102,9 +106,11 @@ def _missing(spec: Spec, tree: Tree, label: str) -> Iterator[str]:
         yield f"its source {source} is not in {label} any more"
 
 
-def _bad_destination(spec: TieredSpec, manifest: Manifest, tree: Tree, state: State) -> Iterator[str]:
+def _bad_destination(
+    spec: TieredSpec, manifest: Manifest, tree: Tree, state: CompactionState
+) -> Iterator[str]:
     if not spec.sorted_runs:
-        trees = manifest.trees() if state is State.SUBMITTED else (tree,)
+        trees = manifest.trees() if state is CompactionState.SUBMITTED else (tree,)
         newest = max((run.id for t in trees for run in t.runs), default=-1)
         if spec.destination <= newest:
             yield f"its destination {spec.destination} is not above the newest run {newest}"
@@ -146,7 +152,7 @@ def _not_neighbours(spec: TieredSpec, tree: Tree) -> Iterator[str]:
 
 def _conflicts(spec: TieredSpec, others: Iterable[SlateCompaction]) -> Iterator[str]:
     for other in others:
-        if other.state is State.SUBMITTED:
+        if other.state is CompactionState.SUBMITTED:
             continue
         if isinstance(other.spec, TieredSpec) and other.spec.destination == spec.destination:
             yield f"compaction {other.id} under way has the same destination {spec.destination}"

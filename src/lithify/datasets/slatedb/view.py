@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lithify.datasets.kind import Run
-from lithify.datasets.slatedb.garbage import Count, Kind, Report
+from lithify.datasets.kind import DatasetRun
+from lithify.datasets.slatedb.garbage import Count, GarbageKind, GarbageReport
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
 from lithify.datasets.slatedb.shape import Shape, shape_of
@@ -21,10 +21,10 @@ from lithify.views.blocks import (
     Alarm,
     Block,
     Level,
+    LevelPart,
     Levels,
     Line,
     Lines,
-    Piece,
     Shown,
     Table,
     Timeline,
@@ -129,15 +129,15 @@ def _levels(manifest: Manifest, ledger: SlateLedger, plan: Plan) -> Levels:
             role = roles.get((tree.prefix, run.id), "resting")
             pieces = tuple(_piece(view, role) for view in run.views)
             if len(pieces) > MAX_PIECES:
-                pieces = (Piece(run.size_bytes, role, f"{len(pieces)} SSTs"),)
+                pieces = (LevelPart(run.size_bytes, role, f"{len(pieces)} SSTs"),)
             levels.append(Level(f"run {run.id}", pieces, name))
     return Levels("L0 SSTs and sorted runs by bytes", levels, "SSTs")
 
 
-def _piece(view: View, role: str) -> Piece:
+def _piece(view: View, role: str) -> LevelPart:
     keys = view.effective_range
     told = f"{view.sst.id}: {text.size(view.sst.size_bytes)}, {text.key(keys.start)} to {text.key(keys.end)}"
-    return Piece(view.sst.size_bytes, role, told)
+    return LevelPart(view.sst.size_bytes, role, told)
 
 
 def sources(spec: Spec) -> str:
@@ -190,7 +190,7 @@ def _shape_table(title: str, shape: Shape) -> Table:
 # A run
 
 
-def show_run(run: Run) -> Shown:
+def show_run(run: DatasetRun) -> Shown:
     """What a run did to the shape, and at what cost."""
     before, after, result, totals = run.before, run.after, run.summary, run.totals
     amplification = write_amplification(before, after, totals)
@@ -384,7 +384,7 @@ def show_sst(key: str, facts: Mapping[str, Any]) -> Shown:
 # Garbage
 
 
-def show_garbage(url: str, report: Report) -> Shown:
+def show_garbage(url: str, report: GarbageReport) -> Shown:
     """What was collected, or would be."""
     counts = {kind: c for kind, c in report.counts.items() if kind not in report.reported_only}
     blocks: list[Block] = [_counted(counts, dry_run=report.dry_run)]
@@ -398,7 +398,7 @@ def show_garbage(url: str, report: Report) -> Shown:
     return Shown({"url": url, **asdict(report)}, tuple(blocks))
 
 
-def _counted(counts: Mapping[Kind, Count], *, dry_run: bool) -> Table:
+def _counted(counts: Mapping[GarbageKind, Count], *, dry_run: bool) -> Table:
     named = {kind.value: count for kind, count in counts.items()}
     return Table(
         "Would delete (dry run)" if dry_run else "Deleted",

@@ -18,10 +18,18 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from lithify.base.errors import Refused
-from lithify.fleet.catalog.model import Catalog, Queue, QueueState, Rule, Tenant, check_public, checked
+from lithify.fleet.catalog.model import (
+    Catalog,
+    CatalogTenant,
+    DatasetRule,
+    Queue,
+    QueueState,
+    check_public,
+    checked,
+)
 from lithify.fleet.catalog.patterns import normal
 
-ChangedT = TypeVar("ChangedT", Queue, Tenant)
+ChangedT = TypeVar("ChangedT", Queue, CatalogTenant)
 CatalogChange = Callable[[Catalog], Catalog]
 
 DEFAULT_QUEUE = "default"
@@ -84,7 +92,7 @@ def delete_queue(catalog: Catalog, queue_id: str) -> Catalog:
     return _with(catalog, queues=(q for q in catalog.queues if q.id != queue_id))
 
 
-def add_rules(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:
+def add_rules(catalog: Catalog, rules: Iterable[DatasetRule]) -> Catalog:
     """Add rules. One with a pattern that is there takes the place of that one. `Refused` for a secret."""
     found = {normal(rule.pattern): rule for rule in catalog.rules}
     for rule in rules:
@@ -101,7 +109,7 @@ def remove_rules(catalog: Catalog, patterns: Iterable[str]) -> Catalog:
 
 def set_tenant(catalog: Catalog, name: str, **changes: Any) -> Catalog:
     """Change how a tenant is treated; what is not given stays, or is as for everybody."""
-    tenant = next((tenant for tenant in catalog.tenants if tenant.name == name), Tenant(name))
+    tenant = next((tenant for tenant in catalog.tenants if tenant.name == name), CatalogTenant(name))
     others = (tenant for tenant in catalog.tenants if tenant.name != name)
     return _with(catalog, tenants=(*others, with_attributes(tenant, changes)))
 
@@ -141,8 +149,8 @@ def _with(
     catalog: Catalog,
     *,
     queues: Iterable[Queue] | None = None,
-    rules: Iterable[Rule] | None = None,
-    tenants: Iterable[Tenant] | None = None,
+    rules: Iterable[DatasetRule] | None = None,
+    tenants: Iterable[CatalogTenant] | None = None,
 ) -> Catalog:
     return checked(
         catalog.queues if queues is None else queues,

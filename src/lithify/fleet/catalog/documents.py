@@ -19,18 +19,18 @@ from lithify.fleet.catalog.model import (
     MAX_SLOTS,
     MAX_WEIGHT,
     Catalog,
+    CatalogTenant,
     Coordinates,
+    DatasetRule,
     Queue,
     QueueState,
-    Rule,
-    Tenant,
     checked,
 )
 
 FORMAT = 1
 
 EnumT = TypeVar("EnumT", bound=Enum)
-PartT = TypeVar("PartT", Queue, Rule, Tenant)
+PartT = TypeVar("PartT", Queue, DatasetRule, CatalogTenant)
 
 _TOP = ("format", "queues", "default_queue", "rules", "tenants")
 _QUEUE = (
@@ -64,12 +64,12 @@ def queue_document(queue: Queue) -> dict[str, Any]:
     return {name: _plain(getattr(queue, name)) for name in _QUEUE}
 
 
-def rule_document(rule: Rule) -> dict[str, Any]:
+def rule_document(rule: DatasetRule) -> dict[str, Any]:
     """A rule as a JSON value."""
     return {name: _plain(getattr(rule, name)) for name in _RULE}
 
 
-def tenant_document(tenant: Tenant) -> dict[str, Any]:
+def tenant_document(tenant: CatalogTenant) -> dict[str, Any]:
     """A tenant as a JSON value."""
     return {name: getattr(tenant, name) for name in _TENANT}
 
@@ -129,11 +129,11 @@ def _queue(fields: Any, key: str) -> Queue:
     )
 
 
-def _rule(fields: Any, key: str) -> Rule:
+def _rule(fields: Any, key: str) -> DatasetRule:
     _check_fields(fields, _RULE, key)
     if not isinstance(fields["settings"], dict):
         raise ValueError(f"{fields['settings']!r} are no settings")
-    return Rule(
+    return DatasetRule(
         pattern=text(fields["pattern"]),
         coordinates=_member(Coordinates, fields["coordinates"]),
         queue=_optional(fields["queue"]),
@@ -142,10 +142,10 @@ def _rule(fields: Any, key: str) -> Rule:
     )
 
 
-def _tenant(fields: Any, key: str) -> Tenant:
+def _tenant(fields: Any, key: str) -> CatalogTenant:
     _check_fields(fields, _TENANT, key)
     most = fields["most_running"]
-    return Tenant(
+    return CatalogTenant(
         name=text(fields["name"]),
         weight=whole_number(fields["weight"], least=1, most=MAX_WEIGHT),
         most_running=None if most is None else whole_number(most, least=1, most=MAX_SLOTS),

@@ -46,7 +46,7 @@ from lithify.store.deleting import delete_listed
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
-from lithify.watermarks.model import Mark, Member, Reason
+from lithify.watermarks.model import BlockReason, GroupMember, Mark
 from lithify.watermarks.rules import Collected, admits, collect, cut, next_threshold
 
 RUN_EVERY_S = 300.0
@@ -56,12 +56,12 @@ FOLDER = "catalog-history"
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class HistoryRunEnd:
     """How a run has ended."""
 
     cut_below: int | None = None
     """Versions below this are gone."""
-    reason: Reason | None = None
+    reason: BlockReason | None = None
     """Why none went."""
     by: str = ""
     """Who needs the oldest, or whose mark is missing."""
@@ -125,29 +125,29 @@ class CatalogHistory:
 
     # Truncation
 
-    def run(self) -> Ended:
+    def run(self) -> HistoryRunEnd:
         """One run of the algorithm above."""
         low_watermark = self._low_watermark()
         if low_watermark is None:
-            return Ended(reason=Reason.NOTHING_TO_DO)
+            return HistoryRunEnd(reason=BlockReason.NOTHING_TO_DO)
         before = self._collected()
         if before.reason is not None:
-            return Ended(reason=before.reason, by=before.by)
+            return HistoryRunEnd(reason=before.reason, by=before.by)
         published = self._thresholds.publish(lambda now: next_threshold(now, low_watermark, before))
         after = self._collected()
         below = cut(published, low_watermark, after)
         by = after.by or (after.least.by if after.least is not None else "")
-        if isinstance(below, Reason):
-            return Ended(reason=below, by=by)
+        if isinstance(below, BlockReason):
+            return HistoryRunEnd(reason=below, by=by)
         old = [meta for number, meta in self._files.listed() if number < below]
         if not old:
-            return Ended(reason=Reason.HELD, by=by)
+            return HistoryRunEnd(reason=BlockReason.HELD, by=by)
         self._files.advance_boundary(below - 1)
         for meta in old:
             delete_listed(self._store, meta)
         now_ms = self._now_ms()
         self.holds.remove_over(self.holds.list(), published, now_ms)
-        return Ended(cut_below=below, by=by)
+        return HistoryRunEnd(cut_below=below, by=by)
 
     def _low_watermark(self) -> int | None:
         """The version that was the newest so long ago; `None` when there is none before it."""
@@ -158,9 +158,11 @@ class CatalogHistory:
     def _collected(self) -> Collected:
         """What members and holders need. What a member that was listed has not said, nobody knows."""
         listed = self._members.listed()
-        marks = [Mark(Member(seen.name), seen.says.needs or None) for seen in listed if seen.says is not None]
+        marks = [
+            Mark(GroupMember(seen.name), seen.says.needs or None) for seen in listed if seen.says is not None
+        ]
         holds = [placed.hold for placed in self.holds.list()]
-        return collect({Member(seen.name) for seen in listed}, marks, holds, self._now_ms())
+        return collect({GroupMember(seen.name) for seen in listed}, marks, holds, self._now_ms())
 
     def _now_ms(self) -> int:
         """By the store's clock, as far as members have written lately. Where none has, nothing is old."""

@@ -93,7 +93,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DatasetRule:
     """Which datasets are the fleet's, and how they are treated."""
 
     pattern: str
@@ -115,7 +115,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class CatalogTenant:
     """How the work of one tenant is treated, against that of others."""
 
     name: str
@@ -133,9 +133,9 @@ class Catalog:
     """By size, the one without a limit last."""
     default_queue: str
     """The name of the queue without a limit."""
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[DatasetRule, ...] = ()
     """In the order in which they were added."""
-    tenants: tuple[Tenant, ...] = ()
+    tenants: tuple[CatalogTenant, ...] = ()
     """Those that are treated in a way of their own, by name."""
 
     def find(self, name: str) -> Queue | None:
@@ -154,17 +154,17 @@ class Catalog:
             raise Refused(f"there is no queue {name!r}; there are {known}")
         return found
 
-    def rules_for(self, url: str) -> tuple[Rule, ...]:
+    def rules_for(self, url: str) -> tuple[DatasetRule, ...]:
         """All rules that match, the one that counts first."""
         found = [rule for rule in self.rules if match(rule.pattern, url) is not None]
         return by_breadth(found)
 
-    def rule_for(self, url: str) -> Rule | None:
+    def rule_for(self, url: str) -> DatasetRule | None:
         """The rule that counts for the dataset at `url`; `None` when it is not the fleet's."""
         return next(iter(self.rules_for(url)), None)
 
 
-def by_breadth(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def by_breadth(rules: Iterable[DatasetRule]) -> tuple[DatasetRule, ...]:
     """The most specific one first; those that are alike stay in order."""
     return tuple(sorted(rules, key=lambda rule: breadth(rule.pattern)))
 
@@ -172,8 +172,8 @@ def by_breadth(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 def checked(
     queues: Iterable[Queue],
     default_queue: str,
-    rules: Iterable[Rule] = (),
-    tenants: Iterable[Tenant] = (),
+    rules: Iterable[DatasetRule] = (),
+    tenants: Iterable[CatalogTenant] = (),
 ) -> Catalog:
     """A catalog of these. `Refused`, in one sentence, when something does not hold."""
     queues = tuple(queues)
@@ -211,7 +211,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def check_public(rule: Rule) -> None:
+def check_public(rule: DatasetRule) -> None:
     """`Refused` when the rule has a secret. It is asked of new rules only: a fleet that has one already is to
     be read, if only to remove it."""
     for name, value in rule.settings.items():
@@ -255,7 +255,7 @@ def _check_queue(queue: Queue) -> None:
         )
 
 
-def _check_rule(rule: Rule, queues: set[str]) -> None:
+def _check_rule(rule: DatasetRule, queues: set[str]) -> None:
     normal(rule.pattern)  # refuses what is none
     if rule.queue is not None and rule.queue not in queues:
         raise Refused(f"rule {rule.pattern}: there is no queue {rule.queue!r}; create it first")
@@ -263,7 +263,7 @@ def _check_rule(rule: Rule, queues: set[str]) -> None:
         raise Refused(f"rule {rule.pattern}: the tenant needs a name of at most {MAX_TEXT_CHARS} characters")
 
 
-def _check_tenant(tenant: Tenant) -> None:
+def _check_tenant(tenant: CatalogTenant) -> None:
     if not 1 <= len(tenant.name) <= MAX_TEXT_CHARS or "*" in tenant.name:
         raise Refused(f"{tenant.name[:120]!r} is no name of a tenant")
     for what, value, most in (

@@ -38,8 +38,8 @@ from lithify.base.backoff import GrowingPause
 from lithify.base.errors import Refused
 from lithify.planning.admission import Budget, Capacity, WorkKey
 from lithify.planning.fleet.fairness import FairTurns
-from lithify.planning.fleet.pending_tasks import Want
-from lithify.planning.fleet.priorities import Band, rank
+from lithify.planning.fleet.pending_tasks import PendingTask
+from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.weighted import WeightedTurns
 
@@ -66,7 +66,7 @@ class QueueLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class TenantShare:
     """How a tenant's work is treated."""
 
     weight: int = 1
@@ -79,7 +79,7 @@ class Tenant:
 class Active:
     """A compaction that the ledger has under way."""
 
-    want: Want
+    want: PendingTask
     takes_slot: bool = True
     """Not when only its commit is left to do: what waits for it waits on."""
 
@@ -94,11 +94,11 @@ class Figures:
     deferred: int
     resting: int
     """Wants left alone after a failure."""
-    demand: Mapping[Band, int]
+    demand: Mapping[PriorityClass, int]
     """Queued, deferred or running, by band; of one dataset no more than its share of the slots. For
     quotas."""
     demand_by_tenant: Mapping[str | None, int]
-    lowest: tuple[Band, float] | None
+    lowest: tuple[PriorityClass, float] | None
     """Band and priority of the last in the queue."""
     oldest_since_ms: int | None
     youngest_since_ms: int | None
@@ -119,8 +119,8 @@ class OfTenant:
     youngest_since_ms: int | None = None
 
 
-_NOT_LIMITED = Tenant()
-NO_TENANTS: Mapping[str | None, Tenant] = MappingProxyType({})
+_NOT_LIMITED = TenantShare()
+NO_TENANTS: Mapping[str | None, TenantShare] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class _Deferral:
     """What of a dataset is deferred."""
 
     tenant: str | None
-    by_band: Counter[Band]
+    by_band: Counter[PriorityClass]
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class QueueAdmission:
     def __init__(self, limits: QueueLimits) -> None:
         self.limits = limits
         self._budget = Budget(_NO_CAPACITY)
-        self._queued: dict[str, dict[WorkKey, Want]] = {}
+        self._queued: dict[str, dict[WorkKey, PendingTask]] = {}
         """By dataset; none is empty."""
         self._queued_count = 0
         self._running: dict[str, dict[WorkKey, Active]] = {}
@@ -163,7 +163,7 @@ class QueueAdmission:
 
     # What there is
 
-    def offer(self, dataset: str, wants: Iterable[Want], now_ms: int) -> None:
+    def offer(self, dataset: str, wants: Iterable[PendingTask], now_ms: int) -> None:
         """These are all wants of `dataset` for this queue now. `now_ms` is any time that does not go back."""
         all_wants = {want.key: want for want in wants}
         rests_until_ms = self._rests_until_ms(dataset)
@@ -238,11 +238,11 @@ class QueueAdmission:
     # What starts
 
     def admit(
-        self, slots: Slots, queue_slots: int, tenants: Mapping[str | None, Tenant] = NO_TENANTS
-    ) -> tuple[Want, ...]:
+        self, slots: Slots, queue_slots: int, tenants: Mapping[str | None, TenantShare] = NO_TENANTS
+    ) -> tuple[PendingTask, ...]:
         """What is admitted now, in this order. `slots` are the member's, `queue_slots` those of all
         workers."""
-        admitted: list[Want] = []
+        admitted: list[PendingTask] = []
         load = _Load.of(one.want for of in self._running.values() for one in of.values() if one.takes_slot)
         share = self._share = max(1, int(queue_slots * self.limits.largest_share))
         ready = [self._queued[work.key.dataset][work.key] for work in self._budget.ready()]
@@ -258,7 +258,9 @@ class QueueAdmission:
             admitted.append(want)
         return tuple(admitted)
 
-    def _choose(self, able: Sequence[Want], tenants: Mapping[str | None, Tenant], lane: str) -> Want:
+    def _choose(
+        self, able: Sequence[PendingTask], tenants: Mapping[str | None, TenantShare], lane: str
+    ) -> PendingTask:
         datasets = dict.fromkeys(want.dataset for want in able)
         if self._fair.is_due(lane):
             longest = self._fair.longest(datasets)
@@ -276,7 +278,7 @@ class QueueAdmission:
         self._tenants.had(want.tenant, _tenant(tenants, want).weight)
         return want
 
-    def _count(self, want: Want, datasets: Iterable[str], of_tenant: Iterable[str], lane: str) -> None:
+    def _count(self, want: PendingTask, datasets: Iterable[str], of_tenant: Iterable[str], lane: str) -> None:
         is_longest = self._fair.longest(datasets) == want.dataset
         is_longest_of_tenant = self._fair.longest(of_tenant) == want.dataset
         self._fair.count(lane, is_fair=is_longest)
@@ -306,7 +308,7 @@ class QueueAdmission:
 
     def by_tenant(self) -> dict[str | None, OfTenant]:
         """How it is now, of each tenant that has anything."""
-        queued: dict[str | None, list[Want]] = {}
+        queued: dict[str | None, list[PendingTask]] = {}
         for want in (want for of in self._queued.values() for want in of.values()):
             queued.setdefault(want.tenant, []).append(want)
         deferred: Counter[str | None] = Counter()
@@ -320,9 +322,9 @@ class QueueAdmission:
             for tenant in {**queued, **deferred, **demand}
         }
 
-    def _demand(self, running: Iterable[Want]) -> tuple[Counter[Band], Counter[str | None]]:
+    def _demand(self, running: Iterable[PendingTask]) -> tuple[Counter[PriorityClass], Counter[str | None]]:
         """By band and by tenant; of each dataset what is most urgent, up to its share."""
-        by_dataset: dict[str, Counter[Band]] = {}
+        by_dataset: dict[str, Counter[PriorityClass]] = {}
         tenants: dict[str, str | None] = {}
         for want in (*running, *(want for of in self._queued.values() for want in of.values())):
             by_dataset.setdefault(want.dataset, Counter())[want.band] += 1
@@ -330,11 +332,11 @@ class QueueAdmission:
         for dataset, deferral in self._deferred.items():
             by_dataset.setdefault(dataset, Counter()).update(deferral.by_band)
             tenants[dataset] = deferral.tenant
-        demand: Counter[Band] = Counter()
+        demand: Counter[PriorityClass] = Counter()
         by_tenant: Counter[str | None] = Counter()
         for dataset, bands in by_dataset.items():
             left = bands.total() if self._share is None else self._share
-            for band in Band:
+            for band in PriorityClass:
                 part = min(left, bands[band])
                 if part:
                     demand[band] += part
@@ -349,12 +351,12 @@ class QueueAdmission:
         count, last_ms = self._failing.get(dataset, (0, 0))
         return last_ms + DATASET_PAUSE.after_ms(count - 1) if count > 1 else 0
 
-    def _add(self, want: Want) -> None:
+    def _add(self, want: PendingTask) -> None:
         of = self._queued.setdefault(want.dataset, {})
         self._queued_count += want.key not in of
         of[want.key] = want
 
-    def _remove(self, key: WorkKey) -> Want | None:
+    def _remove(self, key: WorkKey) -> PendingTask | None:
         of = self._queued.get(key.dataset, {})
         want = of.pop(key, None)
         self._queued_count -= want is not None
@@ -362,7 +364,7 @@ class QueueAdmission:
             self._queued.pop(key.dataset, None)
         return want
 
-    def _begin(self, want: Want) -> None:
+    def _begin(self, want: PendingTask) -> None:
         self._budget.begin(want.key)
         self._remove(want.key)
         self._running.setdefault(want.dataset, {})[want.key] = Active(want)
@@ -374,7 +376,7 @@ class QueueAdmission:
         if not of:
             self._running.pop(key.dataset, None)
 
-    def _rest(self, key: WorkKey, named: Mapping[WorkKey, Want], now_ms: int) -> None:
+    def _rest(self, key: WorkKey, named: Mapping[WorkKey, PendingTask], now_ms: int) -> None:
         """It was offered and not taken: it or what it waits for rests. That ends when the first pause of its
         dataset does, then it is looked at again."""
         self._remove(key)
@@ -424,18 +426,20 @@ class _Load:
     by_tenant: Counter[str | None]
 
     @classmethod
-    def of(cls, wants: Iterable[Want]) -> _Load:
+    def of(cls, wants: Iterable[PendingTask]) -> _Load:
         load = cls(Usage(), Counter(), Counter())
         for want in wants:
             load.add(want)
         return load
 
-    def add(self, want: Want) -> None:
+    def add(self, want: PendingTask) -> None:
         self.usage = self.usage.plus(may_use_reserve=want.may_use_reserve)
         self.by_dataset[want.dataset] += 1
         self.by_tenant[want.tenant] += 1
 
-    def leaves_room(self, want: Want, slots: Slots, share: int, tenants: Mapping[str | None, Tenant]) -> bool:
+    def leaves_room(
+        self, want: PendingTask, slots: Slots, share: int, tenants: Mapping[str | None, TenantShare]
+    ) -> bool:
         most = _tenant(tenants, want).most_running
         return (
             slots.allow(self.usage, may_use_reserve=want.may_use_reserve)
@@ -444,7 +448,7 @@ class _Load:
         )
 
 
-def _of_tenant(queued: Sequence[Want], deferred: int, demand: int) -> OfTenant:
+def _of_tenant(queued: Sequence[PendingTask], deferred: int, demand: int) -> OfTenant:
     return OfTenant(
         queued=len(queued),
         queued_bytes=sum(want.cost_bytes for want in queued),
@@ -456,9 +460,9 @@ def _of_tenant(queued: Sequence[Want], deferred: int, demand: int) -> OfTenant:
     )
 
 
-def _tenant(tenants: Mapping[str | None, Tenant], want: Want) -> Tenant:
+def _tenant(tenants: Mapping[str | None, TenantShare], want: PendingTask) -> TenantShare:
     return tenants.get(want.tenant, _NOT_LIMITED)
 
 
-def _order(want: Want) -> tuple[int, float, int, str, str]:
+def _order(want: PendingTask) -> tuple[int, float, int, str, str]:
     return want.order

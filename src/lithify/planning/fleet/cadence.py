@@ -40,7 +40,7 @@ class Depth(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class PollState:
     """What a member knows of a dataset, as far as looking goes. All times by one clock."""
 
     url: str
@@ -54,7 +54,7 @@ class Watched:
     """Whether a compaction of it is under way."""
 
 
-def next_look_ms(watched: Watched) -> int:
+def next_look_ms(watched: PollState) -> int:
     """When to look again; 0 is at once."""
     if watched.looked_ms is None:
         return 0
@@ -68,12 +68,12 @@ def pause_ms(silence_ms: int, *, is_running: bool) -> int:
     return min(max(silence_ms // _SILENCE_TO_PAUSE, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
 
 
-def is_due(watched: Watched, now_ms: int) -> bool:
+def is_due(watched: PollState, now_ms: int) -> bool:
     """Whether to look now."""
     return now_ms >= next_look_ms(watched) or _is_future(watched.looked_ms, now_ms)
 
 
-def depth(watched: Watched, now_ms: int) -> Depth:
+def depth(watched: PollState, now_ms: int) -> Depth:
     """How closely to look now."""
     looked_ms, listed_ms = watched.looked_ms, watched.listed_ms
     if looked_ms is None or listed_ms is None or _is_future(listed_ms, now_ms):

@@ -30,7 +30,7 @@ MAX_REMEMBERED = 10_000
 _MAX_NAMES = 16
 
 
-class Fault(Enum):
+class FaultOrigin(Enum):
     """Who is to blame for a failed attempt."""
 
     WORK = "work"
@@ -46,19 +46,19 @@ class Faults:
         self._tried: dict[WorkKey, set[str]] = {}
         """By work, workers with which it failed by its own fault."""
 
-    def failed(self, key: WorkKey, worker: str) -> Fault:
+    def failed(self, key: WorkKey, worker: str) -> FaultOrigin:
         """An attempt failed. Whose fault that is."""
         failing = self._failing.pop(worker, set())
         if len(failing) < _MAX_NAMES:
             failing.add(key.dataset)
         _put(self._failing, worker, failing)
         if self.is_suspect(worker):
-            return Fault.WORKER
+            return FaultOrigin.WORKER
         tried = self._tried.pop(key, set())
         if len(tried) < _MAX_NAMES:
             tried.add(worker)
         _put(self._tried, key, tried)
-        return Fault.WORK
+        return FaultOrigin.WORK
 
     def succeeded(self, key: WorkKey, worker: str) -> None:
         """An attempt succeeded."""

@@ -18,7 +18,7 @@ MOST_NAMED = 50
 FORGOTTEN_MS = 3_600_000
 
 
-class Named:
+class LabelLimiter:
     """The tenants that one member tells of. May be lost."""
 
     def __init__(self, most: int = MOST_NAMED) -> None:

@@ -18,7 +18,7 @@ FIRST_BYTES_PER_S = 32 << 20
 FADING = 0.9
 
 
-class Pace:
+class SlotPace:
     """Of the slots of one process. May be lost."""
 
     def __init__(self) -> None:

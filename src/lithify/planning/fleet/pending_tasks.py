@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lithify.planning.admission import Work, WorkKey
-from lithify.planning.fleet.priorities import Band, rank
+from lithify.planning.admission import PlannedWork, WorkKey
+from lithify.planning.fleet.priorities import PriorityClass, rank
 
 MOST_BYTES = (1 << 53) - 1
 """Nothing costs more: every reader of JSON has such a number."""
@@ -14,12 +14,12 @@ SMALL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class PendingTask:
     """A proposal, and what a fleet goes by."""
 
     key: WorkKey
     """The dataset's URL, and the name of the proposal in it."""
-    band: Band
+    band: PriorityClass
     priority: float
     """0 (may wait) to 1 (urgent), inside the band."""
     cost_bytes: int
@@ -47,9 +47,9 @@ class Want:
         return may_use_reserve(self.band, self.cost_bytes)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> PlannedWork:
         """It as the task manager knows it."""
-        return Work(self.key, rank(self.band, self.priority), self.cost_bytes, self.after)
+        return PlannedWork(self.key, rank(self.band, self.priority), self.cost_bytes, self.after)
 
     @property
     def order(self) -> tuple[int, float, int, str, str]:
@@ -59,4 +59,4 @@ class Want:
 
 def may_use_reserve(band: int, cost_bytes: int) -> bool:
     """Reserved slots are for what is small, and for writers that stand still or soon will."""
-    return band == Band.STALL or cost_bytes <= SMALL_BYTES
+    return band == PriorityClass.STALL or cost_bytes <= SMALL_BYTES

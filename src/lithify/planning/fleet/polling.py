@@ -26,7 +26,7 @@ _MAX_DOUBLINGS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PollBackoff:
     """What a worker remembers of its questions. All times by one clock."""
 
     idle_since_ms: int
@@ -46,14 +46,14 @@ class Asking:
         """Whether to read the boards now."""
         return has_rung or not BOARDS_PAUSE.lasts(self.misses, self.missed_ms, now_ms)
 
-    def rung(self) -> Asking:
+    def rung(self) -> PollBackoff:
         """The bell rang for this worker."""
         return replace(self, misses=0)
 
-    def missed(self, now_ms: int) -> Asking:
+    def missed(self, now_ms: int) -> PollBackoff:
         """There was nothing to claim, or all of it was lost."""
         return replace(self, misses=self.misses + 1, missed_ms=now_ms)
 
-    def claimed(self, now_ms: int) -> Asking:
+    def claimed(self, now_ms: int) -> PollBackoff:
         """Something was claimed, or has ended."""
-        return Asking(idle_since_ms=now_ms, had_ms=now_ms)
+        return PollBackoff(idle_since_ms=now_ms, had_ms=now_ms)

@@ -21,7 +21,7 @@ _WIDTH = 0.999
 """Of a band, as a part of the distance of two."""
 
 
-class Band(IntEnum):
+class PriorityClass(IntEnum):
     """The most urgent first. The numbers stand on boards."""
 
     STALL = 0
@@ -30,18 +30,18 @@ class Band(IntEnum):
     NORMAL = 3
 
 
-def band_of(*, stall_ms: int | None, waiting: int, limit: int, is_asked: bool = False) -> Band:
+def band_of(*, stall_ms: int | None, waiting: int, limit: int, is_asked: bool = False) -> PriorityClass:
     """The band of work for a unit with so much waiting of so much that may wait, whose writer stalls in
     `stall_ms` (`None`: not, or unknown)."""
     if stall_ms is not None and stall_ms <= NEAR_STALL_MS:
-        return Band.STALL
+        return PriorityClass.STALL
     if is_asked:
-        return Band.ASKED
+        return PriorityClass.ASKED
     if 0 < limit <= waiting:
-        return Band.OVER_LIMIT
-    return Band.NORMAL
+        return PriorityClass.OVER_LIMIT
+    return PriorityClass.NORMAL
 
 
-def rank(band: Band, priority: float) -> float:
+def rank(band: PriorityClass, priority: float) -> float:
     """Band and priority as one number from 0 (may wait) to 1 (urgent)."""
-    return (Band.NORMAL - band + _WIDTH * priority) / len(Band)
+    return (PriorityClass.NORMAL - band + _WIDTH * priority) / len(PriorityClass)

@@ -19,7 +19,7 @@ QUARANTINE_PAUSE = GrowingPause(first_ms=5_000, max_ms=1_800_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QuarantinedDataset:
     """One dataset in quarantine."""
 
     why: str
@@ -40,10 +40,10 @@ class Quarantine:
     """All that are left alone, by URL."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, QuarantinedDataset] = {}
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, QuarantinedDataset]:
         """What there is to say, by URL."""
         return dict(self._entries)
 
@@ -51,7 +51,7 @@ class Quarantine:
         """A look failed. Whether that is news."""
         known = self._entries.get(url)
         since_ms, failures = (now_ms, 0) if known is None else (known.since_ms, known.failures)
-        self._entries[url] = Entry(why, since_ms, now_ms, failures + 1)
+        self._entries[url] = QuarantinedDataset(why, since_ms, now_ms, failures + 1)
         return known is None or known.why != why
 
     def well(self, url: str) -> bool:

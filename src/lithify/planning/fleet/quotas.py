@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lithify.planning.fleet.priorities import Band
+from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.slots import Slots
 
 AHEAD = 1
 
-Demand = Mapping[Band, int]
+Demand = Mapping[PriorityClass, int]
 """How many wait or run, by band; 0 where it says nothing."""
 
 
@@ -45,7 +45,7 @@ def parts(slots: int, demands: Mapping[str, Demand]) -> dict[str, int]:
     """Everybody's part of so many slots."""
     found = dict.fromkeys(demands, 0)
     left = max(0, slots)
-    for band in Band:
+    for band in PriorityClass:
         for name, part in apportioned(
             left, {name: demand.get(band, 0) for name, demand in demands.items()}
         ).items():

@@ -129,7 +129,7 @@ def delay_ms(hint: Hint, worker: str) -> int:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _OfferedTask:
     hint: Hint
     queue: str
     since_ms: int
@@ -143,7 +143,7 @@ class HintChoice:
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-        self._seen: dict[WorkKey, _Seen] = {}
+        self._seen: dict[WorkKey, _OfferedTask] = {}
         self._failures: dict[WorkKey, tuple[int, int]] = {}
         """How often what failed here, and when last."""
         self._lost_ms = -1
@@ -169,7 +169,7 @@ class HintChoice:
                     known = None
                 since_ms = now_ms if known is None else known.since_ms
                 lost_ms = known.lost_ms if known is not None and known.hint == hint else None
-                self._seen.setdefault(hint.key, _Seen(hint, queue, since_ms, now_ms, lost_ms))
+                self._seen.setdefault(hint.key, _OfferedTask(hint, queue, since_ms, now_ms, lost_ms))
         self._fair.keep(self._seen.keys())
         self._failures = {
             key: (count, at_ms)
@@ -192,7 +192,7 @@ class HintChoice:
             return queue, self._seen[longest].hint
         return queue, self._first(able).hint
 
-    def _first(self, able: Iterable[_Seen]) -> _Seen:
+    def _first(self, able: Iterable[_OfferedTask]) -> _OfferedTask:
         ranked = sorted(able, key=_order)
         best = [seen for seen in ranked if seen.hint.band == ranked[0].hint.band]
         mine = next((seen for seen in best if seen.hint.worker == self._worker), None)
@@ -231,7 +231,7 @@ class HintChoice:
         count, _ = self._failures.get(key, (0, 0))
         self._failures[key] = count + 1, now_ms
 
-    def _able(self, slots: Mapping[str, Slots], usage: Usage, now_ms: int) -> Sequence[_Seen]:
+    def _able(self, slots: Mapping[str, Slots], usage: Usage, now_ms: int) -> Sequence[_OfferedTask]:
         return [
             seen
             for seen in self._seen.values()
@@ -247,7 +247,7 @@ class HintChoice:
         return queue, usage.ordinary < slots[queue].open
 
 
-def _order(seen: _Seen) -> tuple[int, float, int, int, str]:
+def _order(seen: _OfferedTask) -> tuple[int, float, int, int, str]:
     hint = seen.hint
     return hint.band, -hint.priority, seen.since_ms, hint.since_ms, _text(hint.key)
 

@@ -28,8 +28,8 @@ import numpy.typing as npt
 from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US
 from lithify.planning.timeline.model import (
-    Bucket,
     Chunk,
+    ChunkBucket,
     ChunkKey,
     Fingerprint,
     Interval,
@@ -43,7 +43,7 @@ _DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TimelineLayout:
     """Files over chunks."""
 
     files: tuple[TimelineFile, ...]
@@ -87,7 +87,7 @@ def merge(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return spans
 
 
-def lay_out(files: Iterable[TimelineFile], policy: TimelinePolicy) -> Layout:
+def lay_out(files: Iterable[TimelineFile], policy: TimelinePolicy) -> TimelineLayout:
     """Lay the files out over the chunks of the policy's calendar. `Refused` when two files have one
     id, or a size or a number of rows is impossible."""
     ordered = tuple(sorted(files, key=_order))
@@ -97,13 +97,13 @@ def lay_out(files: Iterable[TimelineFile], policy: TimelinePolicy) -> Layout:
     groups, group_of = _groups(ordered)
     edge_starts, edge_ends = _edges(starts, ends, buckets, policy)
     pair_files, codes = _pairs(starts, ends, buckets, group_of, edge_starts)
-    slots = len(edge_starts) + len(Bucket) - 1
+    slots = len(edge_starts) + len(ChunkBucket) - 1
     firsts = np.flatnonzero(np.diff(codes, prepend=-1))
     keys = [_key(groups, int(code), slots, edge_starts) for code in codes[firsts]]
     intervals = [_interval(int(code) % slots, edge_starts, edge_ends) for code in codes[firsts]]
     chunks = _chunks(ordered, starts, ends, keys, intervals, pair_files, firsts)
     pair_chunks = np.repeat(np.arange(len(chunks)), np.diff(firsts, append=len(codes)))
-    return Layout(ordered, chunks, _spans(ordered), pair_files, pair_chunks)
+    return TimelineLayout(ordered, chunks, _spans(ordered), pair_files, pair_chunks)
 
 
 def _order(file: TimelineFile) -> tuple[str, int, int, str]:
@@ -123,7 +123,7 @@ def _check(files: Sequence[TimelineFile]) -> None:
                 f"file {file.id} has {file.size_bytes} bytes and {file.deleted_rows} of {file.rows} rows "
                 "deleted, which is impossible; check its metadata"
             )
-        if file.times is Bucket.TIME or file.times is Bucket.WIDE:
+        if file.times is ChunkBucket.TIME or file.times is ChunkBucket.WIDE:
             raise Refused(f"file {file.id} has no interval; its times must be one, or NULL or UNKNOWN")
 
 
@@ -145,13 +145,13 @@ def _bounds(files: Sequence[TimelineFile]) -> tuple[Integers, Integers]:
 def _buckets(
     files: Sequence[TimelineFile], starts: Integers, ends: Integers, policy: TimelinePolicy
 ) -> Integers:
-    values = (Bucket.TIME if isinstance(file.times, Interval) else file.times for file in files)
+    values = (ChunkBucket.TIME if isinstance(file.times, Interval) else file.times for file in files)
     buckets = np.fromiter(values, np.int64, len(files))
     calendar, limit = policy.calendar, policy.max_chunks_per_file
     maybe_wide = (ends - starts) // calendar.granularity.shortest_us + 2 > limit
-    for index in np.flatnonzero(maybe_wide & (buckets == Bucket.TIME)):
+    for index in np.flatnonzero(maybe_wide & (buckets == ChunkBucket.TIME)):
         if calendar.count(int(starts[index]), int(ends[index])) > limit:
-            buckets[index] = Bucket.WIDE
+            buckets[index] = ChunkBucket.WIDE
     return buckets
 
 
@@ -170,7 +170,7 @@ def _edges(
     starts: Integers, ends: Integers, buckets: Integers, policy: TimelinePolicy
 ) -> tuple[Integers, Integers]:
     """Beginnings and ends of all chunks that some file may be in, ascending."""
-    timed = buckets == Bucket.TIME
+    timed = buckets == ChunkBucket.TIME
     edge_starts: list[int] = []
     edge_ends: list[int] = []
     for start, end in merge(zip(starts[timed].tolist(), ends[timed].tolist(), strict=True)):
@@ -189,8 +189,8 @@ def _pairs(
 ) -> tuple[Integers, Integers]:
     """All pairs of file and chunk, sorted by chunk: indexes of files, and codes of chunks. A code is
     group * slots + the index of the edge, or the number of edges + the bucket - 1."""
-    slots = len(edge_starts) + len(Bucket) - 1
-    timed = buckets == Bucket.TIME
+    slots = len(edge_starts) + len(ChunkBucket) - 1
+    timed = buckets == ChunkBucket.TIME
     first = np.where(timed, np.searchsorted(edge_starts, starts, "right") - 1, len(edge_starts) + buckets - 1)
     last = np.where(timed, np.searchsorted(edge_starts, ends - 1, "right") - 1, first)
     counts = last - first + 1
@@ -204,8 +204,8 @@ def _pairs(
 def _key(groups: Sequence[str], code: int, slots: int, edge_starts: Integers) -> ChunkKey:
     group, slot = divmod(code, slots)
     if slot < len(edge_starts):
-        return ChunkKey(groups[group], Bucket.TIME, int(edge_starts[slot]))
-    return ChunkKey(groups[group], Bucket(slot - len(edge_starts) + 1), 0)
+        return ChunkKey(groups[group], ChunkBucket.TIME, int(edge_starts[slot]))
+    return ChunkKey(groups[group], ChunkBucket(slot - len(edge_starts) + 1), 0)
 
 
 def _interval(slot: int, edge_starts: Integers, edge_ends: Integers) -> Interval | None:

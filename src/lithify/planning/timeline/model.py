@@ -15,7 +15,7 @@ from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 
 
-class Bucket(IntEnum):
+class ChunkBucket(IntEnum):
     """Where a file goes. All but `TIME` are single chunks without an interval."""
 
     TIME = 0
@@ -51,8 +51,8 @@ class TimelineFile:
 
     id: str
     """Unique in the timeline (its path)."""
-    times: Interval | Bucket
-    """What its rows cover; `Bucket.NULL` when no row has a time, `Bucket.UNKNOWN` when that is not
+    times: Interval | ChunkBucket
+    """What its rows cover; `ChunkBucket.NULL` when no row has a time, `ChunkBucket.UNKNOWN` when that is not
     known. A file where some rows have no time is placed by those that have."""
     size_bytes: int
     rows: int
@@ -81,7 +81,7 @@ class ChunkKey:
     """The name of a chunk: its group and its first instant, or its bucket."""
 
     group: str
-    bucket: Bucket
+    bucket: ChunkBucket
     start_us: int
     """0 unless the bucket is `TIME`."""
 
@@ -124,7 +124,7 @@ class Chunk:
         return self.overlap_prior or self.overlap_later
 
 
-class Action(Enum):
+class ChunkAction(Enum):
     """What a rule wants done with a chunk."""
 
     EMPTY = "empty"
@@ -135,10 +135,10 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ChunkVerdict:
     """What a rule says about a chunk."""
 
-    action: Action
+    action: ChunkAction
     reason: str
     priority: float = 0.0
     """0 (may wait) to 1 (urgent); 0 unless the action is `COMPACT`."""
@@ -150,14 +150,14 @@ class Verdict:
             raise ValueError(f"the priority {self.priority} is not between 0 and 1")
 
 
-class Rule(Protocol):
+class ChunkRule(Protocol):
     """Judges chunks; the first rule of the policy that gives a verdict decides.
 
     The verdict must follow from the chunk alone. The `repr` of a rule, with all its parameters, is
     part of the policy's fingerprint: use a frozen dataclass.
     """
 
-    def __call__(self, chunk: Chunk) -> Verdict | None: ...
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class TimelinePolicy:
     future only the beginning counts, and nothing if that is in the future too."""
     max_chunks_per_file: int = 366
     """Files that meet more go to the bucket `WIDE`."""
-    rules: tuple[Rule, ...] | None = None
+    rules: tuple[ChunkRule, ...] | None = None
     """`None`: the rules of `rules.default_rules`."""
 
     def __post_init__(self) -> None:
@@ -237,7 +237,7 @@ class ActiveTask:
     files: frozenset[str]
 
 
-class Status(Enum):
+class DeletesStatus(Enum):
     """What a chunk, and each file by the most urgent of its chunks, counts as."""
 
     AWAITING = "awaiting"
@@ -255,8 +255,8 @@ class PlannedChunk:
     """A chunk and what is to become of it."""
 
     chunk: Chunk
-    verdict: Verdict
-    status: Status
+    verdict: ChunkVerdict
+    status: DeletesStatus
     held: str | None = None
     """Why it is left alone although the verdict may be to compact it."""
     task: str | None = None
@@ -321,7 +321,7 @@ class TimelinePlan:
     """All that have files, ascending by key."""
     spans: tuple[tuple[str, Interval], ...]
     """For each group the runs of touching file intervals, ascending."""
-    totals: Mapping[Status, Amount]
+    totals: Mapping[DeletesStatus, Amount]
     """Every file counts once, so the sums are those of the timeline."""
 
     @property

@@ -22,35 +22,35 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lithify.planning.timeline.chunks import Layout, files_of, lay_out
+from lithify.planning.timeline.chunks import TimelineLayout, files_of, lay_out
 from lithify.planning.timeline.colors import paint
 from lithify.planning.timeline.model import (
-    Action,
     ActiveTask,
     Amount,
-    Bucket,
     Chunk,
+    ChunkAction,
+    ChunkBucket,
     ChunkKey,
+    ChunkRule,
+    ChunkVerdict,
+    DeletesStatus,
     Interval,
     PlannedChunk,
-    Rule,
-    Status,
     Task,
     TimelineFile,
     TimelinePlan,
     TimelinePolicy,
-    Verdict,
 )
 from lithify.planning.timeline.rules import judge, rules_of
-from lithify.planning.timeline.state import ChunkStates, Record, State, policy_fingerprint
-from lithify.planning.timeline.tasks import Part, Run, form, inputs
+from lithify.planning.timeline.state import ChunkRecord, ChunkState, ChunkStates, policy_fingerprint
+from lithify.planning.timeline.tasks import CandidatePart, Run, form, inputs
 
 __all__ = ["Replanning", "files_of", "plan", "remember", "resolve"]
 
 MadeT = TypeVar("MadeT")
 
-_BY_URGENCY = (Status.AWAITING, Status.DEFERRED, Status.SKIPPED, Status.COMPACTED)
-_ACTIONS = {State.EMPTY: Action.EMPTY, State.STABLE: Action.STABLE}
+_BY_URGENCY = (DeletesStatus.AWAITING, DeletesStatus.DEFERRED, DeletesStatus.SKIPPED, DeletesStatus.COMPACTED)
+_ACTIONS = {ChunkState.EMPTY: ChunkAction.EMPTY, ChunkState.STABLE: ChunkAction.STABLE}
 _UNCHANGED = "unchanged since the last analysis"
 
 
@@ -63,7 +63,7 @@ class Replanning:
         self._lock = threading.Lock()
         self._files: Iterable[TimelineFile] | None = None
         self._policy: TimelinePolicy | None = None
-        self._layout = Layout((), (), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._layout = TimelineLayout((), (), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._made_of: tuple[object, ...] = ()
         self._plan = TimelinePlan((), (), (), {})
         self._from: tuple[object, ...] = ()
@@ -141,7 +141,7 @@ def plan(
 
 
 def _planned(
-    layout: Layout,
+    layout: TimelineLayout,
     judged: Sequence[_Judged],
     active: Sequence[ActiveTask],
     busy: dict[ChunkKey, str],
@@ -180,8 +180,8 @@ class _Judged:
     """A chunk on its way through the plan."""
 
     chunk: Chunk
-    verdict: Verdict
-    status: Status
+    verdict: ChunkVerdict
+    status: DeletesStatus
     held: str | None
     analysed: bool
     settled: bool
@@ -190,16 +190,16 @@ class _Judged:
 
     def planned(self, owners: Mapping[ChunkKey, str]) -> PlannedChunk:
         task = owners.get(self.chunk.key)
-        status = self.status if task is None else Status.AWAITING
+        status = self.status if task is None else DeletesStatus.AWAITING
         return PlannedChunk(self.chunk, self.verdict, status, self.held, task, self.analysed, self.settled)
 
 
 def _judge(
     chunk: Chunk,
-    known: Mapping[ChunkKey, Record],
+    known: Mapping[ChunkKey, ChunkRecord],
     busy: Mapping[ChunkKey, str],
     hold: _Hold,
-    rules: tuple[Rule, ...],
+    rules: tuple[ChunkRule, ...],
     revive_deferred: bool,
 ) -> _Judged:
     record = known.get(chunk.key)
@@ -207,42 +207,44 @@ def _judge(
     if record is not None and record.fingerprint != chunk.fingerprint:
         record = None
     is_busy = chunk.key in busy
-    is_deferred = record is not None and record.state is State.DEFERRED and not revive_deferred
+    is_deferred = record is not None and record.state is ChunkState.DEFERRED and not revive_deferred
     verdict = None if record is None else _remembered(record, is_busy=is_busy, is_deferred=is_deferred)
     analysed = verdict is None
     if verdict is None:
         verdict = judge(chunk, rules)
-    wants = verdict.action is Action.COMPACT
+    wants = verdict.action is ChunkAction.COMPACT
     held = hold.reason(chunk) or hold.wait(chunk, verdict, settled=settled)
     settled = settled or (held is None and not wants and hold.is_over(chunk))
-    if chunk.key.bucket is Bucket.UNKNOWN or (wants and held is not None):
-        status = Status.SKIPPED
+    if chunk.key.bucket is ChunkBucket.UNKNOWN or (wants and held is not None):
+        status = DeletesStatus.SKIPPED
     elif wants:
-        status = Status.DEFERRED if is_deferred else Status.AWAITING
+        status = DeletesStatus.DEFERRED if is_deferred else DeletesStatus.AWAITING
     else:
-        status = Status.COMPACTED
-    may_move = not is_busy and held is None and not is_deferred and chunk.key.bucket is not Bucket.UNKNOWN
+        status = DeletesStatus.COMPACTED
+    may_move = (
+        not is_busy and held is None and not is_deferred and chunk.key.bucket is not ChunkBucket.UNKNOWN
+    )
     return _Judged(chunk, verdict, status, held, analysed, settled, may_move)
 
 
-def _remembered(record: Record, *, is_busy: bool, is_deferred: bool) -> Verdict | None:
+def _remembered(record: ChunkRecord, *, is_busy: bool, is_deferred: bool) -> ChunkVerdict | None:
     """The verdict of a record that still holds; `None` when the chunk has to be analysed."""
     action = _ACTIONS.get(record.state)
     if action is not None:
-        return Verdict(Action.NO_OPINION if record.no_opinion else action, _UNCHANGED)
+        return ChunkVerdict(ChunkAction.NO_OPINION if record.no_opinion else action, _UNCHANGED)
     if is_deferred:
-        return Verdict(Action.COMPACT, f"deferred, {_UNCHANGED}", record.priority)
+        return ChunkVerdict(ChunkAction.COMPACT, f"deferred, {_UNCHANGED}", record.priority)
     if is_busy:
-        return Verdict(Action.COMPACT, _UNCHANGED, record.priority)
+        return ChunkVerdict(ChunkAction.COMPACT, _UNCHANGED, record.priority)
     return None
 
 
-def _part(judged: _Judged) -> Part | None:
-    if not judged.may_move or judged.verdict.action not in (Action.COMPACT, Action.NO_OPINION):
+def _part(judged: _Judged) -> CandidatePart | None:
+    if not judged.may_move or judged.verdict.action not in (ChunkAction.COMPACT, ChunkAction.NO_OPINION):
         return None
-    return Part(
+    return CandidatePart(
         judged.chunk,
-        judged.verdict.action is Action.COMPACT,
+        judged.verdict.action is ChunkAction.COMPACT,
         judged.verdict.priority,
         judged.verdict.reason,
     )
@@ -273,20 +275,20 @@ def _task(run: Run, policy: TimelinePolicy) -> Task:
 
 
 def _name(key: ChunkKey, policy: TimelinePolicy) -> str:
-    return policy.calendar.name(key.start_us) if key.bucket is Bucket.TIME else key.bucket.name.lower()
+    return policy.calendar.name(key.start_us) if key.bucket is ChunkBucket.TIME else key.bucket.name.lower()
 
 
-def _record(planned: PlannedChunk) -> Record:
+def _record(planned: PlannedChunk) -> ChunkRecord:
     fingerprint, verdict = planned.chunk.fingerprint, planned.verdict
     match verdict.action:
-        case Action.COMPACT:
-            state = State.DEFERRED if planned.status is Status.DEFERRED else State.UNSTABLE
-            return Record(state, fingerprint, verdict.priority, settled=planned.settled)
-        case Action.EMPTY:
-            return Record(State.EMPTY, fingerprint, settled=planned.settled)
+        case ChunkAction.COMPACT:
+            state = ChunkState.DEFERRED if planned.status is DeletesStatus.DEFERRED else ChunkState.UNSTABLE
+            return ChunkRecord(state, fingerprint, verdict.priority, settled=planned.settled)
+        case ChunkAction.EMPTY:
+            return ChunkRecord(ChunkState.EMPTY, fingerprint, settled=planned.settled)
         case action:
-            no_opinion = action is Action.NO_OPINION
-            return Record(State.STABLE, fingerprint, no_opinion=no_opinion, settled=planned.settled)
+            no_opinion = action is ChunkAction.NO_OPINION
+            return ChunkRecord(ChunkState.STABLE, fingerprint, no_opinion=no_opinion, settled=planned.settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,7 @@ class _Hold:
     """Files that are to be left alone, with the reason."""
 
     @classmethod
-    def of(cls, layout: Layout, policy: TimelinePolicy, now_us: int) -> _Hold:
+    def of(cls, layout: TimelineLayout, policy: TimelinePolicy, now_us: int) -> _Hold:
         clock_us = None if policy.skip_clock_us is None else now_us - policy.skip_clock_us
         newest_us = None if policy.skip_newest_us is None else _newest_us(layout, now_us)
         if newest_us is not None:
@@ -324,10 +326,10 @@ class _Hold:
         """Whether all is there that is not late."""
         return self.over_us is not None and (chunk.interval is None or chunk.interval.end_us <= self.over_us)
 
-    def wait(self, chunk: Chunk, verdict: Verdict, *, settled: bool) -> str | None:
+    def wait(self, chunk: Chunk, verdict: ChunkVerdict, *, settled: bool) -> str | None:
         """Why the chunk waits for more data, if it does."""
-        may_wait = verdict.may_wait or verdict.action is Action.NO_OPINION
-        if self.over_us is None or not may_wait or chunk.key.bucket is Bucket.UNKNOWN:
+        may_wait = verdict.may_wait or verdict.action is ChunkAction.NO_OPINION
+        if self.over_us is None or not may_wait or chunk.key.bucket is ChunkBucket.UNKNOWN:
             return None
         if self.is_over(chunk) and not settled:
             return None
@@ -335,14 +337,14 @@ class _Hold:
         return f"too little is new {since} (min_saved_files, min_new_ratio)"
 
 
-def _newest_us(layout: Layout, now_us: int) -> int | None:
+def _newest_us(layout: TimelineLayout, now_us: int) -> int | None:
     """The end of the newest data that is not from the future."""
     times = (file.times for file in layout.files if isinstance(file.times, Interval))
     known = (t.end_us if t.end_us <= now_us else t.start_us for t in times if t.start_us <= now_us)
     return max(known, default=None)
 
 
-def _totals(layout: Layout, planned: Sequence[PlannedChunk]) -> Mapping[Status, Amount]:
+def _totals(layout: TimelineLayout, planned: Sequence[PlannedChunk]) -> Mapping[DeletesStatus, Amount]:
     """Each file counts by the most urgent of its chunks."""
     ranks = np.array([_BY_URGENCY.index(item.status) for item in planned], np.int64)
     best = np.full(len(layout.files), len(_BY_URGENCY), np.int64)

@@ -2,7 +2,7 @@
 
 In this order; the first that gives a verdict decides:
 
-1. `DeletedRows` (only with `max_deleted_ratio`): so many rows are deleted that rewriting gains space.
+1. `DeletedRowsRule` (only with `max_deleted_ratio`): so many rows are deleted that rewriting gains space.
 2. `NoRows`: no rows are left: empty.
 3. `Sizes`: no file is too large, and there are no more files than their bytes need. Such a chunk is
    stable; when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted,
@@ -20,7 +20,14 @@ from dataclasses import dataclass
 
 from rich.filesize import decimal
 
-from lithify.planning.timeline.model import Action, Bucket, Chunk, Rule, TimelinePolicy, Verdict
+from lithify.planning.timeline.model import (
+    Chunk,
+    ChunkAction,
+    ChunkBucket,
+    ChunkRule,
+    ChunkVerdict,
+    TimelinePolicy,
+)
 
 _HALF_URGENT_FILES = 16
 """So many files to save make a priority of one half."""
@@ -29,20 +36,22 @@ FILE_COST_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRows:
+class DeletedRowsRule:
     """Compact a chunk once this fraction of its rows is deleted. Delete files whose number of rows is
     not known count as reason enough."""
 
     max_ratio: float
 
-    def __call__(self, chunk: Chunk) -> Verdict | None:
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
         if any(file.deletes and not file.deleted_rows for file in chunk.files):
-            return Verdict(Action.COMPACT, "delete files apply, the rows they hide are not known", 0.5)
+            return ChunkVerdict(
+                ChunkAction.COMPACT, "delete files apply, the rows they hide are not known", 0.5
+            )
         if not chunk.deleted_rows or chunk.deleted_rows < self.max_ratio * chunk.rows:
             return None
         ratio = chunk.deleted_rows / chunk.rows
-        return Verdict(
-            Action.COMPACT, f"{ratio:.0%} of {chunk.rows:,} rows deleted (max_deleted_ratio)", ratio
+        return ChunkVerdict(
+            ChunkAction.COMPACT, f"{ratio:.0%} of {chunk.rows:,} rows deleted (max_deleted_ratio)", ratio
         )
 
 
@@ -51,15 +60,15 @@ class NoRows:
     """Files without rows are dropped, which costs no more than a commit. A chunk of deleted rows alone is
     empty."""
 
-    def __call__(self, chunk: Chunk) -> Verdict | None:
-        if chunk.key.bucket is Bucket.NULL or not chunk.rows:
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
+        if chunk.key.bucket is ChunkBucket.NULL or not chunk.rows:
             without = sum(not file.rows for file in chunk.files)
             if without:
                 noun = "file" if without == 1 else "files"
-                return Verdict(Action.COMPACT, f"{without} {noun} without rows", urgency(without))
+                return ChunkVerdict(ChunkAction.COMPACT, f"{without} {noun} without rows", urgency(without))
         if chunk.rows > chunk.deleted_rows:
             return None
-        return Verdict(Action.EMPTY, "all rows are deleted")
+        return ChunkVerdict(ChunkAction.EMPTY, "all rows are deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ class Sizes:
     min_saved_files: int = 1
     min_new_ratio: float = 0.0
 
-    def __call__(self, chunk: Chunk) -> Verdict | None:
+    def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
         count, total = len(chunk.files), decimal(chunk.size_bytes)
         most = _pieces(chunk.size_bytes, math.ceil(self.max_file_bytes * (1 - self.tolerance)))
         too_large = chunk.largest_bytes > math.floor(self.max_file_bytes * (1 + self.tolerance))
@@ -81,8 +90,8 @@ class Sizes:
         if not too_large and count <= most:
             reason = f"{count} {noun} ({total}), as few as needed"
             if chunk.overlaps:
-                return Verdict(Action.NO_OPINION, f"{reason}, shared with a neighbour")
-            return Verdict(Action.STABLE, reason)
+                return ChunkVerdict(ChunkAction.NO_OPINION, f"{reason}, shared with a neighbour")
+            return ChunkVerdict(ChunkAction.STABLE, reason)
         cut = _pieces(chunk.largest_bytes, self.max_file_bytes) - 1 if too_large else 0
         effect = saved + cut
         priority = urgency(effect)
@@ -94,7 +103,7 @@ class Sizes:
         else:
             reason = f"{count} {noun} ({total}) where {most} would do"
         may_wait = not too_large and (saved < self.min_saved_files or not self._is_worth(chunk, needed))
-        return Verdict(Action.COMPACT, reason, priority, may_wait)
+        return ChunkVerdict(ChunkAction.COMPACT, reason, priority, may_wait)
 
     def _is_worth(self, chunk: Chunk, needed: int) -> bool:
         """Whether enough of the bytes are in other files than the largest `needed`."""
@@ -111,33 +120,35 @@ def urgency(files: int) -> float:
     return files / (files + _HALF_URGENT_FILES)
 
 
-def default_rules(policy: TimelinePolicy) -> tuple[Rule, ...]:
+def default_rules(policy: TimelinePolicy) -> tuple[ChunkRule, ...]:
     """The rules of a policy that names none."""
-    deletes = () if policy.max_deleted_ratio is None else (DeletedRows(policy.max_deleted_ratio),)
+    deletes = () if policy.max_deleted_ratio is None else (DeletedRowsRule(policy.max_deleted_ratio),)
     sizes = Sizes(policy.max_file_bytes, policy.size_tolerance, policy.min_saved_files, policy.min_new_ratio)
     return (*deletes, NoRows(), sizes)
 
 
-def rules_of(policy: TimelinePolicy) -> tuple[Rule, ...]:
+def rules_of(policy: TimelinePolicy) -> tuple[ChunkRule, ...]:
     """The policy's own rules, or the default ones."""
     return policy.rules if policy.rules is not None else default_rules(policy)
 
 
-def judge(chunk: Chunk, rules: tuple[Rule, ...]) -> Verdict:
+def judge(chunk: Chunk, rules: tuple[ChunkRule, ...]) -> ChunkVerdict:
     """The verdict on a chunk. The buckets without times are not a matter of rules, but for `NULL`."""
-    if chunk.key.bucket is Bucket.UNKNOWN:
-        return Verdict(
-            Action.NO_OPINION, f"{len(chunk.files)} files are left alone, or their times are not known"
+    if chunk.key.bucket is ChunkBucket.UNKNOWN:
+        return ChunkVerdict(
+            ChunkAction.NO_OPINION, f"{len(chunk.files)} files are left alone, or their times are not known"
         )
-    if chunk.key.bucket is Bucket.WIDE:
-        return Verdict(
-            Action.COMPACT, f"{len(chunk.files)} files reach over too many chunks (max_chunks_per_file)", 0.5
+    if chunk.key.bucket is ChunkBucket.WIDE:
+        return ChunkVerdict(
+            ChunkAction.COMPACT,
+            f"{len(chunk.files)} files reach over too many chunks (max_chunks_per_file)",
+            0.5,
         )
     for rule in rules:
         verdict = rule(chunk)
         if verdict is not None:
             return verdict
-    return Verdict(Action.NO_OPINION, "no rule has an opinion")
+    return ChunkVerdict(ChunkAction.NO_OPINION, "no rule has an opinion")
 
 
 def _pieces(size_bytes: int, piece_bytes: int) -> int:

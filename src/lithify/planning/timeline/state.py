@@ -32,7 +32,7 @@ from lithify.planning.timeline.rules import rules_of
 _FINGERPRINT_BYTES = 8
 
 
-class State(Enum):
+class ChunkState(Enum):
     """The state of a chunk."""
 
     EMPTY = "empty"
@@ -42,10 +42,10 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ChunkRecord:
     """What is known of one chunk."""
 
-    state: State
+    state: ChunkState
     fingerprint: Fingerprint
     priority: float = 0.0
     """Of the last verdict; above 0 only when unstable or deferred."""
@@ -61,7 +61,7 @@ class ChunkStates:
 
     policy: str = ""
     """`policy_fingerprint` of the policy the records hold for."""
-    records: Mapping[ChunkKey, Record] = field(default_factory=dict)
+    records: Mapping[ChunkKey, ChunkRecord] = field(default_factory=dict)
 
     def under(self, policy: TimelinePolicy) -> ChunkStates:
         """The same if it holds for that policy, else nothing."""
@@ -80,8 +80,8 @@ def deferred(states: ChunkStates, chunks: Iterable[ChunkKey]) -> ChunkStates:
     records = dict(states.records)
     for key in chunks:
         record = records.get(key)
-        if record is not None and record.state is State.UNSTABLE:
-            records[key] = replace(record, state=State.DEFERRED)
+        if record is not None and record.state is ChunkState.UNSTABLE:
+            records[key] = replace(record, state=ChunkState.DEFERRED)
     return replace(states, records=records)
 
 
@@ -97,5 +97,7 @@ def committed(
         chunk, before = written.get(key), records.pop(key, None)
         if chunk is not None:
             settled = before is not None and before.settled
-            records[key] = Record(State.STABLE, chunk.fingerprint, no_opinion=chunk.overlaps, settled=settled)
+            records[key] = ChunkRecord(
+                ChunkState.STABLE, chunk.fingerprint, no_opinion=chunk.overlaps, settled=settled
+            )
     return replace(states, records=records)

@@ -17,8 +17,8 @@ from typing import Any
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.planning.timeline.model import Bucket, ChunkKey, Fingerprint
-from lithify.planning.timeline.state import ChunkStates, Record, State
+from lithify.planning.timeline.model import ChunkBucket, ChunkKey, Fingerprint
+from lithify.planning.timeline.state import ChunkRecord, ChunkState, ChunkStates
 
 FORMAT = "lithify.chunks"
 VERSION = 1
@@ -53,7 +53,7 @@ def decode(data: bytes, name: str) -> ChunkStates:
     policy, rows = document.get("policy"), document.get("chunks")
     if not isinstance(policy, str) or not _POLICY.fullmatch(policy) or not isinstance(rows, list):
         raise CorruptObject(name, "has no policy or no chunks")
-    records: dict[ChunkKey, Record] = {}
+    records: dict[ChunkKey, ChunkRecord] = {}
     for index, row in enumerate(rows):
         try:
             key, record = _parse(row)
@@ -65,7 +65,7 @@ def decode(data: bytes, name: str) -> ChunkStates:
     return ChunkStates(policy, records)
 
 
-def _row(key: ChunkKey, record: Record) -> list[Any]:
+def _row(key: ChunkKey, record: ChunkRecord) -> list[Any]:
     content = record.fingerprint
     row = [
         key.group,
@@ -81,12 +81,12 @@ def _row(key: ChunkKey, record: Record) -> list[Any]:
     return row
 
 
-def _parse(row: object) -> tuple[ChunkKey, Record]:
+def _parse(row: object) -> tuple[ChunkKey, ChunkRecord]:
     if not isinstance(row, list) or len(row) not in _COLUMNS:
         raise ValueError("is not a list of 7 or 10 columns")
     defaults = (0.0, False, False)
     group, bucket, start_us, state, version, count, digest, priority, *flags = [*row, *defaults][:10]
-    if text(bucket) not in Bucket.__members__:
+    if text(bucket) not in ChunkBucket.__members__:
         raise ValueError(f"{bucket!r} is no bucket")
     for number in (start_us, version, count):
         whole_number(number, least=-_MAX_INTEGER, most=_MAX_INTEGER - 1)
@@ -96,6 +96,6 @@ def _parse(row: object) -> tuple[ChunkKey, Record]:
         raise ValueError(f"has no priority: {priority!r}")
     if any(type(flag) is not bool for flag in flags):
         raise ValueError(f"has no flags: {flags!r}")
-    key = ChunkKey(text(group), Bucket[bucket], start_us)
+    key = ChunkKey(text(group), ChunkBucket[bucket], start_us)
     content = Fingerprint(version, count, int(digest, 16))
-    return key, Record(State(state), content, float(priority), *flags)
+    return key, ChunkRecord(ChunkState(state), content, float(priority), *flags)

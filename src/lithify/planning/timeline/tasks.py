@@ -30,11 +30,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lithify.planning.timeline.model import Bucket, Chunk, Interval, TimelineFile, TimelinePolicy
+from lithify.planning.timeline.model import Chunk, ChunkBucket, Interval, TimelineFile, TimelinePolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CandidatePart:
     """A chunk as a part of a candidate."""
 
     chunk: Chunk
@@ -44,13 +44,13 @@ class Part:
     reason: str
 
 
-Run = tuple[Part, ...]
+Run = tuple[CandidatePart, ...]
 """Chunks to be rewritten together, ascending."""
 
 
-def candidates(parts: Iterable[Part | None]) -> list[Run]:
+def candidates(parts: Iterable[CandidatePart | None]) -> list[Run]:
     """Step 1. `None` stands for a chunk that is not to be rewritten."""
-    runs: list[list[Part]] = []
+    runs: list[list[CandidatePart]] = []
     is_open = False
     for part in parts:
         if part is None:
@@ -89,7 +89,7 @@ def split(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
 
 
 def form(
-    parts: Iterable[Part | None], policy: TimelinePolicy, alone: Collection[str] = frozenset()
+    parts: Iterable[CandidatePart | None], policy: TimelinePolicy, alone: Collection[str] = frozenset()
 ) -> list[Run]:
     """All steps. Groups that are `alone` are in no bundle."""
     pieces = split(combine(candidates(parts), policy), policy)
@@ -104,7 +104,7 @@ def bundle(runs: Sequence[Run], policy: TimelinePolicy, alone: Collection[str] =
         return list(runs)
     small.sort(key=lambda run: (-max(part.priority for part in run), run[0].chunk.key))
     apart = {id(run) for run in small}
-    bundles: list[list[Part]] = []
+    bundles: list[list[CandidatePart]] = []
     cost = files = 0
     for run in small:
         run_files = sum(len(part.chunk.files) for part in run)
@@ -132,12 +132,12 @@ def inputs(chunks: Iterable[Chunk], policy: TimelinePolicy) -> tuple[TimelineFil
     """The files a task over these chunks rewrites, each once, in order."""
     files: dict[str, TimelineFile] = {}
     for chunk in chunks:
-        for file in chunk.files if chunk.key.bucket is Bucket.TIME else _misfits(chunk, policy):
+        for file in chunk.files if chunk.key.bucket is ChunkBucket.TIME else _misfits(chunk, policy):
             files.setdefault(file.id, file)
     return tuple(files.values())
 
 
-def cost_bytes(run: Sequence[Part]) -> int:
+def cost_bytes(run: Sequence[CandidatePart]) -> int:
     """Bytes of the files of a run; an upper bound when it is not contiguous."""
     total = 0
     previous: Chunk | None = None
@@ -148,7 +148,7 @@ def cost_bytes(run: Sequence[Part]) -> int:
     return total
 
 
-def _trim(run: Sequence[Part]) -> Iterator[Run]:
+def _trim(run: Sequence[CandidatePart]) -> Iterator[Run]:
     """The run without chunks that may be rewritten but share no file with one that must be. That
     takes two passes, as sharing with the nearest such chunk on either side is what counts."""
     keep = [part.must for part in run]
@@ -168,7 +168,7 @@ def _trim(run: Sequence[Part]) -> Iterator[Run]:
             needy = run[index].chunk
         elif needy is not None and _reaches(run[index].chunk, needy):
             keep[index] = True
-    kept: list[Part] = []
+    kept: list[CandidatePart] = []
     for index, part in enumerate(run):
         if keep[index]:
             kept.append(part)
@@ -180,7 +180,7 @@ def _trim(run: Sequence[Part]) -> Iterator[Run]:
 
 
 def _pieces(run: Run, limit_bytes: int) -> Iterator[Run]:
-    piece: list[Part] = []
+    piece: list[CandidatePart] = []
     piece_bytes = 0
     for part in run:
         follows = bool(piece) and _touch(piece[-1].chunk, part.chunk)
@@ -220,7 +220,7 @@ def _gap_us(first: Run, second: Run) -> float:
 
 def _misfits(chunk: Chunk, policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
     """The files of a bucket worth rewriting."""
-    if chunk.key.bucket is Bucket.WIDE:
+    if chunk.key.bucket is ChunkBucket.WIDE:
         return _portion(chunk.files, policy.max_task_bytes)
     if policy.rules is not None:
         return chunk.files

@@ -24,7 +24,7 @@ import re
 from obstore.exceptions import BaseError
 
 from lithify.base.errors import StoreUnavailable
-from lithify.store.resilience.retries import Failure
+from lithify.store.resilience.retries import RequestFailure
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*)")
 PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
@@ -67,37 +67,39 @@ def not_served(error: BaseException, verb: str) -> str | None:
     )
 
 
-def failure_of(error: BaseException) -> tuple[Failure, str]:
+def failure_of(error: BaseException) -> tuple[RequestFailure, str]:
     """What kind of failure one of obstore's errors is, and its cause in a few words."""
     text, _, debug = str(error).partition("Debug source")
     status = _STATUS.search(text)
     if status is not None:
         passes = int(status[1]) in PASSING_STATUS or any(code in text for code in _PASSING_CODES)
-        return Failure.PASSING if passes else Failure.LASTING, f"{status[1]}{status[2]}".strip()
+        return RequestFailure.PASSING if passes else RequestFailure.LASTING, f"{status[1]}{status[2]}".strip()
     provider = _PROVIDER.search(text)
     if provider is not None:
-        failure = Failure.PASSING if provider[1] == StoreUnavailable.__name__ else Failure.LASTING
+        failure = (
+            RequestFailure.PASSING if provider[1] == StoreUnavailable.__name__ else RequestFailure.LASTING
+        )
         return failure, "no credentials"
     # obstore's writers raise it all as OSError, without what is below `Debug source`.
     if type(error) is not OSError and (
         type(error).__name__ != "GenericError" or not isinstance(error, BaseError)
     ):
-        return Failure.LASTING, type(error).__name__
+        return RequestFailure.LASTING, type(error).__name__
     if "HTTP error" in text:
         return _connection_failure(text, debug)
     if "invalid list response" in text:
-        return Failure.DOUBTFUL, "a listing that is no XML"
-    return Failure.LASTING, text.strip()[:100]
+        return RequestFailure.DOUBTFUL, "a listing that is no XML"
+    return RequestFailure.LASTING, text.strip()[:100]
 
 
-def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
+def _connection_failure(text: str, debug: str) -> tuple[RequestFailure, str]:
     message = _MESSAGE.search(debug)
     if "Certificate" in debug or "certificate" in text:
-        return Failure.DOUBTFUL, UNTRUSTED
+        return RequestFailure.DOUBTFUL, UNTRUSTED
     if "dns error" in debug:
-        return Failure.DOUBTFUL, UNKNOWN_NAME
+        return RequestFailure.DOUBTFUL, UNKNOWN_NAME
     if "kind: Builder" in debug:
-        return Failure.LASTING, "no request can be made of it"
+        return RequestFailure.LASTING, "no request can be made of it"
     cause = "the connection failed"
     if "TimedOut" in debug or "kind: Timeout" in debug:
         cause = "no answer in time"
@@ -108,4 +110,4 @@ def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
     elif "IncompleteMessage" in debug:
         cause = "the connection was closed"
     is_lookup = any(place in text for place in _METADATA_SERVICES)
-    return Failure.DOUBTFUL if is_lookup else Failure.PASSING, cause
+    return RequestFailure.DOUBTFUL if is_lookup else RequestFailure.PASSING, cause

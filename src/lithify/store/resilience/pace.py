@@ -22,7 +22,7 @@ _LEAST_PATIENCE_S = 3.0
 _FADED = 0.9
 
 
-class Pace:
+class UploadPace:
     """Of uploads to one store. Safe to share between threads, but for a lost update now and then."""
 
     def __init__(self) -> None:

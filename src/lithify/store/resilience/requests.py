@@ -3,7 +3,7 @@ told of while it waits (`waiting`).
 
 1. A request is a function that raises `StoreUnavailable` for what may pass, and any other error for what the
    store has decided.
-2. Who has others to see to (`Waiting.comes_back`) waits no longer than the bound for a store from which
+2. Who has others to see to (`WaitPolicy.comes_back`) waits no longer than the bound for a store from which
    nothing comes; for anybody the bound ends the later tries, even those that are under way. A write that is
    not waited for any more may take effect yet, like one whose answer was lost.
 3. The error at the end names the first cause, the last one if it is another, and how long it was waited for.
@@ -29,8 +29,8 @@ from lithify.base.defects import contained
 from lithify.base.errors import LithifyError, StoreError, StoreUnavailable
 from lithify.store.resilience.causes import UNREACHED
 from lithify.store.resilience.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s
-from lithify.store.resilience.retries import Failure, RetryPolicy
-from lithify.store.resilience.waiting import FIRST_AFTER_S, Known, Outages, Waiting
+from lithify.store.resilience.retries import RequestFailure, RetryPolicy
+from lithify.store.resilience.waiting import FIRST_AFTER_S, Outages, StoreOutage, WaitPolicy
 
 _SLICE_S = 1.0
 """Between two looks whether anybody still wants to wait."""
@@ -81,19 +81,19 @@ class Requests(Direct):
     def __init__(
         self,
         url: str,
-        waiting: Waiting | None = None,
+        waiting: WaitPolicy | None = None,
         *,
         max_retries: int | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         probe: Callable[[], object] | None = None,
-        known: Known | None = None,
+        known: StoreOutage | None = None,
         limit_s: float = math.inf,
     ) -> None:
         """`probe` reads something, whatever, by which a service learns that the store is back. `known` is
         what others in this process know of the same store, for those who come back to it. A try that is
         silent for `limit_s` has failed; most clients cut it off by themselves."""
-        waiting = waiting if waiting is not None else Waiting()
+        waiting = waiting if waiting is not None else WaitPolicy()
         self.url = url
         self._probe = probe
         if probe is None:
@@ -284,7 +284,7 @@ class Requests(Direct):
             return None
         is_outage = self._has_answered and error.cause in UNREACHED
         is_doubtful = error.is_doubtful and not is_outage
-        failure = Failure.DOUBTFUL if is_doubtful else Failure.PASSING
+        failure = RequestFailure.DOUBTFUL if is_doubtful else RequestFailure.PASSING
         return self.policy.pause_s(tries, waited_s, failure, self._rng)
 
     def _sleep(self, pause_s: float, waiter: object, since_s: float, first: StoreUnavailable) -> None:
@@ -377,4 +377,4 @@ class _Watch(Watch):
 
 
 def _made_elsewhere(url: str, max_wait_s: float, max_retries: int | None) -> Requests:
-    return Requests(url, Waiting(max_wait_s, tasks_max_s=max_wait_s), max_retries=max_retries)
+    return Requests(url, WaitPolicy(max_wait_s, tasks_max_s=max_wait_s), max_retries=max_retries)

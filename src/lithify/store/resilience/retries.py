@@ -27,7 +27,7 @@ FIRST_PAUSE_S = 0.001
 MAX_PAUSE_S = 5.0
 
 
-class Failure(Enum):
+class RequestFailure(Enum):
     """What a failed request tells about the next one."""
 
     LASTING = "lasting"
@@ -53,10 +53,14 @@ class RetryPolicy:
     max_pause_s: float = MAX_PAUSE_S
     """Also the longest that the end of an outage goes unnoticed."""
 
-    def pause_s(self, tries: int, waited_s: float, failure: Failure, rng: random.Random) -> float | None:
+    def pause_s(
+        self, tries: int, waited_s: float, failure: RequestFailure, rng: random.Random
+    ) -> float | None:
         """How long to wait before the next try, after so many in so long; `None` to give up."""
-        max_wait_s = min(self.max_wait_s, MAX_DOUBTFUL_S) if failure is Failure.DOUBTFUL else self.max_wait_s
-        if failure is Failure.LASTING or waited_s >= max_wait_s:
+        max_wait_s = (
+            min(self.max_wait_s, MAX_DOUBTFUL_S) if failure is RequestFailure.DOUBTFUL else self.max_wait_s
+        )
+        if failure is RequestFailure.LASTING or waited_s >= max_wait_s:
             return None
         if self.max_retries is not None and tries > self.max_retries:
             return None

@@ -7,7 +7,7 @@ once when it is over; a hiccup that is over before the first of these is not tol
 Once a request was given up, others are made once only until the store is back: whoever cleans up after an
 error does not wait as long again. For a service, which looks at a store again in each of its rounds, and at
 other stores too, they are not made at all: they fail at once, and one thread looks whether the store is back.
-A service knows that of a store once, whichever of its datasets has found it out (`Known`).
+A service knows that of a store once, whichever of its datasets has found it out (`StoreOutage`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _named(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitPolicy:
     """How a party waits for the stores of a dataset."""
 
     max_s: float = DEFAULT_WAIT_S
@@ -70,7 +70,7 @@ class Waiting:
     party that has thousands of datasets. To be hashable, then."""
 
 
-class Known:
+class StoreOutage:
     """Whether a store was given up, and why. Safe to share between threads, by all who reach the store the
     same way."""
 
@@ -96,8 +96,8 @@ class Known:
 class Outages:
     """What one party knows of one store's being away. Safe to share between threads."""
 
-    def __init__(self, url: str, waiting: Waiting, clock: Clock, known: Known | None = None) -> None:
-        self._known = known if known is not None and waiting.comes_back else Known()
+    def __init__(self, url: str, waiting: WaitPolicy, clock: Clock, known: StoreOutage | None = None) -> None:
+        self._known = known if known is not None and waiting.comes_back else StoreOutage()
         self._url = url
         self._waiting = waiting
         self._clock = clock

@@ -13,7 +13,7 @@
 from lithify.testing.s3.log import LoggedRequest, by_class, longest_chain, most_in_flight
 from lithify.testing.s3.process import S3Process
 from lithify.testing.s3.quirks import Quirk
-from lithify.testing.s3.requests import Operation, Verb
+from lithify.testing.s3.requests import Operation, S3Verb
 from lithify.testing.s3.server import S3Server
 from lithify.testing.s3.weather import Fate, Latency, Outage, Weather, latency_of_all
 
@@ -26,7 +26,7 @@ __all__ = [
     "Quirk",
     "S3Process",
     "S3Server",
-    "Verb",
+    "S3Verb",
     "Weather",
     "by_class",
     "latency_of_all",

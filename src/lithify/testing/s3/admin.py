@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lithify.testing.s3.answers import Answer, S3Error
+from lithify.testing.s3.answers import S3Answer, S3Error
 from lithify.testing.s3.requests import Request
 from lithify.testing.s3.site import Site
 
@@ -23,17 +23,17 @@ ADMIN = "/_admin/"
 WEATHER, LOG, OBJECTS = "weather", "log", "objects"
 
 
-def administer(site: Site, request: Request) -> Answer:
+def administer(site: Site, request: Request) -> S3Answer:
     """Do what is asked."""
     try:
         return _administer(site, request)
     except (KeyError, ValueError, TypeError, OSError) as error:
-        return Answer(400, {"Content-Type": "text/plain"}, [f"{type(error).__name__}: {error}\n".encode()])
+        return S3Answer(400, {"Content-Type": "text/plain"}, [f"{type(error).__name__}: {error}\n".encode()])
     except S3Error as error:
         return error.answer(request.path)
 
 
-def _administer(site: Site, request: Request) -> Answer:
+def _administer(site: Site, request: Request) -> S3Answer:
     query = request.query
     match request.method, request.path.removeprefix(ADMIN):
         case "GET", "weather":
@@ -43,16 +43,16 @@ def _administer(site: Site, request: Request) -> Answer:
             return _json(site.weather.to_json())
         case "GET", "log":
             lines = "".join(logged.to_line() for logged in site.log)
-            return Answer(200, {"Content-Type": "application/x-ndjson"}, [lines.encode()])
+            return S3Answer(200, {"Content-Type": "application/x-ndjson"}, [lines.encode()])
         case "DELETE", "log":
             site.log.clear()
-            return Answer(204)
+            return S3Answer(204)
         case "POST", "objects":
             return _json(site.load(Path(query["folder"]), query["bucket"], query.get("prefix", "")))
         case "DELETE", "objects":
             return _json(site.delete(query["bucket"], query.get("prefix", "")))
-    return Answer(404)
+    return S3Answer(404)
 
 
-def _json(value: Any) -> Answer:
-    return Answer(200, {"Content-Type": "application/json"}, [json.dumps(value).encode()])
+def _json(value: Any) -> S3Answer:
+    return S3Answer(200, {"Content-Type": "application/json"}, [json.dumps(value).encode()])

@@ -24,10 +24,10 @@ class S3Error(Exception):
         super().__init__(f"{code}: {message}")
         self.status, self.code, self.message = status, code, message
 
-    def answer(self, path: str, *, body: bool = True) -> Answer:
+    def answer(self, path: str, *, body: bool = True) -> S3Answer:
         """As S3 says it; without a body to a HEAD."""
         if not body:
-            return Answer(self.status)
+            return S3Answer(self.status)
         return xml_answer(
             "Error",
             f"<Code>{self.code}</Code><Message>{escape(self.message)}</Message>"
@@ -37,7 +37,7 @@ class S3Error(Exception):
         )
 
 
-class Answer(NamedTuple):
+class S3Answer(NamedTuple):
     """What is sent back. Its length is told by a header, unless one is among `headers` (of a HEAD)."""
 
     status: int
@@ -57,8 +57,8 @@ class Answer(NamedTuple):
         return f"{_STATUS_LINES[self.status]}{lines}\r\n".encode("latin-1")
 
 
-def xml_answer(root: str, content: str, *, status: int = 200, namespace: bool = True) -> Answer:
+def xml_answer(root: str, content: str, *, status: int = 200, namespace: bool = True) -> S3Answer:
     """A document whose `content` is XML already."""
     of = f' xmlns="{_NAMESPACE}"' if namespace else ""
     text = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}{of}>{content}</{root}>'
-    return Answer(status, {"Content-Type": "application/xml"}, [text.encode()])
+    return S3Answer(status, {"Content-Type": "application/xml"}, [text.encode()])

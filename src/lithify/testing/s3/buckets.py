@@ -16,7 +16,7 @@ from lithify.testing.s3.uploads import Upload
 LAST_CHARACTER = "\U0010ffff"
 
 
-class Bucket:
+class S3Bucket:
     """The objects and uploads of one bucket."""
 
     def __init__(self, name: str) -> None:
@@ -74,21 +74,21 @@ class Buckets:
     """All buckets of a server, by name."""
 
     def __init__(self) -> None:
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, S3Bucket] = {}
 
     def names(self) -> list[str]:
         return sorted(self._buckets)
 
-    def get(self, name: str) -> Bucket:
+    def get(self, name: str) -> S3Bucket:
         """`S3Error` if there is none."""
         found = self._buckets.get(name)
         if found is None:
             raise S3Error(404, "NoSuchBucket", "The specified bucket does not exist")
         return found
 
-    def create(self, name: str) -> Bucket:
+    def create(self, name: str) -> S3Bucket:
         """The bucket of that name, new if there is none."""
-        return self._buckets.setdefault(name, Bucket(name))
+        return self._buckets.setdefault(name, S3Bucket(name))
 
     def delete(self, name: str) -> None:
         """`S3Error` if it has objects."""

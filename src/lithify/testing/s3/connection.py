@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
 from lithify.testing.s3.admin import ADMIN, administer
-from lithify.testing.s3.answers import Answer, S3Error
+from lithify.testing.s3.answers import S3Answer, S3Error
 from lithify.testing.s3.chunks import ChunkReader, unchunked
 from lithify.testing.s3.log import LoggedRequest
 from lithify.testing.s3.objects import Buffer
@@ -67,7 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         """What is being read, of unknown length."""
         self._is_admin = False
         self._fate = Fate.ANSWERED
-        self._answer = Answer(0)
+        self._answer = S3Answer(0)
         self._is_begun = False
         self._unsent: deque[Buffer] = deque()
         self._unsent_bytes = 0
@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._begin_answer(self._answer)
 
-    def _begin_answer(self, answer: Answer) -> None:
+    def _begin_answer(self, answer: S3Answer) -> None:
         self._answer, self._is_begun = answer, True
         weather = self._site.weather
         head = answer.head()
@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         assert request is not None
         if self._is_admin:
             return
-        answer = self._answer if self._is_begun else Answer(0)
+        answer = self._answer if self._is_begun else S3Answer(0)
         body = answer.size // 2 if fate is Fate.CUT_ANSWER else max(0, answer.size - self._unsent_bytes)
         self._site.log.append(
             LoggedRequest(

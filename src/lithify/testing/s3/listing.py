@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lithify.testing.s3.answers import S3Error
-from lithify.testing.s3.buckets import Bucket, beyond
+from lithify.testing.s3.buckets import S3Bucket, beyond
 from lithify.testing.s3.objects import StoredObject
 
 MAX_KEYS = 1000
@@ -35,7 +35,7 @@ class Page:
         return len(self.objects) + len(self.prefixes)
 
 
-def page_of(bucket: Bucket, prefix: str, delimiter: str, after: str, limit: int) -> Page:
+def page_of(bucket: S3Bucket, prefix: str, delimiter: str, after: str, limit: int) -> Page:
     """One page of at most `limit`."""
     keys, page, last = bucket.keys_under(prefix), Page(), after
     at = bisect.bisect_right(keys, after) if after else 0

@@ -16,8 +16,8 @@ from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from lithify.testing.s3.answers import Answer, S3Error, xml_answer
-from lithify.testing.s3.buckets import Bucket, Buckets
+from lithify.testing.s3.answers import S3Answer, S3Error, xml_answer
+from lithify.testing.s3.buckets import Buckets, S3Bucket
 from lithify.testing.s3.listing import MAX_KEYS, last_of, page_of
 from lithify.testing.s3.objects import StoredObject
 from lithify.testing.s3.quirks import Quirk, of_answer, of_write
@@ -44,7 +44,7 @@ class Operations:
         self._listed_ms = 1000 if whole_seconds else 1
         self.not_allowed: frozenset[Operation] = frozenset()
         """Answered by 405, as tables buckets of S3 do for some."""
-        self._by_operation: dict[Operation, Callable[[Request], Answer]] = {
+        self._by_operation: dict[Operation, Callable[[Request], S3Answer]] = {
             Operation.GET: self._get,
             Operation.HEAD: self._head,
             Operation.PUT: self._put,
@@ -64,7 +64,7 @@ class Operations:
             Operation.OTHER: self._other,
         }
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> S3Answer:
         """Let `request` take effect."""
         try:
             if request.operation in self.not_allowed:
@@ -75,20 +75,20 @@ class Operations:
 
     # Objects
 
-    def _get(self, request: Request) -> Answer:
+    def _get(self, request: Request) -> S3Answer:
         return _read(request, self._bucket(request).get(request.key), body=True)
 
-    def _head(self, request: Request) -> Answer:
+    def _head(self, request: Request) -> S3Answer:
         return _read(request, self._bucket(request).get(request.key), body=False)
 
-    def _put(self, request: Request) -> Answer:
+    def _put(self, request: Request) -> S3Answer:
         bucket = self._bucket(request)
         _check_write(request, bucket, self.quirks)
         stored = StoredObject(request.body, _kept_headers(request))
         bucket.put(request.key, stored)
-        return Answer(200, {"ETag": stored.etag})
+        return S3Answer(200, {"ETag": stored.etag})
 
-    def _copy(self, request: Request) -> Answer:
+    def _copy(self, request: Request) -> S3Answer:
         bucket = self._bucket(request)
         _check_write(request, bucket, self.quirks)
         name, _, key = unquote(request.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
@@ -101,11 +101,11 @@ class Operations:
             f"<ETag>{escape(copied.etag)}</ETag><LastModified>{_iso(copied.modified_s)}</LastModified>",
         )
 
-    def _delete(self, request: Request) -> Answer:
+    def _delete(self, request: Request) -> S3Answer:
         self._bucket(request).delete(request.key)
-        return Answer(204)
+        return S3Answer(204)
 
-    def _delete_many(self, request: Request) -> Answer:
+    def _delete_many(self, request: Request) -> S3Answer:
         bucket, document = self._bucket(request), _document(request)
         keys = [
             found.text or "" for item in document.findall("{*}Object") for found in item.findall("{*}Key")
@@ -118,7 +118,7 @@ class Operations:
         deleted = [f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys if not is_quiet]
         return xml_answer("DeleteResult", "".join(deleted))
 
-    def _list(self, request: Request) -> Answer:
+    def _list(self, request: Request) -> S3Answer:
         query = request.query
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         token, start_after = query.get("continuation-token"), query.get("start-after", "")
@@ -153,21 +153,21 @@ class Operations:
 
     # Uploads in parts
 
-    def _begin_upload(self, request: Request) -> Answer:
+    def _begin_upload(self, request: Request) -> S3Answer:
         upload_id = self._bucket(request).begin(request.key, _kept_headers(request))
         return xml_answer(
             "InitiateMultipartUploadResult",
             f"<Bucket>{request.bucket}</Bucket><Key>{escape(request.key)}</Key><UploadId>{upload_id}</UploadId>",
         )
 
-    def _put_part(self, request: Request) -> Answer:
+    def _put_part(self, request: Request) -> S3Answer:
         number = _number(request.query.get("partNumber", ""), "partNumber")
         upload = self._bucket(request).upload(request.key, request.query["uploadId"])
         if upload.made is not None:
             raise S3Error(404, "NoSuchUpload", "The specified upload does not exist.")
-        return Answer(200, {"ETag": upload.put(number, request.body)})
+        return S3Answer(200, {"ETag": upload.put(number, request.body)})
 
-    def _complete_upload(self, request: Request) -> Answer:
+    def _complete_upload(self, request: Request) -> S3Answer:
         bucket = self._bucket(request)
         upload = bucket.upload(request.key, request.query["uploadId"])
         there = bucket.find(request.key)
@@ -188,13 +188,13 @@ class Operations:
             f"<ETag>{escape(there.etag)}</ETag>",
         )
 
-    def _abort_upload(self, request: Request) -> Answer:
+    def _abort_upload(self, request: Request) -> S3Answer:
         bucket, upload_id = self._bucket(request), request.query["uploadId"]
         if bucket.upload(request.key, upload_id).made is None:
             del bucket.uploads[upload_id]
-        return Answer(204)
+        return S3Answer(204)
 
-    def _list_uploads(self, request: Request) -> Answer:
+    def _list_uploads(self, request: Request) -> S3Answer:
         """All of them, on one page."""
         prefix = request.query.get("prefix", "")
         found = [
@@ -213,31 +213,31 @@ class Operations:
 
     # Buckets
 
-    def _list_buckets(self, request: Request) -> Answer:
+    def _list_buckets(self, request: Request) -> S3Answer:
         names = [f"<Bucket><Name>{name}</Name></Bucket>" for name in self._buckets.names()]
         return xml_answer("ListAllMyBucketsResult", f"<Buckets>{''.join(names)}</Buckets>")
 
-    def _create_bucket(self, request: Request) -> Answer:
+    def _create_bucket(self, request: Request) -> S3Answer:
         """Creating one that is there changes nothing, as in us-east-1."""
         self._buckets.create(request.bucket)
-        return Answer(200, {"Location": f"/{request.bucket}"})
+        return S3Answer(200, {"Location": f"/{request.bucket}"})
 
-    def _head_bucket(self, request: Request) -> Answer:
+    def _head_bucket(self, request: Request) -> S3Answer:
         self._bucket(request)
-        return Answer(200)
+        return S3Answer(200)
 
-    def _delete_bucket(self, request: Request) -> Answer:
+    def _delete_bucket(self, request: Request) -> S3Answer:
         self._buckets.delete(request.bucket)
-        return Answer(204)
+        return S3Answer(204)
 
-    def _other(self, request: Request) -> Answer:
+    def _other(self, request: Request) -> S3Answer:
         raise S3Error(501, "NotImplemented", f"{request.method} {request.path} {sorted(request.query)}")
 
-    def _bucket(self, request: Request) -> Bucket:
+    def _bucket(self, request: Request) -> S3Bucket:
         return self._buckets.get(request.bucket)
 
 
-def _read(request: Request, stored: StoredObject, *, body: bool) -> Answer:
+def _read(request: Request, stored: StoredObject, *, body: bool) -> S3Answer:
     asked = request.headers
     if asked.get("if-match", "*") not in ("*", stored.etag, stored.etag.strip('"')):
         raise S3Error(
@@ -250,14 +250,14 @@ def _read(request: Request, stored: StoredObject, *, body: bool) -> Answer:
         **stored.headers,
     }
     if asked.get("if-none-match") in ("*", stored.etag, stored.etag.strip('"')):
-        return Answer(304, headers)
+        return S3Answer(304, headers)
     start, end, status = 0, stored.size, 200
     if (span := _span(asked.get("range", ""), stored.size)) is not None:
         start, end = span
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{stored.size}"
         status = 206
     headers["Content-Length"] = str(end - start)
-    return Answer(status, headers, stored.cut(start, end) if body else ())
+    return S3Answer(status, headers, stored.cut(start, end) if body else ())
 
 
 def _span(text: str, size: int) -> tuple[int, int] | None:
@@ -277,7 +277,7 @@ def _span(text: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-def _check_write(request: Request, bucket: Bucket, quirks: Collection[Quirk]) -> None:
+def _check_write(request: Request, bucket: S3Bucket, quirks: Collection[Quirk]) -> None:
     there = bucket.find(request.key)
     headers = of_write(request.headers, quirks)
     unless, wanted = headers.get("if-none-match"), headers.get("if-match")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-from lithify.testing.s3.answers import Answer, S3Error
+from lithify.testing.s3.answers import S3Answer, S3Error
 
 
 class Quirk(Enum):
@@ -36,7 +36,7 @@ def of_write(headers: Mapping[str, str], quirks: Collection[Quirk]) -> Mapping[s
     return taken
 
 
-def of_answer(answer: Answer, quirks: Collection[Quirk]) -> Answer:
+def of_answer(answer: S3Answer, quirks: Collection[Quirk]) -> S3Answer:
     """The answer as it arrives."""
     etag = answer.headers.get("ETag")
     if etag is None or not {Quirk.WEAK_ETAGS, Quirk.WEAKENED_ETAGS} & set(quirks):

@@ -36,7 +36,7 @@ class Operation(StrEnum):
     """Nothing this server knows."""
 
 
-class Verb(StrEnum):
+class S3Verb(StrEnum):
     """Classes of operations that object stores serve at different speeds."""
 
     GET = "GET"
@@ -49,23 +49,23 @@ class Verb(StrEnum):
 
 
 _VERBS = {
-    Operation.GET: Verb.GET,
-    Operation.HEAD: Verb.HEAD,
-    Operation.HEAD_BUCKET: Verb.HEAD,
-    Operation.PUT: Verb.PUT,
-    Operation.COPY: Verb.PUT,
-    Operation.PUT_PART: Verb.PUT,
-    Operation.CREATE_BUCKET: Verb.PUT,
-    Operation.BEGIN_UPLOAD: Verb.POST,
-    Operation.COMPLETE_UPLOAD: Verb.POST,
-    Operation.LIST: Verb.LIST,
-    Operation.LIST_UPLOADS: Verb.LIST,
-    Operation.LIST_BUCKETS: Verb.LIST,
-    Operation.DELETE: Verb.DELETE,
-    Operation.DELETE_MANY: Verb.DELETE,
-    Operation.DELETE_BUCKET: Verb.DELETE,
-    Operation.ABORT_UPLOAD: Verb.DELETE,
-    Operation.OTHER: Verb.GET,
+    Operation.GET: S3Verb.GET,
+    Operation.HEAD: S3Verb.HEAD,
+    Operation.HEAD_BUCKET: S3Verb.HEAD,
+    Operation.PUT: S3Verb.PUT,
+    Operation.COPY: S3Verb.PUT,
+    Operation.PUT_PART: S3Verb.PUT,
+    Operation.CREATE_BUCKET: S3Verb.PUT,
+    Operation.BEGIN_UPLOAD: S3Verb.POST,
+    Operation.COMPLETE_UPLOAD: S3Verb.POST,
+    Operation.LIST: S3Verb.LIST,
+    Operation.LIST_UPLOADS: S3Verb.LIST,
+    Operation.LIST_BUCKETS: S3Verb.LIST,
+    Operation.DELETE: S3Verb.DELETE,
+    Operation.DELETE_MANY: S3Verb.DELETE,
+    Operation.DELETE_BUCKET: S3Verb.DELETE,
+    Operation.ABORT_UPLOAD: S3Verb.DELETE,
+    Operation.OTHER: S3Verb.GET,
 }
 
 

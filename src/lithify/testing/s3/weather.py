@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from lithify.testing.s3.requests import Verb
+from lithify.testing.s3.requests import S3Verb
 
 _SIGMAS_OF_P99 = 2.3263
 
@@ -65,7 +65,7 @@ _FATES = {
 class Weather:
     """The default is the best there is."""
 
-    latency: Mapping[Verb, Latency] = field(default_factory=dict)
+    latency: Mapping[S3Verb, Latency] = field(default_factory=dict)
     """None for those that are missing."""
     bandwidth: float | None = None
     """Bytes per second of each connection, in each direction. An upload takes effect when its bytes would
@@ -110,7 +110,7 @@ class Weather:
                 return fate
         return Fate.ANSWERED
 
-    def latency_s(self, verb: Verb, rng: random.Random) -> float:
+    def latency_s(self, verb: S3Verb, rng: random.Random) -> float:
         """Of one request."""
         found = self.latency.get(verb)
         return found.draw_s(rng) if found is not None else 0.0
@@ -127,23 +127,23 @@ class Weather:
             raise ValueError(f"no such weather: {sorted(unknown)}")
         changes = dict(document)
         if "latency" in changes:
-            changes["latency"] = {Verb(verb): Latency(*value) for verb, value in changes["latency"].items()}
+            changes["latency"] = {S3Verb(verb): Latency(*value) for verb, value in changes["latency"].items()}
         if changes.get("outage") is not None:
             changes["outage"] = Outage(changes["outage"])
         return replace(self, **changes)
 
 
-def latency_of_all(median_ms: float, p99_ms: float | None = None) -> dict[Verb, Latency]:
+def latency_of_all(median_ms: float, p99_ms: float | None = None) -> dict[S3Verb, Latency]:
     """The same for every verb."""
-    return dict.fromkeys(Verb, Latency(median_ms, p99_ms))
+    return dict.fromkeys(S3Verb, Latency(median_ms, p99_ms))
 
 
-def parse_latency(text: str) -> dict[Verb, Latency]:
+def parse_latency(text: str) -> dict[S3Verb, Latency]:
     """From `MEDIAN[:P99]` for all verbs, or `VERB=MEDIAN[:P99],…`, in milliseconds. `ValueError` else."""
     if "=" not in text:
         return latency_of_all(*_parse_one(text))
     pairs = (item.partition("=") for item in text.split(","))
-    return {Verb(verb.strip().upper()): _parse_one(value) for verb, _, value in pairs}
+    return {S3Verb(verb.strip().upper()): _parse_one(value) for verb, _, value in pairs}
 
 
 def _parse_one(text: str) -> Latency:

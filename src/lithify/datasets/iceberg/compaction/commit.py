@@ -64,7 +64,7 @@ COMPACTIONS_PROPERTY = "lithify.compactions"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CommitVerdict:
     """What became of a compaction."""
 
     refusal: str | None = None
@@ -74,7 +74,7 @@ class Verdict:
     """What of it was not published, and why; `None` when all was, or when it is not known any more."""
 
 
-Verdicts = dict[Ulid, Verdict]
+Verdicts = dict[Ulid, CommitVerdict]
 
 
 class Committer:
@@ -114,7 +114,7 @@ class Committer:
             branch = branch_of(table)
             _, head = both(partial(check, table), partial(self._head, table, branch, compactions))
             if head is None:
-                return {c.id: Verdict("the table has no snapshot any more") for c in compactions}
+                return {c.id: CommitVerdict("the table has no snapshot any more") for c in compactions}
             batch = self._judge(table, head, compactions, count)
             if not batch.accepted:
                 return batch.verdicts
@@ -157,7 +157,7 @@ class Committer:
         for compaction in compactions:
             there = tuple(file for file in files_written(compaction) if head.has_data(file.path))
             if compaction.id in done or there:
-                batch.verdicts[compaction.id] = Verdict(published=there)
+                batch.verdicts[compaction.id] = CommitVerdict(published=there)
             else:
                 batch.verdicts[compaction.id] = self._add(table, head, compaction, batch, count)
         batch.replacement.removed |= obsolete_deletes(head, batch.replacement) if batch.accepted else {}
@@ -165,13 +165,13 @@ class Committer:
 
     def _add(
         self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch, count: LiveRows
-    ) -> Verdict:
+    ) -> CommitVerdict:
         """Put what holds of a compaction into the batch."""
         spec = compaction.spec
         planned = table.metadata.snapshot_by_id(spec.snapshot_id)
         if planned is None:
             refusal = f"the planned snapshot {spec.snapshot_id} has expired; nothing can be checked"
-            return Verdict(refusal)
+            return CommitVerdict(refusal)
         base = list_files(table, planned, self._cache, set(spec.inputs))
         refusals = _refusals(base, head, spec, batch.replacement.removed)
         parts = components(spec.inputs, compaction.outputs)
@@ -190,12 +190,12 @@ class Committer:
                 refusals |= dict.fromkeys(part.inputs, miscounted)
         reason = next(iter(refusals.values()), None)
         if not accepted:
-            return Verdict(reason or "it has no inputs")
+            return CommitVerdict(reason or "it has no inputs")
         batch.include(head, compaction, accepted, planned.sequence_number or 0)
         published = tuple(output for part in accepted for output in part.outputs)
         left = len(spec.inputs) - sum(len(part.inputs) for part in accepted)
         dropped = f"{left} of its {len(spec.inputs)} inputs stay as they are: {reason}" if left else None
-        return Verdict(None, published, dropped)
+        return CommitVerdict(None, published, dropped)
 
 
 @dataclass(slots=True)

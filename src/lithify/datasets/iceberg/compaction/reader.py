@@ -41,9 +41,9 @@ from lithify.datasets.iceberg.compaction.task import RewriteTask, SourceFile
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
 from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.format.columns import Column, columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.format.columns import FileColumn, columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.format.projection import Projection
-from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, Wanted
+from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, PrefetchExtent
 from lithify.datasets.iceberg.model import TimeRange
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -76,7 +76,7 @@ class RangeReader:
     def opened_ahead(self) -> OpenedAhead:
         """The sources' files, in their order."""
         files = [
-            DataPath.of(source.file, Wanted.ALL if source.is_inside else Wanted.SOME)
+            DataPath.of(source.file, PrefetchExtent.ALL if source.is_inside else PrefetchExtent.SOME)
             for source in self._task.sources
         ]
         return OpenedAhead(self._task.io, files)
@@ -132,7 +132,7 @@ class RangeReader:
     def _deleted_keys(self) -> DeletedKeys:
         return DeletedKeys(self._task.io, self._task.equality_deletes, self._schema, self._names)
 
-    def _projection(self, columns: tuple[Column, ...], source: SourceFile) -> Projection:
+    def _projection(self, columns: tuple[FileColumn, ...], source: SourceFile) -> Projection:
         ids = {column.field_id for column in columns if column.field_id is not None}
         spec = self._task.metadata.specs()[self._task.spec_id]
         constants = _get_column_projection_values(source.file, self._schema, self._schema, spec, ids)

@@ -16,7 +16,14 @@ from lithify.base.errors import Refused
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import active_tasks, held_notes, left_notes, proposed, timeline_policy
 from lithify.planning.timeline.calendar import Calendar
-from lithify.planning.timeline.model import Action, Bucket, Chunk, ChunkKey, TimelinePlan, Verdict
+from lithify.planning.timeline.model import (
+    Chunk,
+    ChunkAction,
+    ChunkBucket,
+    ChunkKey,
+    ChunkVerdict,
+    TimelinePlan,
+)
 from lithify.planning.timeline.plan import plan
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 
@@ -24,21 +31,21 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ChunkRequest:
     """Rewrite the chunks of these names, and nothing else but for their sake."""
 
     names: frozenset[str]
     calendar: Calendar
 
-    def __call__(self, chunk: Chunk) -> Verdict:
+    def __call__(self, chunk: Chunk) -> ChunkVerdict:
         if chunk_name(chunk.key, self.calendar) in self.names:
-            return Verdict(Action.COMPACT, "asked for", 1.0)
-        return Verdict(Action.NO_OPINION, "not asked for")
+            return ChunkVerdict(ChunkAction.COMPACT, "asked for", 1.0)
+        return ChunkVerdict(ChunkAction.NO_OPINION, "not asked for")
 
 
 def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
     """How a person names a chunk: as `lithify plan` does, or by its bucket."""
-    return calendar.name(key.start_us) if key.bucket is Bucket.TIME else key.bucket.name.lower()
+    return calendar.name(key.start_us) if key.bucket is ChunkBucket.TIME else key.bucket.name.lower()
 
 
 def everything(
@@ -58,7 +65,7 @@ def everything(
         skip_newest_us=None,
     )
     if names is not None:
-        policy = replace(policy, rules=(Wanted(frozenset(names), policy.calendar),))
+        policy = replace(policy, rules=(ChunkRequest(frozenset(names), policy.calendar),))
     return plan(state.files, policy, now_us, active=active_tasks(ledger), held=held, alone=alone)
 
 
@@ -109,5 +116,5 @@ def _check_names(
             f"there is no chunk {', '.join(missing)}: a chunk is one {calendar.granularity.value} here, such "
             f"as {', '.join(known[-_SHOWN:]) or 'none'}{more}; `lithify plan` shows them"
         )
-    if Bucket.UNKNOWN in {key.bucket for key in wanted}:
+    if ChunkBucket.UNKNOWN in {key.bucket for key in wanted}:
         raise Refused("files of unknown times cannot be compacted: their rows may lie anywhere")

@@ -30,7 +30,7 @@ MAX_DEPTH = 8
 """Times a piece is cut again because the sample misled."""
 
 
-class Piece:
+class SpilledRows:
     """Rows of one stretch of time: tables in memory, and a file of those that were put on disk."""
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class Pieces:
         self._buffer_bytes = buffer_bytes
         self._depth = depth
         self._scratch = Scratch()
-        self._pieces = [Piece(self._scratch.path / str(n)) for n in range(len(cuts) + 1)]
+        self._pieces = [SpilledRows(self._scratch.path / str(n)) for n in range(len(cuts) + 1)]
         self._held_bytes = 0
         self.spilled_bytes = 0
 
@@ -130,7 +130,7 @@ class Pieces:
         self.spilled_bytes += sum(piece.disk_bytes for piece in self._pieces) - before
         self._held_bytes = 0
 
-    def drain(self) -> Iterator[tuple[Piece, Iterator[pa.Table]]]:
+    def drain(self) -> Iterator[tuple[SpilledRows, Iterator[pa.Table]]]:
         """Each piece with rows, in order, with these as tables that fit the buffer. The tables of a piece
         must be taken before the next piece is."""
         for piece in self._pieces:
@@ -138,7 +138,7 @@ class Pieces:
                 yield piece, self._parts(piece)
                 piece.drop()
 
-    def _parts(self, piece: Piece) -> Iterator[pa.Table]:
+    def _parts(self, piece: SpilledRows) -> Iterator[pa.Table]:
         size_bytes = piece.disk_bytes + sum(table.nbytes for table in piece.held)
         cuts = self._quantiles(piece, size_bytes) if size_bytes > self._buffer_bytes else ()
         if not len(cuts):
@@ -154,7 +154,7 @@ class Pieces:
                 yield from tables
             self.spilled_bytes += smaller.spilled_bytes
 
-    def _quantiles(self, piece: Piece, size_bytes: int) -> Sequence[int]:
+    def _quantiles(self, piece: SpilledRows, size_bytes: int) -> Sequence[int]:
         if self._depth >= MAX_DEPTH:
             return ()
         sample = np.sort(np.concatenate(piece.sample))

@@ -36,7 +36,7 @@ from lithify.datasets.iceberg.format.replace import data_file_of
 from lithify.datasets.iceberg.format.time_column import bound_us, bounded
 from lithify.datasets.iceberg.model import Lane, LeftFiles, NewFile, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
-from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
+from lithify.planning.timeline.model import ChunkBucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
 
 _UNKNOWN_TIMES = "have no bounds of the time column, neither in the manifest nor in the file"
@@ -99,10 +99,10 @@ def draw_refused(
     states: ChunkStates,
 ) -> TableState:
     """Draw a table whose data cannot be compacted: its files are counted, and none has a time."""
-    lanes = _Lanes(table)
+    lanes = _PartitionLanes(table)
     files: dict[str, TimelineFile] = {}
     for entry in () if listing is None else listing.entries(DataFileContent.DATA):
-        file = _timeline_file(entry, Bucket.UNKNOWN, lanes.of(entry.data_file), (), NO_BURDEN)
+        file = _timeline_file(entry, ChunkBucket.UNKNOWN, lanes.of(entry.data_file), (), NO_BURDEN)
         known = files.get(file.id)
         files[file.id] = file if known is None else _together(known, file)
     return TableState(
@@ -124,7 +124,7 @@ def _together(before: TimelineFile, file: TimelineFile) -> TimelineFile:
     """Return what a path stands for that is listed once more."""
     return TimelineFile(
         id=file.id,
-        times=Bucket.UNKNOWN,
+        times=ChunkBucket.UNKNOWN,
         size_bytes=before.size_bytes + file.size_bytes,
         rows=before.rows + file.rows,
         version=max(before.version, file.version),
@@ -159,7 +159,7 @@ class _Drawn:
         """Sizes of the files whose footers have to be read, by path."""
         self._refusals = Refusals(table.metadata, table.io.properties)
         self._estimates_deletes = bool(policy.max_deleted_percent)
-        lanes, has_deletes = _Lanes(table), bool(listing.delete_file_count)
+        lanes, has_deletes = _PartitionLanes(table), bool(listing.delete_file_count)
         for entry in listing.entries(DataFileContent.DATA) if chosen is None else chosen:
             file = self._file(entry, listing, lanes, has_deletes=has_deletes)
             if file.id not in self.files and file.id not in self.repeated:
@@ -170,19 +170,19 @@ class _Drawn:
             self._repeat_deletes(listing)
 
     def _file(
-        self, entry: ManifestEntry, listing: Listing, lanes: _Lanes, *, has_deletes: bool
+        self, entry: ManifestEntry, listing: Listing, lanes: _PartitionLanes, *, has_deletes: bool
     ) -> TimelineFile:
         file = entry.data_file
         burden = listing.equality_deletes.burden(entry)
         deletes = listing.deletes_of(entry) if has_deletes else frozenset[DataFile]()
         reason = self._refusals.why_left_alone(file, burden.why_unfit, deletes)
-        times = Bucket.UNKNOWN if reason is not None else times_of(file, self._column)
+        times = ChunkBucket.UNKNOWN if reason is not None else times_of(file, self._column)
         if reason is not None:
             self._reasons[file.file_path] = reason
             if burden.is_too_much:
                 self._stuck.add(file.file_path)
         elif (
-            times is Bucket.UNKNOWN
+            times is ChunkBucket.UNKNOWN
             or not file.record_count
             or (self._names is not None and parse_name(file.file_path) is None)
         ):
@@ -203,7 +203,7 @@ class _Drawn:
             file = self.files.pop(path)
             self._reasons.pop(path, None)
             self._asked.pop(path, None)
-            self.repeated[path] = replace(file, times=Bucket.UNKNOWN, deletes=0, deleted_rows=0)
+            self.repeated[path] = replace(file, times=ChunkBucket.UNKNOWN, deletes=0, deleted_rows=0)
 
     def read_footers(self, footers: Footers) -> None:
         """Times that no manifest has, and what else only a file itself says."""
@@ -215,10 +215,10 @@ class _Drawn:
                 self._reasons[path] = footer.unfit
             elif not file.rows and footer.has_rows:
                 self._reasons[path] = _MISCOUNTED
-                times = Bucket.UNKNOWN
-            elif file.times is not Bucket.UNKNOWN:
+                times = ChunkBucket.UNKNOWN
+            elif file.times is not ChunkBucket.UNKNOWN:
                 continue
-            elif times is Bucket.UNKNOWN:
+            elif times is ChunkBucket.UNKNOWN:
                 self._reasons[path] = _UNKNOWN_TIMES
             known = bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
             self.files[path] = replace(file, times=known)
@@ -238,7 +238,7 @@ class _Drawn:
 
 def _timeline_file(
     entry: ManifestEntry,
-    times: Interval | Bucket,
+    times: Interval | ChunkBucket,
     lane: Lane,
     deletes: Collection[DataFile],
     burden: Burden,
@@ -280,21 +280,21 @@ def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedF
     )
 
 
-def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
+def times_of(file: DataFile, column: NestedField) -> Interval | ChunkBucket:
     """What the manifest says about a file's times. One without rows has none."""
     if not file.record_count:
-        return Bucket.NULL
+        return ChunkBucket.NULL
     low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
     high = bound_us(column.field_type, (file.upper_bounds or {}).get(column.field_id))
     if low is not None and high is not None and low <= high:
         return bounded(low, high + 1)
     nulls = (file.null_value_counts or {}).get(column.field_id)
     if nulls is not None and nulls >= file.record_count:
-        return Bucket.NULL
-    return Bucket.UNKNOWN
+        return ChunkBucket.NULL
+    return ChunkBucket.UNKNOWN
 
 
-class _Lanes:
+class _PartitionLanes:
     """Lanes by partition; naming one costs more than looking it up, and that more than to see that a file has
     the very partition of the one before, as most have that are listed together."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from lithify.datasets.iceberg.model import IcebergCompaction, IcebergLedger, TableState
-from lithify.protocol.model import State
+from lithify.protocol.model import CompactionState
 
 
 def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLedger) -> str | None:
     """Why the compaction must not be scheduled; `None` if it may. What is scheduled already is for its worker
     to look at, which does what is left of it."""
-    if compaction.state is State.SCHEDULED:
+    if compaction.state is CompactionState.SCHEDULED:
         return None
     if state.refusal:
         return state.refusal
@@ -29,7 +29,7 @@ def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLe
             return "its cuts do not ascend"
     inputs = set(spec.inputs)
     for other in ledger.active():
-        goes_first = other.state is not State.SUBMITTED or other.id < compaction.id
+        goes_first = other.state is not CompactionState.SUBMITTED or other.id < compaction.id
         if other.id != compaction.id and goes_first and inputs & set(other.spec.inputs):
             return f"compaction {other.id} rewrites some of the same files"
     return None

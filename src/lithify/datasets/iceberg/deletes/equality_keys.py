@@ -32,7 +32,7 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.format.projection import Projection
-from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, Wanted
+from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, PrefetchExtent
 
 MAX_HELD_BYTES = 512 * 1024 * 1024
 """Keys in memory; so much can come of `equality_deletes.MAX_BYTES` only where they hardly differ."""
@@ -85,7 +85,7 @@ class DeletedKeys:
         read: dict[Key, list[tuple[pa.RecordBatch, int]]] = defaultdict(list)
         held_bytes = 0
         chosen = tuple(deletes)
-        files = OpenedAhead(io, [DataPath.of(delete.file, Wanted.ALL) for delete in chosen])
+        files = OpenedAhead(io, [DataPath.of(delete.file, PrefetchExtent.ALL) for delete in chosen])
         for delete in chosen:
             for batch in read_keys(files.take, delete, schema, names):
                 read[delete.field_ids].append((batch, delete.number))

@@ -37,7 +37,7 @@ from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file
 from lithify.datasets.iceberg.format.listing import Listing
 from lithify.datasets.iceberg.format.projection import Projection
-from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
+from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
 JOINED_ROWS = 1024 * 1024
 """Rows of a data file that are joined with the deleted keys at once."""
@@ -114,7 +114,7 @@ class LiveRows:
 def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Positions]:
     """What a delete file has of each of these data files."""
     wanted = ds.field("file_path").isin(sorted(paths))
-    with DataPath.of(delete, Wanted.ALL).open(io) as stream:
+    with DataPath.of(delete, PrefetchExtent.ALL).open(io) as stream:
         fragment = format_of(delete).make_fragment(stream)
         # Rows are filtered behind the file, whose statistics may be wrong; not by a second scanner on top,
         # which would wait for this one's threads in theirs.
@@ -157,7 +157,7 @@ class _Joins:
     def _deleted(self, delete: EqualityDelete) -> pa.Table:
         if delete.path not in self._keys:
             empty = key_schema(self._schema, delete.field_ids).empty_table()
-            opened = partial(DataPath.of(delete.file, Wanted.ALL).open, self._io)
+            opened = partial(DataPath.of(delete.file, PrefetchExtent.ALL).open, self._io)
             batches = read_keys(opened, delete, self._schema, self._names)
             tables = [_as_texts(pa.Table.from_batches([batch])) for batch in batches]
             self._keys[delete.path] = pa.concat_tables([_as_texts(empty), *tables])
@@ -166,7 +166,7 @@ class _Joins:
     def _rows(self, file: DataFile, hidden: Positions, field_ids: Key) -> Iterator[pa.Table]:
         """The keys of the rows of a data file, but for those at hidden positions."""
         path = file.file_path
-        with translated(f"reading {path}"), DataPath.of(file, Wanted.SOME).open(self._io) as stream:
+        with translated(f"reading {path}"), DataPath.of(file, PrefetchExtent.SOME).open(self._io) as stream:
             source = open_file(stream)
             columns = columns_of(source.schema_arrow, self._names)
             ids = {column.field_id for column in columns if column.field_id is not None}

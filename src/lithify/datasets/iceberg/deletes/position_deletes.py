@@ -33,7 +33,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from lithify.base.errors import LithifyError
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.format.statistics import column_sizes, split_offsets
-from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
+from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
 MAX_READERS = 8
 """Delete files read at once, by who needs several."""
@@ -129,7 +129,7 @@ def positions_of(io: FileIO, file: DataFile, paths: Collection[str]) -> Position
     kept; row groups of other files are not read where their statistics tell."""
     name = pc.field("file_path")
     rows = _Rows()
-    with DataPath.of(file, Wanted.SOME).open(io) as stream:
+    with DataPath.of(file, PrefetchExtent.SOME).open(io) as stream:
         scanner = ds.Scanner.from_fragment(
             format_of(file).make_fragment(stream),
             columns=_SCHEMA.names,
@@ -182,7 +182,7 @@ def write(
 
 
 def _whole(io: FileIO, file: DataFile) -> pa.Table:
-    with DataPath.of(file, Wanted.ALL).open(io) as stream:
+    with DataPath.of(file, PrefetchExtent.ALL).open(io) as stream:
         source = pq.ParquetFile(stream, read_dictionary=["file_path"])
         names = source.schema_arrow.names
         if sorted(names) != ["file_path", "pos"]:

@@ -51,16 +51,16 @@ _INT96_WRITERS = ("parquet-mr ", "impala ")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FileColumn:
     """A column of a file, or a part of one."""
 
     name: str
     type: pa.DataType
     field_id: int | None
-    children: tuple[Column, ...] = ()
+    children: tuple[FileColumn, ...] = ()
     """Fields of a struct; the element of a list; key and value of a map."""
 
-    def parts(self) -> Iterator[Column]:
+    def parts(self) -> Iterator[FileColumn]:
         """Itself and all parts of it, in the order in which the file has those that values are stored for."""
         yield self
         for child in self.children:
@@ -78,7 +78,7 @@ def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = Non
     )
 
 
-def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[Column, ...]:
+def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[FileColumn, ...]:
     """The top-level columns of a file, in its order."""
     if any(_has_id(field) for field in schema):
         return tuple(_column(field, None) for field in schema)
@@ -120,7 +120,7 @@ def _told(field_id: int, schema: Schema) -> str:
     return f"{schema.find_column_name(field_id)} ({schema.find_type(field_id)})"
 
 
-def _has_shape(column: Column, wanted: IcebergType) -> bool:
+def _has_shape(column: FileColumn, wanted: IcebergType) -> bool:
     """Whether a column is a value, a struct, a list or a map in the file as in the table."""
     stored = column.type
     match wanted:
@@ -150,7 +150,7 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
     return list(kind) if pa.types.is_struct(kind) else []
 
 
-def _column(field: pa.Field, mapped: MappedField | None, *, by_name: bool = False) -> Column:
+def _column(field: pa.Field, mapped: MappedField | None, *, by_name: bool = False) -> FileColumn:
     if by_name:
         field_id = mapped.field_id if mapped is not None else None
     else:
@@ -164,7 +164,7 @@ def _column(field: pa.Field, mapped: MappedField | None, *, by_name: bool = Fals
         names = ["element"] * len(names)
     children = zip(names, _children(field.type), strict=True)
     parts = tuple(_column(child, inner.get(name), by_name=by_name) for name, child in children)
-    return Column(field.name, field.type, field_id, parts)
+    return FileColumn(field.name, field.type, field_id, parts)
 
 
 def _by_name(fields: Sequence[MappedField]) -> Mapping[str, MappedField]:

@@ -27,8 +27,8 @@ from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.format.time_column import MICROSECONDS_PER_DAY
-from lithify.datasets.iceberg.io.prefetch import DataPath, Wanted
-from lithify.planning.timeline.model import Bucket, Interval
+from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
+from lithify.planning.timeline.model import ChunkBucket, Interval
 
 MAX_CACHED = 100_000
 """Files remembered; each takes some hundred bytes."""
@@ -40,8 +40,8 @@ MAX_READERS = 16
 class Footer:
     """What is remembered of a file."""
 
-    times: Interval | Bucket
-    """What the time column covers; `Bucket.UNKNOWN` when the footer does not say."""
+    times: Interval | ChunkBucket
+    """What the time column covers; `ChunkBucket.UNKNOWN` when the footer does not say."""
     unfit: str | None = None
     """Why the file must not be rewritten ("they …")."""
     has_rows: bool = True
@@ -65,7 +65,7 @@ class Footers:
             found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
         missing = [path for path in keys if path not in found]
         if missing:
-            files = [DataPath(path, sizes[path], Wanted.FOOTER) for path in missing]
+            files = [DataPath(path, sizes[path], PrefetchExtent.FOOTER) for path in missing]
             asked = (partial(read_footer, io, file, schema, field_id, names) for file in files)
             found |= dict(zip(missing, all_of(asked, MAX_READERS), strict=True))
         with self._lock:
@@ -86,46 +86,46 @@ def read_footer(
             with path.open(io) as stream:
                 file = open_file(stream)
         except FileNotFoundError:
-            return Footer(Bucket.UNKNOWN, "do not exist any more")
+            return Footer(ChunkBucket.UNKNOWN, "do not exist any more")
         except pa.ArrowInvalid as error:
-            return Footer(Bucket.UNKNOWN, f"cannot be read: {error}")
+            return Footer(ChunkBucket.UNKNOWN, f"cannot be read: {error}")
     if not file.metadata.num_rows:
-        return Footer(Bucket.NULL, has_rows=False)
+        return Footer(ChunkBucket.NULL, has_rows=False)
     unfit = why_unfit(file, schema, names)
     if unfit is not None:
-        return Footer(Bucket.UNKNOWN, unfit)
+        return Footer(ChunkBucket.UNKNOWN, unfit)
     columns = columns_of(file.schema_arrow, names)
     name = next((column.name for column in columns if column.field_id == field_id), None)
     if name is None:  # the column was added after the file was written, or is that of its partition
-        return Footer(Bucket.NULL)
+        return Footer(ChunkBucket.NULL)
     metadata = file.metadata
     return Footer(interval_of(metadata, file.schema_arrow, range(metadata.num_row_groups), name))
 
 
 def interval_of(
     metadata: pq.FileMetaData, schema: pa.Schema, groups: Iterable[int], name: str
-) -> Interval | Bucket:
+) -> Interval | ChunkBucket:
     """What a top-level column covers in some row groups of a file."""
     columns = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     if name not in columns:
-        return Bucket.UNKNOWN
+        return ChunkBucket.UNKNOWN
     index = columns.index(name)
     statistics = [metadata.row_group(group).column(index).statistics for group in groups]
     return _interval(statistics, schema.field(name).type)
 
 
-def _interval(statistics: list[Any], kind: pa.DataType) -> Interval | Bucket:
+def _interval(statistics: list[Any], kind: pa.DataType) -> Interval | ChunkBucket:
     low: list[int] = []
     high: list[int] = []
     for group in statistics:
         if group is None:
-            return Bucket.UNKNOWN
+            return ChunkBucket.UNKNOWN
         if group.has_min_max:
             low.append(_floor_us(group.min_raw, kind))
             high.append(_floor_us(group.max_raw, kind))
         elif not group.has_null_count or group.num_values:
-            return Bucket.UNKNOWN
-    return Interval(min(low), max(high) + 1) if low else Bucket.NULL
+            return ChunkBucket.UNKNOWN
+    return Interval(min(low), max(high) + 1) if low else ChunkBucket.NULL
 
 
 def _floor_us(raw: int, kind: pa.DataType) -> int:

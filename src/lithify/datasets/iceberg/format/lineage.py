@@ -38,7 +38,7 @@ from lithify.store.objects import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownState:
     """A state of a table."""
 
     metadata_location: str
@@ -56,13 +56,13 @@ class Lineage:
         self._store = store
         self.key = key
 
-    def read(self) -> Known | None:
+    def read(self) -> KnownState | None:
         """The newest state that Lithify saw; `None` when it saw none."""
         try:
             fields = json.loads(self._store.get(self.key))
             location, updated_ms = str(fields["metadata_location"]), int(fields["last_updated_ms"])
             number = fields.get("sequence_number")
-            return Known(location, updated_ms, None if number is None else int(number))
+            return KnownState(location, updated_ms, None if number is None else int(number))
         except ObjectNotFound:
             return None
         except UNDECODABLE as error:
@@ -81,7 +81,7 @@ class Lineage:
         if not continues(known, table) and not continues(known, load()):
             raise self.refusal(known, "nothing is compacted")
 
-    def refusal(self, known: Known | None, so: str) -> Refused:
+    def refusal(self, known: KnownState | None, so: str) -> Refused:
         """Says of a table that does not continue what is on record why, and what to do."""
         assert known is not None
         return Refused(
@@ -102,10 +102,10 @@ class Lineage:
             self._store.put(self.key, json.dumps(asdict(now)).encode())
 
 
-def state_of(table: Table) -> Known:
+def state_of(table: Table) -> KnownState:
     """The state of a table as it was loaded."""
     metadata = table.metadata
-    return Known(table.metadata_location, metadata.last_updated_ms, _number(metadata))
+    return KnownState(table.metadata_location, metadata.last_updated_ms, _number(metadata))
 
 
 def former_roots(table: Table) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def former_roots(table: Table) -> tuple[str, ...]:
     return tuple(sorted(root for root in roots if canonical(root) != canonical(metadata.location)))
 
 
-def continues(known: Known | None, table: Table) -> bool:
+def continues(known: KnownState | None, table: Table) -> bool:
     """Whether the table is a later state of what was known, or the same. Where neither its log nor the times
     in it say so, the oldest file in the log is read."""
     if known is None:

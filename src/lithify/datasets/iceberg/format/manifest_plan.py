@@ -34,7 +34,7 @@ Bound = tuple[Any, ...]
 """A value of the leading field that can be compared with others."""
 
 
-class Reason(StrEnum):
+class RewriteReason(StrEnum):
     """Why a manifest is not kept."""
 
     EMPTY = "no live entries"
@@ -59,7 +59,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ManifestGroup:
     """Manifests whose entries are sorted and written anew together."""
 
     kind: tuple[int, str]
@@ -72,9 +72,9 @@ class Group:
 class ManifestPlan:
     """What is to be done."""
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ManifestGroup, ...] = ()
     empty: tuple[str, ...] = ()
-    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    reasons: Mapping[RewriteReason, int] = field(default_factory=dict)
     """How many manifests are not kept for which reason."""
     overlapping: int = 0
     """The most manifests that overlap in one value."""
@@ -101,7 +101,7 @@ def plan_manifests(manifests: Sequence[Facts], target_bytes: int) -> ManifestPla
     for manifest in manifests:
         if manifest.live != 0:
             by_kind[manifest.kind].append(manifest)
-    counts: Counter[Reason] = Counter({Reason.EMPTY: len(empty)} if empty else {})
+    counts: Counter[RewriteReason] = Counter({RewriteReason.EMPTY: len(empty)} if empty else {})
     groups = []
     overlapping = 0
     for kind, of_kind in sorted(by_kind.items()):
@@ -111,7 +111,7 @@ def plan_manifests(manifests: Sequence[Facts], target_bytes: int) -> ManifestPla
             marked.append([(m, _reason(m, len(together), target_bytes)) for m in together])
         for is_run, run in groupby(marked, key=lambda part: part[0][1] is not None):
             found = [one for part in run for one in part]
-            if is_run and (len(found) > 1 or found[0][1] is not Reason.SMALL):
+            if is_run and (len(found) > 1 or found[0][1] is not RewriteReason.SMALL):
                 counts.update(reason for _, reason in found if reason is not None)
                 groups.append(_group(kind, [manifest for manifest, _ in found], target_bytes))
     return ManifestPlan(tuple(groups), tuple(m.path for m in empty), counts, overlapping)
@@ -153,23 +153,23 @@ def _overlapping(manifests: Sequence[Facts]) -> int:
     return most
 
 
-def _reason(manifest: Facts, together: int, target_bytes: int) -> Reason | None:
+def _reason(manifest: Facts, together: int, target_bytes: int) -> RewriteReason | None:
     if manifest.live is not None:
         entries = manifest.live + manifest.deleted
         if manifest.deleted * 100 >= entries * MIN_DELETED_PERCENT:
-            return Reason.DELETED
+            return RewriteReason.DELETED
     if together > 1:
-        return Reason.OVERLAPPING
-    return Reason.SMALL if _is_small(manifest, target_bytes) else None
+        return RewriteReason.OVERLAPPING
+    return RewriteReason.SMALL if _is_small(manifest, target_bytes) else None
 
 
 def _is_small(manifest: Facts, target_bytes: int) -> bool:
     return 2 * manifest.size_bytes < target_bytes
 
 
-def _group(kind: tuple[int, str], manifests: Sequence[Facts], target_bytes: int) -> Group:
+def _group(kind: tuple[int, str], manifests: Sequence[Facts], target_bytes: int) -> ManifestGroup:
     size_bytes = 0
     for one in manifests:
         entries = (one.live or 0) + one.deleted
         size_bytes += one.size_bytes * (one.live or 0) // entries if entries else one.size_bytes
-    return Group(kind, tuple(m.path for m in manifests), max(1, -(-size_bytes // target_bytes)))
+    return ManifestGroup(kind, tuple(m.path for m in manifests), max(1, -(-size_bytes // target_bytes)))

@@ -84,7 +84,7 @@ Locate = Callable[[int, int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]],
 class SlimReader:
     """Reads entries, a block at once."""
 
-    def __init__(self, locate: Locate, layout: _Layout, of_entry: Columns, of_file: Columns) -> None:
+    def __init__(self, locate: Locate, layout: _ProgramBuilder, of_entry: Columns, of_file: Columns) -> None:
         self._locate = locate
         self._program = np.array(layout.steps, np.int64)
         self._slots = layout.slots
@@ -118,7 +118,7 @@ def slim_reader(schema: str, column: int) -> SlimReader:
     assert isinstance(whole, StructReader)
     of_entry: Columns = {}
     of_file: Columns = {}
-    layout = _Layout()
+    layout = _ProgramBuilder()
     for place, field in whole.field_readers:
         if place != _DATA_FILE:
             layout.add(field, place, of_entry)
@@ -150,7 +150,7 @@ def _decoded(columns: Columns, places: int, data: bytes, noted: list[Noted]) -> 
             yield repeat(None)
 
 
-class _Layout:
+class _ProgramBuilder:
     """A program for the kernel, while it is made."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.iceberg.format.columns import Column
+from lithify.datasets.iceberg.format.columns import FileColumn
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -25,7 +25,7 @@ class Projection:
     """From the columns of one file to a schema whose fields have ids."""
 
     def __init__(
-        self, columns: Sequence[Column], schema: pa.Schema, constants: Mapping[int, Any], path: str
+        self, columns: Sequence[FileColumn], schema: pa.Schema, constants: Mapping[int, Any], path: str
     ) -> None:
         """`constants` by field id; `path` is told in errors."""
         self._columns = columns
@@ -54,7 +54,7 @@ class Projection:
             raise CorruptObject(self._path, f"has no column {field.name}, which the table requires")
         return pa.nulls(rows, field.type)
 
-    def _project(self, values: pa.Array, column: Column, wanted: pa.DataType) -> pa.Array:
+    def _project(self, values: pa.Array, column: FileColumn, wanted: pa.DataType) -> pa.Array:
         if pa.types.is_struct(wanted):
             return self._struct(values, column, wanted)
         if pa.types.is_list(wanted) or pa.types.is_large_list(wanted):
@@ -65,7 +65,7 @@ class Projection:
             values = values.storage
         return values if values.type == wanted else values.cast(wanted)
 
-    def _struct(self, values: pa.StructArray, column: Column, wanted: pa.StructType) -> pa.Array:
+    def _struct(self, values: pa.StructArray, column: FileColumn, wanted: pa.StructType) -> pa.Array:
         found = {child.field_id: n for n, child in enumerate(column.children) if child.field_id is not None}
         parts = []
         for field in wanted:
@@ -76,7 +76,7 @@ class Projection:
                 parts.append(self._project(values.field(number), column.children[number], field.type))
         return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=values.is_null())
 
-    def _list(self, values: pa.Array, column: Column, wanted: pa.DataType) -> pa.Array:
+    def _list(self, values: pa.Array, column: FileColumn, wanted: pa.DataType) -> pa.Array:
         if pa.types.is_fixed_size_list(values.type):
             values = values.cast(pa.list_(values.type.value_field))
         elements = self._project(values.values, column.children[0], wanted.value_type)
@@ -85,7 +85,7 @@ class Projection:
         )
         return kind.from_arrays(_offsets(values, width), elements, type=wanted, mask=values.is_null())
 
-    def _map(self, values: pa.MapArray, column: Column, wanted: pa.MapType) -> pa.Array:
+    def _map(self, values: pa.MapArray, column: FileColumn, wanted: pa.MapType) -> pa.Array:
         key, value = column.children
         return pa.MapArray.from_arrays(
             _offsets(values, pa.int32()),

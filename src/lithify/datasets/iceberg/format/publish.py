@@ -72,7 +72,7 @@ class Uncommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedSnapshot:
     """A snapshot that is written and not committed."""
 
     branch: str
@@ -104,7 +104,7 @@ def prepare(
     now_ms: int,
     written: Iterable[str],
     named: Iterable[str],
-) -> Prepared:
+) -> PreparedSnapshot:
     """The commit of a snapshot on top of `parent`, the head of the branch as it was seen."""
     metadata = table.metadata
     snapshot = Snapshot.model_validate(
@@ -128,7 +128,7 @@ def prepare(
         "max-ref-age-ms": now_at.max_ref_age_ms,
     }
     expected = {"snapshot-id": parent.snapshot_id, "ref": branch}
-    return Prepared(
+    return PreparedSnapshot(
         branch=branch,
         snapshot_id=snapshot_id,
         sequence_number=metadata.next_sequence_number(),
@@ -142,7 +142,7 @@ def prepare(
     )
 
 
-def publish(table: Table, prepared: Prepared, load: Callable[[], Table]) -> bool:
+def publish(table: Table, prepared: PreparedSnapshot, load: Callable[[], Table]) -> bool:
     """Whether the snapshot is in the table now; `False` when somebody was faster, and it never will be.
 
     `StoreError` when that cannot be told: it may still be under way, so nothing of it may be deleted.
@@ -189,7 +189,7 @@ def discard(io: FileIO, paths: Iterable[str]) -> None:
                 continue
 
 
-def _has_landed(prepared: Prepared, table: Table) -> bool:
+def _has_landed(prepared: PreparedSnapshot, table: Table) -> bool:
     if table.metadata.snapshot_by_id(prepared.snapshot_id) is not None:
         return True
     head = table.metadata.snapshot_by_name(prepared.branch)

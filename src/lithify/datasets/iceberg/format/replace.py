@@ -45,7 +45,7 @@ from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION, SpecMan
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, counted
 from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
-from lithify.datasets.iceberg.format.publish import Prepared, prepare
+from lithify.datasets.iceberg.format.publish import PreparedSnapshot, prepare
 from lithify.datasets.iceberg.format.summary import replace_summary
 from lithify.datasets.iceberg.format.table_properties import locations_of
 from lithify.datasets.iceberg.model import NewFile
@@ -172,7 +172,7 @@ def write(
     replacement: Replacement,
     properties: Mapping[str, str],
     now_ms: int,
-) -> Prepared:
+) -> PreparedSnapshot:
     """Write the manifests of a snapshot on top of `head`; `properties` go into its summary."""
     metadata = table.metadata
     writer = SnapshotWriter(table)

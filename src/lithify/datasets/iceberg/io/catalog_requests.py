@@ -23,7 +23,7 @@ from pyiceberg.utils.config import Config, merge_config
 from lithify.base.errors import StoreUnavailable
 from lithify.datasets.iceberg.errors import translated
 from lithify.store.resilience.requests import Requests
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import known_of
 
 READ_S = 30.0
@@ -40,7 +40,7 @@ def catalog_url(name: str) -> str:
 
 
 def opened(
-    name: str, properties: Mapping[str, str], waiting: Waiting, open_it: Callable[[], Catalog]
+    name: str, properties: Mapping[str, str], waiting: WaitPolicy, open_it: Callable[[], Catalog]
 ) -> Catalog:
     """What `open_it` gives, which asks the catalog of that name for its configuration. From then on
     `asked_catalog` and `asked_commit` wait for it."""

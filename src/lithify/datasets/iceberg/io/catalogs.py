@@ -36,7 +36,7 @@ from lithify.datasets.iceberg.io.reach import check_reach
 from lithify.datasets.iceberg.io.vended import VendedCredentials, vended
 from lithify.store.aws_profiles import PROFILE_OPTION
 from lithify.store.objects import ObjectStore
-from lithify.store.resilience.waiting import Known, Waiting
+from lithify.store.resilience.waiting import StoreOutage, WaitPolicy
 from lithify.store.urls import (
     TOKEN_OPTION,
     known_of,
@@ -102,14 +102,14 @@ _FOR_THREADS = tuple(f"pyiceberg.catalog.{kind}" for kind in ("rest", "sql", "gl
 class _Gate:
     """Where those who open the same catalog pass one by one."""
 
-    known: Known
+    known: StoreOutage
     """Kept, so that who comes later knows that the catalog is away."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 _gates: dict[tuple[str, frozenset[tuple[str, str]]], _Gate] = {}
 _gates_lock = threading.Lock()
-_catalogs: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], Waiting], Catalog] = (
+_catalogs: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], WaitPolicy], Catalog] = (
     WeakValueDictionary()
 )
 
@@ -135,7 +135,7 @@ def parse_url(url: str) -> TableUrl:
 
 
 def open_catalog(
-    name: str, properties: Mapping[str, str] | None = None, waiting: Waiting | None = None
+    name: str, properties: Mapping[str, str] | None = None, waiting: WaitPolicy | None = None
 ) -> Catalog:
     """The catalog of that name in PyIceberg's configuration. `properties` win over that; they may go by the
     names that options of databases have (`aws_endpoint`). `waiting` says how it and files of its tables are
@@ -146,11 +146,11 @@ def open_catalog(
             f"{TESTED_PYICEBERG}x only; install that version"
         )
     given = as_properties(properties or {})
-    waiting = waiting if waiting is not None else Waiting()
+    waiting = waiting if waiting is not None else WaitPolicy()
     return _shared(name, given, waiting) if waiting.is_shared else _new(name, given, waiting)
 
 
-def _shared(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:
+def _shared(name: str, given: dict[str, str], waiting: WaitPolicy) -> Catalog:
     """One for thousands of tables. While it is being opened the others wait for that, so of one that is away
     only the first finds out how long that takes."""
     settings = frozenset(given.items())
@@ -176,7 +176,7 @@ def _is_for_threads(catalog: Catalog) -> bool:
     return type(catalog).__module__ in _FOR_THREADS
 
 
-def _new(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:
+def _new(name: str, given: dict[str, str], waiting: WaitPolicy) -> Catalog:
     try:
         catalog = opened(name, given, waiting, lambda: closed_catalog(name, given))
         _settle_endpoints(catalog)

@@ -43,7 +43,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.remote import PROBE_KEY
 from lithify.store.resilience.causes import UNKNOWN_NAME, UNTRUSTED
 from lithify.store.resilience.requests import Requests
-from lithify.store.resilience.waiting import Waiting
+from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import known_of
 
 MAX_HELD_BYTES = 32 * 1024 * 1024
@@ -92,8 +92,8 @@ class Patiently(AwsStandardS3RetryStrategy):  # type: ignore[misc]
 class Roots:
     """The requests to each store that files of a catalog lie in. Travels to tasks, without what is lent."""
 
-    def __init__(self, waiting: Waiting | None = None) -> None:
-        self.waiting = waiting if waiting is not None else Waiting()
+    def __init__(self, waiting: WaitPolicy | None = None) -> None:
+        self.waiting = waiting if waiting is not None else WaitPolicy()
         self.lent = Lent()
         self._requests: dict[str, Requests] = {}
 
@@ -114,10 +114,10 @@ class Roots:
 
 
 def _roots_elsewhere(max_s: float) -> Roots:
-    return Roots(Waiting(max_s, tasks_max_s=max_s))
+    return Roots(WaitPolicy(max_s, tasks_max_s=max_s))
 
 
-def let_wait(catalog: Catalog, waiting: Waiting) -> None:
+def let_wait(catalog: Catalog, waiting: WaitPolicy) -> None:
     """All files that this catalog opens from now on are waited for."""
     properties = catalog.properties
     if PY_IO_IMPL in properties:
@@ -126,10 +126,10 @@ def let_wait(catalog: Catalog, waiting: Waiting) -> None:
     properties[_OWN] = Roots(waiting)
 
 
-def waiting_of(properties: Properties) -> Waiting:
+def waiting_of(properties: Properties) -> WaitPolicy:
     """How the files are waited for that are reached with these properties."""
     roots = properties.get(_OWN)
-    return roots.waiting if isinstance(roots, Roots) else Waiting()
+    return roots.waiting if isinstance(roots, Roots) else WaitPolicy()
 
 
 def lend(store: ObjectStore, properties: Properties) -> None:

@@ -29,7 +29,7 @@ MAX_WHOLE_BYTES = 32 * MIB
 """A file of which all rows are wanted is read whole up to here."""
 
 
-class Wanted(Enum):
+class PrefetchExtent(Enum):
     """What of a file."""
 
     FOOTER = "footer"
@@ -44,10 +44,10 @@ class DataPath:
     path: str
     size_bytes: int
     """What its manifest says."""
-    wanted: Wanted
+    wanted: PrefetchExtent
 
     @classmethod
-    def of(cls, file: DataFile, wanted: Wanted) -> DataPath:
+    def of(cls, file: DataFile, wanted: PrefetchExtent) -> DataPath:
         """A data or delete file, as its manifest describes it."""
         return cls(file.file_path, file.file_size_in_bytes, wanted)
 
@@ -60,11 +60,11 @@ class DataPath:
     def _whole_bytes(self) -> int:
         """A larger one is not read whole when it is opened."""
         match self.wanted:
-            case Wanted.FOOTER:
+            case PrefetchExtent.FOOTER:
                 return TAIL_BYTES
-            case Wanted.SOME:
+            case PrefetchExtent.SOME:
                 return WHOLE_BYTES
-            case Wanted.ALL:
+            case PrefetchExtent.ALL:
                 return MAX_WHOLE_BYTES
 
     def open(self, io: FileIO) -> Any:

@@ -35,7 +35,7 @@ _NO_OFFSET = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class StreamSource:
     """A source of a checkpoint that reads an Iceberg table: snapshots by id."""
 
     initial: int | None
@@ -45,10 +45,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class StreamCheckpoint:
     """What a checkpoint folder says."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[StreamSource, ...]
     committed_ms: int | None = None
     """When the last batch was done, by the store's clock; `None` before the first."""
 
@@ -58,7 +58,7 @@ class Checkpoint:
         return bool(self.sources)
 
 
-def read_checkpoint(store: ObjectStore, folder: str) -> Checkpoint:
+def read_checkpoint(store: ObjectStore, folder: str) -> StreamCheckpoint:
     """The checkpoint in a folder of a store. `CorruptObject` when it does not decode; without sources when
     nothing is there yet."""
     batch, committed_ms = _committed(store, join(folder, "commits"))
@@ -71,7 +71,9 @@ def read_checkpoint(store: ObjectStore, folder: str) -> Checkpoint:
             raise CorruptObject(key, f"batch {batch} was committed, and its offsets are missing") from None
     initial = dict(_initial(store, join(folder, "sources")))
     numbers = sorted(committed.keys() | initial.keys())
-    return Checkpoint(tuple(Source(initial.get(n), committed.get(n)) for n in numbers), committed_ms)
+    return StreamCheckpoint(
+        tuple(StreamSource(initial.get(n), committed.get(n)) for n in numbers), committed_ms
+    )
 
 
 def parse_offsets(data: bytes, key: str) -> dict[int, int]:

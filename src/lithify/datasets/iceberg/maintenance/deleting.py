@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from lithify.base.errors import Refused
 from lithify.datasets.iceberg.compaction.support_checks import check_deletable
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.format.lineage import Known, continues
+from lithify.datasets.iceberg.format.lineage import KnownState, continues
 
 DEFAULT_MAX_PERCENT = 50
 """Of all files that were listed; more than this is not deleted."""
@@ -41,7 +41,7 @@ def whole_table(dataset: IcebergDataset) -> Table:
     return table
 
 
-def check_whole(table: Table, known: Known | None, dataset: IcebergDataset) -> None:
+def check_whole(table: Table, known: KnownState | None, dataset: IcebergDataset) -> None:
     """`Refused` unless the table surely knows everything that is its own."""
     mode = table.catalog.properties.get("snapshot-loading-mode", "all")
     if mode.lower() != "all":

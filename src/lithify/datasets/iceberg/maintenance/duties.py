@@ -35,7 +35,7 @@ from lithify.base.ids import Ids
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
-from lithify.datasets.iceberg.maintenance.garbage import Kind, collect_due
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, collect_due
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
@@ -63,7 +63,7 @@ def duties(
     dataset: IcebergDataset,
     clock: Clock,
     ids: Ids,
-    garbage: Mapping[Kind, DirectoryOptions],
+    garbage: Mapping[GarbageKind, DirectoryOptions],
     observer: Observer = events.ignore,
 ) -> PeriodicCollector[Any]:
     """What is done for one table again and again."""

@@ -79,7 +79,7 @@ from lithify.datasets.iceberg.maintenance.deleting import whole_table
 from lithify.datasets.iceberg.maintenance.expired_files import ExpiredFiles
 from lithify.datasets.iceberg.maintenance.expiry_policy import (
     Expirable,
-    Retention,
+    TableRetention,
     and_descendants,
     expirable,
     low_watermark,
@@ -90,7 +90,7 @@ from lithify.datasets.iceberg.maintenance.expiry_policy import (
 from lithify.datasets.iceberg.maintenance.history_size import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.maintenance.own_state import (
     LOST_ADVICE,
-    State,
+    FolderIdentity,
     conflicts_told,
     files_change,
     lost_text,
@@ -98,7 +98,7 @@ from lithify.datasets.iceberg.maintenance.own_state import (
     needs_recorded_in,
     recorded_in,
 )
-from lithify.datasets.iceberg.maintenance.pending import Entry, Pending
+from lithify.datasets.iceberg.maintenance.pending import Pending, PendingFiles
 from lithify.datasets.iceberg.maintenance.reachable import (
     FileKind,
     NamedFile,
@@ -108,7 +108,7 @@ from lithify.datasets.iceberg.maintenance.reachable import (
 )
 from lithify.datasets.iceberg.maintenance.snapshot_pins import Needs, collect_needs
 from lithify.store.times import MAX_BEHIND_MS, store_now_ms
-from lithify.watermarks.model import Needed, Reason, Threshold
+from lithify.watermarks.model import BlockReason, Needed, Threshold
 from lithify.watermarks.rules import cut, next_threshold
 
 DEFAULT_GRACE_MS = 3_600_000
@@ -118,7 +118,7 @@ MAX_TRIES = 5
 """Times a run begins again after somebody else was faster."""
 
 
-class Outcome(StrEnum):
+class ExpiryOutcome(StrEnum):
     """What came of a run; see the module."""
 
     EXPIRED = "expired"
@@ -134,18 +134,18 @@ class Outcome(StrEnum):
     NOT_ALONE = "not_alone"
 
 
-DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
+DONE = frozenset({ExpiryOutcome.EXPIRED, ExpiryOutcome.NOTHING_TO_DO, ExpiryOutcome.HELD})
 """All was done that there was to do."""
 NEWER = "newer than the store's clock, or than the newest of main"
 """Why snapshots stay that no holder needs."""
-_NOT_ALLOWED = Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
+_NOT_ALLOWED = ExpiryOutcome.NO_WATERMARK, "the table's property gc.enabled is not true"
 _REMOVED = "Lithify's folder of the table was removed or replaced meanwhile; run it again"
 _OUTCOMES = {
-    Reason.MISSING_MEMBER: Outcome.MISSING_READER,
-    Reason.UNPUBLISHED: Outcome.UNPUBLISHED,
-    Reason.NO_WATERMARK: Outcome.NO_WATERMARK,
-    Reason.NOTHING_TO_DO: Outcome.NOTHING_TO_DO,
-    Reason.HELD: Outcome.HELD,
+    BlockReason.MISSING_MEMBER: ExpiryOutcome.MISSING_READER,
+    BlockReason.UNPUBLISHED: ExpiryOutcome.UNPUBLISHED,
+    BlockReason.NO_WATERMARK: ExpiryOutcome.NO_WATERMARK,
+    BlockReason.NOTHING_TO_DO: ExpiryOutcome.NOTHING_TO_DO,
+    BlockReason.HELD: ExpiryOutcome.HELD,
 }
 
 
@@ -171,7 +171,7 @@ class Expiry:
     """What a run did, or would do."""
 
     dry_run: bool
-    outcome: Outcome = Outcome.NOTHING_TO_DO
+    outcome: ExpiryOutcome = ExpiryOutcome.NOTHING_TO_DO
     why: str = ""
     snapshots: int = 0
     """That are left."""
@@ -186,7 +186,7 @@ class Expiry:
     """The published one."""
     deleted: Counter[FileKind] = field(default_factory=Counter)
     deleted_bytes: int = 0
-    pending: tuple[Entry, ...] = ()
+    pending: tuple[PendingFiles, ...] = ()
     """Files that wait for their grace period to end."""
     would_delete: tuple[int, int] = (0, 0)
     """Of a dry run: how many files only the expired snapshots name, and their bytes."""
@@ -197,7 +197,7 @@ class Expiry:
 class Outlook:
     """What a run would expire now, told without reading a manifest."""
 
-    outcome: Outcome
+    outcome: ExpiryOutcome
     why: str
     versions: int
     """That there are."""
@@ -222,10 +222,10 @@ class _Plan:
     policy: Expirable
     needs: Needs
     low_watermark: int | None
-    retention: Retention
+    retention: TableRetention
     readers: frozenset[str]
     """The names of those that are registered."""
-    state: State | None
+    state: FolderIdentity | None
     """The identity of Lithify's folder."""
     lost: str
     """What the table records and the folder does not have; empty when that is nothing."""
@@ -280,7 +280,7 @@ class Expirer:
         self._dataset.check_not_moved(self._load())
         for _ in tries(self._clock, self._rng, MAX_TRIES):
             done.outcome, done.why = self._try(options, done)
-            if done.outcome not in (Outcome.REF_CHANGED, Outcome.LOST_RACE):
+            if done.outcome not in (ExpiryOutcome.REF_CHANGED, ExpiryOutcome.LOST_RACE):
                 break
         if options.dry_run:
             done.pending = self._pending.read()
@@ -300,11 +300,13 @@ class Expirer:
         going, reason = _decide(seen, self._publish(seen, options))
         old = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms < seen.retention.older_than_ms}
         old = (old | seen.policy.snapshots) - {metadata.current_snapshot_id}
-        outcome, why = (Outcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, seen))
+        outcome, why = (
+            (ExpiryOutcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, seen))
+        )
         if seen.lost:
             going, (outcome, why) = (
                 frozenset(),
-                (Outcome.STATE_LOST, f"{lost_text(seen.lost)}; {LOST_ADVICE}"),
+                (ExpiryOutcome.STATE_LOST, f"{lost_text(seen.lost)}; {LOST_ADVICE}"),
             )
         if not may_expire(properties_of(metadata)):
             going, (outcome, why) = frozenset(), _NOT_ALLOWED
@@ -323,14 +325,14 @@ class Expirer:
         )
 
     def _delete_files(self, options: ExpireOptions, done: Expiry) -> None:
-        if done.outcome is Outcome.STATE_LOST:
+        if done.outcome is ExpiryOutcome.STATE_LOST:
             return
         found = self._files.delete_due(options.grace_ms, lambda: self._now_ms(options))
         done.deleted, done.deleted_bytes, done.pending = found.deleted, found.deleted_bytes, found.pending
         done.notes += found.notes
         self._note_shared(found.shared, done)
         if found.lost:
-            done.outcome, done.why = Outcome.REF_LOST, found.lost
+            done.outcome, done.why = ExpiryOutcome.REF_LOST, found.lost
 
     def _keep_on_record(self, table: Table, now_ms: int) -> None:
         """Have the table record that files stay for good."""
@@ -339,22 +341,22 @@ class Expirer:
     @staticmethod
     def _note_shared(shared: str, done: Expiry) -> None:
         if shared and done.outcome in DONE:
-            done.outcome, done.why = Outcome.NOT_ALONE, shared
+            done.outcome, done.why = ExpiryOutcome.NOT_ALONE, shared
         elif shared:
             done.notes.append(shared)
 
     # Stages 1 and 2
 
-    def _try(self, options: ExpireOptions, done: Expiry) -> tuple[Outcome, str]:
+    def _try(self, options: ExpireOptions, done: Expiry) -> tuple[ExpiryOutcome, str]:
         seen = self._look_twice(options)
         done.notes = []
         done.snapshots = len(seen.table.metadata.snapshots)
         if not may_expire(properties_of(seen.table.metadata)):
             return _NOT_ALLOWED
         if not seen.table.metadata.snapshots:
-            return Outcome.NO_WATERMARK, "the table has no snapshots"
+            return ExpiryOutcome.NO_WATERMARK, "the table has no snapshots"
         if seen.lost and not options.accept_loss:
-            return Outcome.STATE_LOST, f"{lost_text(seen.lost)}; {LOST_ADVICE}"
+            return ExpiryOutcome.STATE_LOST, f"{lost_text(seen.lost)}; {LOST_ADVICE}"
         if seen.lost:
             done.notes.append(f"accepted as lost: {seen.lost}")
         state = seen.state
@@ -365,9 +367,9 @@ class Expirer:
         published = self._publish(seen, options)
         plan = self._look_twice(options)
         if plan.lost and not (options.accept_loss and options.dry_run):
-            return Outcome.STATE_LOST, f"{lost_text(plan.lost)}; {LOST_ADVICE}"
+            return ExpiryOutcome.STATE_LOST, f"{lost_text(plan.lost)}; {LOST_ADVICE}"
         if state is not None and plan.state != state:
-            return Outcome.STATE_LOST, _REMOVED
+            return ExpiryOutcome.STATE_LOST, _REMOVED
         if not may_expire(properties_of(plan.table.metadata)):
             return _NOT_ALLOWED
         done.watermark_ms = None if published is None else published.position
@@ -382,7 +384,7 @@ class Expirer:
             return _OUTCOMES[reason], _why(reason, plan)
         if options.dry_run:
             self._foresee(plan, going, done)
-            return Outcome.EXPIRED, ""
+            return ExpiryOutcome.EXPIRED, ""
         return self._expire(plan, going, done, options.grace_ms)
 
     def _look_twice(self, options: ExpireOptions) -> _Plan:
@@ -423,7 +425,9 @@ class Expirer:
 
         return change(self._thresholds.read()) if options.dry_run else self._thresholds.publish(change)
 
-    def _expire(self, plan: _Plan, going: frozenset[int], done: Expiry, grace_ms: int) -> tuple[Outcome, str]:
+    def _expire(
+        self, plan: _Plan, going: frozenset[int], done: Expiry, grace_ms: int
+    ) -> tuple[ExpiryOutcome, str]:
         table = plan.table
         what = f"expiring snapshots of {self._dataset.url}"
         entry, recorded = None, tuple[TableUpdate, ...]()
@@ -438,7 +442,7 @@ class Expirer:
         if self._dataset.state.read() != plan.state:  # reading the manifests may have taken long
             if entry is not None:
                 self._pending.drop(entry)
-            return Outcome.STATE_LOST, _REMOVED
+            return ExpiryOutcome.STATE_LOST, _REMOVED
         try:
             updates = (*updates_of(table.metadata, plan.policy.refs, going), *recorded)
             with conflicts_told(what):
@@ -451,12 +455,15 @@ class Expirer:
                 if entry is not None:
                     self._pending.drop(entry)
                 if rules_of(now.metadata) != rules_of(table.metadata):
-                    return Outcome.REF_CHANGED, "branches or tags were changed while snapshots were expired"
-                return Outcome.LOST_RACE, "another commit came first"
+                    return (
+                        ExpiryOutcome.REF_CHANGED,
+                        "branches or tags were changed while snapshots were expired",
+                    )
+                return ExpiryOutcome.LOST_RACE, "another commit came first"
         self._dataset.lineage.advance(self._dataset.load())
         done.expired, done.refs = tuple(sorted(going)), plan.policy.refs
         done.snapshots -= len(going)
-        return Outcome.EXPIRED, ""
+        return ExpiryOutcome.EXPIRED, ""
 
     def _has_landed(self, now: Table, plan: _Plan, going: frozenset[int]) -> bool:
         """Whether the table looks as if the commit had been made. Where another run expired the same, it has
@@ -484,7 +491,7 @@ class Expirer:
         return store_now_ms(self._dataset.store, self._dataset.time_key)
 
 
-def _decide(plan: _Plan, published: Threshold | None) -> tuple[frozenset[int], Reason | None]:
+def _decide(plan: _Plan, published: Threshold | None) -> tuple[frozenset[int], BlockReason | None]:
     """Which snapshots go, or why nothing does (pure)."""
     below = cut(published, plan.low_watermark, plan.needs.collected)
     if plan.needs.collected.reason is not None:
@@ -496,19 +503,19 @@ def _decide(plan: _Plan, published: Threshold | None) -> tuple[frozenset[int], R
         going = plan.policy.snapshots - and_descendants(metadata, plan.needs.snapshots | stay)
     if going or plan.policy.refs:
         return going, None
-    if isinstance(below, Reason):
+    if isinstance(below, BlockReason):
         return going, below
-    return going, Reason.HELD if plan.needs.by else Reason.NOTHING_TO_DO
+    return going, BlockReason.HELD if plan.needs.by else BlockReason.NOTHING_TO_DO
 
 
-def _why(reason: Reason, plan: _Plan) -> str:
+def _why(reason: BlockReason, plan: _Plan) -> str:
     needs = plan.needs
     match reason:
-        case Reason.MISSING_MEMBER | Reason.UNPUBLISHED:
+        case BlockReason.MISSING_MEMBER | BlockReason.UNPUBLISHED:
             return f"{needs.why}; nothing is expired until that is known: see `lithify readers list`"
-        case Reason.HELD:
+        case BlockReason.HELD:
             return f"needed by {needs.by[0].by}"
-        case Reason.NOTHING_TO_DO if plan.policy.snapshots:
+        case BlockReason.NOTHING_TO_DO if plan.policy.snapshots:
             return NEWER
         case _:
             return str(reason)

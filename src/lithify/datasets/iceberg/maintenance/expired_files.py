@@ -35,7 +35,7 @@ from lithify.datasets.iceberg.format.table_properties import properties_of
 from lithify.datasets.iceberg.io.places import is_within, place_of
 from lithify.datasets.iceberg.maintenance.deleting import batches
 from lithify.datasets.iceberg.maintenance.expiry_policy import may_expire, rules_of
-from lithify.datasets.iceberg.maintenance.pending import Entry, Pending
+from lithify.datasets.iceberg.maintenance.pending import Pending, PendingFiles
 from lithify.datasets.iceberg.maintenance.reachable import (
     FileKind,
     NamedFile,
@@ -53,7 +53,7 @@ class Deletion:
 
     deleted: Counter[FileKind] = field(default_factory=Counter)
     deleted_bytes: int = 0
-    pending: tuple[Entry, ...] = ()
+    pending: tuple[PendingFiles, ...] = ()
     """What waits now."""
     lost: str = ""
     """What branch or tag this run found to have lost its snapshots; empty for none."""
@@ -73,7 +73,7 @@ class ExpiredFiles:
         others: Callable[[], Sequence[Neighbour]],
         record: Callable[[Table, int], None],
     ) -> None:
-        """`url` is the table's; `load` gives it as it is now, and raises when it must not be touched;
+        """`url` is the table's; `load` gives it is now, and raises when it must not be touched;
         `others` gives the other tables of its catalog, and raises when one cannot be read; `record` has the
         table record that files stay for good."""
         self._url = url
@@ -110,7 +110,9 @@ class ExpiredFiles:
         done.pending = self._pending.read()
         return done
 
-    def _carry_out_all(self, table: Table, due: Sequence[Entry], foreign: Set[str], done: Deletion) -> None:
+    def _carry_out_all(
+        self, table: Table, due: Sequence[PendingFiles], foreign: Set[str], done: Deletion
+    ) -> None:
         """Delete the files of these entries, but for those in folders of other tables."""
         reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
         with Deleting() as deleting:
@@ -131,11 +133,11 @@ class ExpiredFiles:
         except Refused as error:
             return str(error), frozenset()
 
-    def _lost(self, table: Table, entry: Entry) -> str:
+    def _lost(self, table: Table, entry: PendingFiles) -> str:
         with translated(f"reading former metadata of {self._url}"):
             return lost_between(table, entry)
 
-    def _keep_whole(self, table: Table, lost: Sequence[Entry]) -> None:
+    def _keep_whole(self, table: Table, lost: Sequence[PendingFiles]) -> None:
         """What snapshots name that somebody may want to recover stays, also what they share with others that
         may be expired later. All of it is there: no run deletes anything before it has looked at these."""
         for entry in lost:
@@ -145,7 +147,7 @@ class ExpiredFiles:
 
     def _carry_out(
         self,
-        entry: Entry,
+        entry: PendingFiles,
         reached: Reached,
         seen: set[Ulid],
         foreign: Set[str],
@@ -188,7 +190,7 @@ class ExpiredFiles:
                     reached.names.add(file.path)
 
 
-def lost_between(table: Table, entry: Entry) -> str:
+def lost_between(table: Table, entry: PendingFiles) -> str:
     """Why the files of an entry have to stay for good, by the metadata files between the one that was planned
     on and the present one; empty when nothing came between that would have kept its snapshots."""
     log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
@@ -215,7 +217,7 @@ def lost_between(table: Table, entry: Entry) -> str:
     return ""
 
 
-def _may_keep(ref: SnapshotRef, entry: Entry) -> bool:
+def _may_keep(ref: SnapshotRef, entry: PendingFiles) -> bool:
     """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before too."""
     return ref.snapshot_ref_type != SnapshotRefType.TAG or ref.snapshot_id in entry.snapshots
 
@@ -224,11 +226,11 @@ def _metadata_in(table: Table, path: str) -> TableMetadata:
     return FromInputFile.table_metadata(table.io.new_input(path))
 
 
-def _is_unchecked(entry: Entry, there: Set[int]) -> bool:
+def _is_unchecked(entry: PendingFiles, there: Set[int]) -> bool:
     return bool(entry.base) and entry.since_ms is None and there.isdisjoint(entry.snapshots)
 
 
-def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
+def _is_due(entry: PendingFiles, grace_ms: int, now_ms: int) -> bool:
     if entry.since_ms is None or entry.blocked:
         return False
     return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)

@@ -33,7 +33,7 @@ _MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class TableRetention:
     """What a table keeps of its own accord, at one time."""
 
     now_ms: int
@@ -56,7 +56,7 @@ def retention_of(
     now_ms: int,
     older_than_ms: int | None = None,
     retain_last: int | None = None,
-) -> Retention:
+) -> TableRetention:
     """What the properties of a table say; `older_than_ms` and `retain_last` win over them. `Refused` when one
     has no meaning."""
     age_ms = whole_number(properties, MAX_AGE, DEFAULT_MAX_AGE_MS, 0, _MOST)
@@ -66,7 +66,7 @@ def retention_of(
             raise Refused(f"retain-last is {retain_last}; at least the newest snapshot stays")
         kept = retain_last
     older_than_ms = now_ms - age_ms if older_than_ms is None else older_than_ms
-    return Retention(now_ms, older_than_ms, kept, whole_number(properties, MAX_REF_AGE, _MOST, 0, _MOST))
+    return TableRetention(now_ms, older_than_ms, kept, whole_number(properties, MAX_REF_AGE, _MOST, 0, _MOST))
 
 
 def may_expire(properties: Mapping[str, str]) -> bool:
@@ -83,7 +83,7 @@ def rules_of(metadata: TableMetadata) -> dict[str, Any]:
     }
 
 
-def expirable(metadata: TableMetadata, retention: Retention) -> Expirable:
+def expirable(metadata: TableMetadata, retention: TableRetention) -> Expirable:
     """What goes; see the module."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     refs = {name: ref for name, ref in metadata.refs.items() if _ref_stays(metadata, name, by_id, retention)}
@@ -168,7 +168,7 @@ def ancestors(by_id: Mapping[int, Snapshot], snapshot_id: int | None) -> list[Sn
 
 
 def _ref_stays(
-    metadata: TableMetadata, name: str, by_id: Mapping[int, Snapshot], retention: Retention
+    metadata: TableMetadata, name: str, by_id: Mapping[int, Snapshot], retention: TableRetention
 ) -> bool:
     ref = metadata.refs[name]
     if name == MAIN_BRANCH:

@@ -47,7 +47,7 @@ from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.collecting import DirectoryOptions, Due, carried_out
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.format.lineage import Known
+from lithify.datasets.iceberg.format.lineage import KnownState
 from lithify.datasets.iceberg.format.ownership import OwnName, marks_of, parse_name
 from lithify.datasets.iceberg.format.publish import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
@@ -76,7 +76,7 @@ CLOCKS_APART_MS = 900_000
 refuses requests of a client whose clock is further off."""
 
 
-class Kind(StrEnum):
+class GarbageKind(StrEnum):
     """What is collected."""
 
     DATA = "data files"
@@ -92,7 +92,7 @@ class GarbageOptions:
 
     min_age_ms: int = DEFAULT_MIN_AGE_MS
     dry_run: bool = True
-    kinds: frozenset[Kind] = frozenset(Kind)
+    kinds: frozenset[GarbageKind] = frozenset(GarbageKind)
     max_percent: int = DEFAULT_MAX_PERCENT
 
     def __post_init__(self) -> None:
@@ -105,30 +105,30 @@ class GarbageOptions:
 class Garbage:
     """One object that nothing needs."""
 
-    kind: Kind
+    kind: GarbageKind
     path: str
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GarbageReport:
     """What a collection deleted, or would delete."""
 
     dry_run: bool
     garbage: tuple[Garbage, ...]
-    found: Mapping[Kind, int]
+    found: Mapping[GarbageKind, int]
     """How many objects of Lithify's there were, by kind."""
     notes: tuple[str, ...] = ()
     """What was left alone as a whole, and why."""
-    reported_only: tuple[Kind, ...] = ()
+    reported_only: tuple[GarbageKind, ...] = ()
     """Kinds of which nothing was deleted although others were: so the settings say."""
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: GarbageKind) -> int:
         """How many objects of a kind are garbage."""
         return sum(found.kind is kind for found in self.garbage)
 
 
-def collect(dataset: IcebergDataset, clock: Clock, options: GarbageOptions | None = None) -> Report:
+def collect(dataset: IcebergDataset, clock: Clock, options: GarbageOptions | None = None) -> GarbageReport:
     """Find what nothing needs, and delete it unless told otherwise.
 
     `Refused` when nothing may be deleted because something contradicts itself; see the module.
@@ -137,8 +137,13 @@ def collect(dataset: IcebergDataset, clock: Clock, options: GarbageOptions | Non
 
 
 def collect_each(
-    dataset: IcebergDataset, clock: Clock, dues: Sequence[Due[Kind]], *, dry_run: bool, max_percent: int
-) -> Report:
+    dataset: IcebergDataset,
+    clock: Clock,
+    dues: Sequence[Due[GarbageKind]],
+    *,
+    dry_run: bool,
+    max_percent: int,
+) -> GarbageReport:
     """Collect once, some kinds otherwise than others (those that delete first); all as one report."""
     done = carried_out(
         dues,
@@ -147,12 +152,12 @@ def collect_each(
         ),
     )
     said = {kind for due, _ in done if due.dry_run for kind in due.kinds}
-    return Report(
+    return GarbageReport(
         dry_run,
         tuple(chain.from_iterable(report.garbage for _, report in done)),
         {kind: count for due, report in done for kind, count in report.found.items() if kind in due.kinds},
         tuple(dict.fromkeys(chain.from_iterable(report.notes for _, report in done))),
-        () if dry_run else tuple(kind for kind in Kind if kind in said),
+        () if dry_run else tuple(kind for kind in GarbageKind if kind in said),
     )
 
 
@@ -160,7 +165,7 @@ def collect_each(
 class _Listed:
     """A file with a name of Lithify's."""
 
-    kind: Kind
+    kind: GarbageKind
     own: OwnName
     store: ObjectStore
     meta: ObjectMeta
@@ -189,22 +194,22 @@ class _Collection:
         self._before_ms = self._now_ms - options.min_age_ms - self._doubt_ms
         self._deleting = Deleting()
         self._garbage: list[Garbage] = []
-        self._found: dict[Kind, int] = {}
+        self._found: dict[GarbageKind, int] = {}
         self._notes: list[str] = []
 
-    def run(self) -> Report:
+    def run(self) -> GarbageReport:
         kinds = self._options.kinds
         with self._deleting:
-            if kinds & {Kind.DATA, Kind.MANIFEST}:
+            if kinds & {GarbageKind.DATA, GarbageKind.MANIFEST}:
                 self._collect_files()
-            if Kind.VERSION in kinds:
+            if GarbageKind.VERSION in kinds:
                 for files in (*self._dataset.numbered_files, self._watermark.files, self._pending.files):
                     self._collect_versions(files)
-            if Kind.NOTE in kinds:
+            if GarbageKind.NOTE in kinds:
                 self._collect_notes()
-            if Kind.STAGED in kinds:
+            if GarbageKind.STAGED in kinds:
                 self._collect_staged()
-        return Report(self._options.dry_run, tuple(self._garbage), self._found, tuple(self._notes))
+        return GarbageReport(self._options.dry_run, tuple(self._garbage), self._found, tuple(self._notes))
 
     # Data files and manifests
 
@@ -220,7 +225,7 @@ class _Collection:
             return
         since_ms = self._since_ms(table)
         listed, all_files = self._list(table)
-        for kind in (Kind.DATA, Kind.MANIFEST):
+        for kind in (GarbageKind.DATA, GarbageKind.MANIFEST):
             self._found[kind] = sum(one.kind is kind for one in listed)
         marks, active = marks_of(table.metadata), active | self._active()
         candidates = [one for one in listed if self._is_candidate(one, marks, active)]
@@ -236,7 +241,9 @@ class _Collection:
         if not self._options.dry_run:
             self._dataset.lineage.advance(table)
 
-    def _remove_unnamed(self, known: Known | None, candidates: Sequence[_Listed], all_files: int) -> None:
+    def _remove_unnamed(
+        self, known: KnownState | None, candidates: Sequence[_Listed], all_files: int
+    ) -> None:
         named = _Named()
         self._read_named(known, named)
         # After the table: what was expired meanwhile had been written down before.
@@ -255,7 +262,7 @@ class _Collection:
 
     def _is_candidate(self, one: _Listed, marks: frozenset[str], active: frozenset[Ulid]) -> bool:
         before_ms = self._before_ms
-        if one.kind is Kind.MANIFEST:
+        if one.kind is GarbageKind.MANIFEST:
             before_ms = min(before_ms, self._now_ms - MIN_MANIFEST_AGE_MS - self._doubt_ms)
         is_old = one.meta.last_modified_ms < before_ms
         return is_old and one.own.mark in marks and one.own.compaction not in active
@@ -273,12 +280,12 @@ class _Collection:
                 own = parse_name(meta.key)
                 if own is None:
                     continue
-                kind = Kind.MANIFEST if own.compaction is None else Kind.DATA
+                kind = GarbageKind.MANIFEST if own.compaction is None else GarbageKind.DATA
                 if kind in self._options.kinds:
                     listed[where] = _Listed(kind, own, store, meta)
         return list(listed.values()), len(seen)
 
-    def _read_named(self, known: Known | None, named: _Named) -> None:
+    def _read_named(self, known: KnownState | None, named: _Named) -> None:
         """Add the names in all snapshots that were not read before."""
         table = self._dataset.load()
         check_whole(table, known, self._dataset)
@@ -298,7 +305,7 @@ class _Collection:
                 "--delete, and if that is right, allow it with --max-percent"
             )
 
-    def _check_again(self, known: Known | None, named: _Named, batch: Sequence[_Listed]) -> None:
+    def _check_again(self, known: KnownState | None, named: _Named, batch: Sequence[_Listed]) -> None:
         self._read_named(known, named)
         needed = next((one for one in batch if one.own.name in named.names), None)
         if needed is not None:
@@ -325,8 +332,8 @@ class _Collection:
         old = [(number, m) for number, m in listed[:-KEPT_VERSIONS] if m.last_modified_ms < self._before_ms]
         if old and not self._options.dry_run:
             files.advance_boundary(old[-1][0])
-        self._found[Kind.VERSION] = self._found.get(Kind.VERSION, 0) + len(listed)
-        self._remove(Kind.VERSION, [meta for _, meta in old], self._store.delete)
+        self._found[GarbageKind.VERSION] = self._found.get(GarbageKind.VERSION, 0) + len(listed)
+        self._remove(GarbageKind.VERSION, [meta for _, meta in old], self._store.delete)
 
     def _collect_notes(self) -> None:
         noted = self._dataset.journal.compactions()
@@ -334,23 +341,23 @@ class _Collection:
         if not self._options.dry_run:
             for compaction_id in ended:
                 self._dataset.journal.clear(compaction_id)
-        self._found[Kind.NOTE] = len(noted)
-        self._garbage += [Garbage(Kind.NOTE, compaction_id, 0) for compaction_id in ended]
+        self._found[GarbageKind.NOTE] = len(noted)
+        self._garbage += [Garbage(GarbageKind.NOTE, compaction_id, 0) for compaction_id in ended]
 
     def _collect_staged(self) -> None:
         listed = list(self._store.list_staged(self._dataset.own_folder))
-        self._found[Kind.STAGED] = len(listed)
+        self._found[GarbageKind.STAGED] = len(listed)
         old = [meta for meta in listed if meta.last_modified_ms < self._before_ms]
-        self._remove(Kind.STAGED, old, self._store.delete_staged)
+        self._remove(GarbageKind.STAGED, old, self._store.delete_staged)
 
-    def _remove(self, kind: Kind, metas: Iterable[ObjectMeta], delete: Callable[[str], None]) -> None:
+    def _remove(self, kind: GarbageKind, metas: Iterable[ObjectMeta], delete: Callable[[str], None]) -> None:
         found = list(metas)
         if not self._options.dry_run:
             self._deleting.all(partial(delete, meta.key) for meta in found)
         self._garbage += [Garbage(kind, url_of(self._store.url, meta.key), meta.size) for meta in found]
 
 
-def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[Kind]) -> GarbageCollected:
+def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[GarbageKind]) -> GarbageCollected:
     """One collection of what is due."""
     report = collect(dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds))
     counts = {kind: report.count(kind) for kind in report.found}
@@ -363,15 +370,15 @@ def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[Kind]) -> Garbag
     )
 
 
-def collector_options(settings: TableGarbageSettings) -> Mapping[Kind, DirectoryOptions]:
+def collector_options(settings: TableGarbageSettings) -> Mapping[GarbageKind, DirectoryOptions]:
     """What the settings say."""
     lithify = DirectoryOptions.of(settings.lithify)
     return {
-        Kind.DATA: DirectoryOptions.of(settings.data_files),
-        Kind.MANIFEST: DirectoryOptions.of(settings.manifests),
-        Kind.VERSION: DirectoryOptions.of(settings.ledger_versions),
-        Kind.NOTE: lithify,
-        Kind.STAGED: lithify,
+        GarbageKind.DATA: DirectoryOptions.of(settings.data_files),
+        GarbageKind.MANIFEST: DirectoryOptions.of(settings.manifests),
+        GarbageKind.VERSION: DirectoryOptions.of(settings.ledger_versions),
+        GarbageKind.NOTE: lithify,
+        GarbageKind.STAGED: lithify,
     }
 
 

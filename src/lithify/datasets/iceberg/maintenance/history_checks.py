@@ -21,11 +21,11 @@ from lithify.datasets.iceberg.maintenance.expire import DONE
 from lithify.datasets.iceberg.maintenance.expiry_policy import expirable, may_expire, retention_of
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.own_state import LOST_ADVICE, lost_text
-from lithify.datasets.iceberg.maintenance.readers import Standing
+from lithify.datasets.iceberg.maintenance.readers import ReaderNeed
 from lithify.protocol.finding import Finding, ok, problem, warning
 from lithify.protocol.retained import Retained
 from lithify.views.text import duration, size
-from lithify.watermarks.model import Reason
+from lithify.watermarks.model import BlockReason
 
 STOPPED_MS = 24 * 3_600_000
 """A reader that has not moved for so long although there is something to read was stopped, or it hangs."""
@@ -113,10 +113,10 @@ def _check_readers(dataset: IcebergDataset, table: Table, now_ms: int) -> Iterat
         yield ok("readers", f"{len(standings)} readers are registered, and where they stand is known")
 
 
-def _reader(standing: Standing, metadata: TableMetadata, url: str, now_ms: int) -> Finding | None:
+def _reader(standing: ReaderNeed, metadata: TableMetadata, url: str, now_ms: int) -> Finding | None:
     name = standing.reader.name
     drop = f"lithify readers drop {url} {name}"
-    if standing.reason is Reason.MISSING_MEMBER:
+    if standing.reason is BlockReason.MISSING_MEMBER:
         return problem(
             "readers",
             f"reader {name} keeps all history: {standing.why}",

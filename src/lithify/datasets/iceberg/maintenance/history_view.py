@@ -8,16 +8,23 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.holds import Placed
-from lithify.datasets.iceberg.maintenance.expire import DONE, NEWER, Expiry, Outcome, Outlook
+from lithify.datasets.iceberg.maintenance.expire import DONE, NEWER, Expiry, ExpiryOutcome, Outlook
 from lithify.datasets.iceberg.maintenance.orphans import Orphans
 from lithify.datasets.iceberg.maintenance.reachable import FileKind
-from lithify.datasets.iceberg.maintenance.readers import Standing, time_of
+from lithify.datasets.iceberg.maintenance.readers import ReaderNeed, time_of
 from lithify.datasets.iceberg.maintenance.snapshot_pins import SNAPSHOT
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
 from lithify.watermarks.model import Needed
 
-_UNKNOWN = frozenset({Outcome.MISSING_READER, Outcome.UNPUBLISHED, Outcome.NO_WATERMARK, Outcome.STATE_LOST})
+_UNKNOWN = frozenset(
+    {
+        ExpiryOutcome.MISSING_READER,
+        ExpiryOutcome.UNPUBLISHED,
+        ExpiryOutcome.NO_WATERMARK,
+        ExpiryOutcome.STATE_LOST,
+    }
+)
 """It is not known what is needed."""
 
 
@@ -78,7 +85,7 @@ def show_holds(url: str, holds: Sequence[Placed]) -> Shown:
     return Shown({"url": url, "holds": [hold_json(placed) for placed in found]}, (block,))
 
 
-def show_readers(url: str, metadata: TableMetadata, standings: Sequence[Standing]) -> Shown:
+def show_readers(url: str, metadata: TableMetadata, standings: Sequence[ReaderNeed]) -> Shown:
     """Readers, and where they stand."""
     documents, rows = [], []
     for standing in standings:
@@ -221,7 +228,7 @@ def show_outlook(found: Outlook) -> tuple[Block, ...]:
     if not found.going and not found.staying:
         return (Line(f"Of the table's history, {found.versions:,} snapshots, nothing is old enough to go."),)
     blocked: tuple[Block, ...] = ()
-    if found.outcome not in (Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD):
+    if found.outcome not in (ExpiryOutcome.EXPIRED, ExpiryOutcome.NOTHING_TO_DO, ExpiryOutcome.HELD):
         blocked = (Line(found.why, "Nothing can expire:", is_bad=True),)
     title = f"History: {found.versions:,} snapshots"
     return (Table(title, columns("", ">snapshots", ">bytes", "needed by"), rows), *blocked)
@@ -231,14 +238,14 @@ def _outcome(found: Expiry) -> Line:
     done = f"{len(found.expired)} snapshots"
     if found.refs:
         done += f" and {len(found.refs)} branches or tags"
-    if found.outcome is Outcome.EXPIRED:
+    if found.outcome is ExpiryOutcome.EXPIRED:
         verb = "would be expired" if found.dry_run else "expired"
         return Line(f"{done} {verb}; {found.snapshots} are left.")
-    if found.outcome is Outcome.NOTHING_TO_DO:
+    if found.outcome is ExpiryOutcome.NOTHING_TO_DO:
         return Line(f"Nothing to expire; the table has {found.snapshots} snapshots.")
-    if found.outcome is Outcome.REF_LOST:
+    if found.outcome is ExpiryOutcome.REF_LOST:
         return Line(f"{done} expired, but {found.why}.", "Ref lost:", is_bad=True)
-    if found.outcome is Outcome.NOT_ALONE:
+    if found.outcome is ExpiryOutcome.NOT_ALONE:
         verb = "would be expired" if found.dry_run else "expired"
         return Line(f"{done} {verb}, but no file is deleted: {found.why}.", "Not alone:", is_bad=True)
     lead = found.outcome.value.replace("_", " ").capitalize()

@@ -21,12 +21,12 @@ from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, DONE, 
 from lithify.datasets.iceberg.maintenance.expiry_policy import position_of
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
-from lithify.datasets.iceberg.maintenance.own_state import State
+from lithify.datasets.iceberg.maintenance.own_state import FolderIdentity
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.maintenance.rewriting_view import show_deletes, show_manifests
 from lithify.datasets.iceberg.maintenance.snapshot_pins import SNAPSHOT, snapshot_at
-from lithify.datasets.maintenance import ExpiryAsked, MaintenanceResult, OrphansAsked, Wanted
+from lithify.datasets.maintenance import ExpiryAsked, HoldRequest, MaintenanceResult, OrphansAsked
 from lithify.views.blocks import Shown
 
 
@@ -46,7 +46,7 @@ class TableMaintenance:
 
     # Holds
 
-    def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
+    def hold(self, wanted: HoldRequest, lease_ms: int, name: str | None, owner: str) -> Placed:
         table = self._dataset.load()
         snapshot = self._wanted(table, wanted)
         state = self._dataset.begin_state(table)
@@ -65,7 +65,7 @@ class TableMaintenance:
             raise
         return placed
 
-    def _record(self, table: Table, state: State, placed: Placed) -> None:
+    def _record(self, table: Table, state: FolderIdentity, placed: Placed) -> None:
         """Have the table record that there is a hold. `Refused` where the folder was removed meanwhile: then
         the published threshold was too, and whether the hold came in time is not known."""
         until_ms = placed.hold.until_ms
@@ -102,7 +102,7 @@ class TableMaintenance:
     def show_holds(self) -> Shown:
         return view.show_holds(self._dataset.url, self.holds())
 
-    def _wanted(self, table: Table, wanted: Wanted) -> Snapshot:
+    def _wanted(self, table: Table, wanted: HoldRequest) -> Snapshot:
         metadata = table.metadata
         if wanted.version is not None and wanted.at_ms is not None:
             raise Refused("name a snapshot or a time, not both")

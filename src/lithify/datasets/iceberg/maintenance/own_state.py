@@ -6,7 +6,7 @@ that nothing is needed. So:
 
 1. The folder has an identity, `state.json`, made before anything else in it that counts and never written
    again. Whoever removes a part of the folder by age takes it first. When it was written, by the store's
-   clock, is since when the folder is known to be whole (`State`).
+   clock, is since when the folder is known to be whole (`FolderIdentity`).
 2. The table's properties record what must be in the folder (`Recorded`). Each key is its own fact, which
    another commit never makes wrong, so several processes may write them, through any catalog:
 
@@ -83,7 +83,7 @@ _MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FolderIdentity:
     """The identity of a folder."""
 
     id: str
@@ -99,7 +99,7 @@ class StateFolder:
         self._key = join(folder, "state.json")
         self._ids = ids
 
-    def read(self) -> State | None:
+    def read(self) -> FolderIdentity | None:
         """`None` where nothing that counts was ever put there, or where it was removed. `CorruptObject` when
         it does not decode."""
         try:
@@ -113,9 +113,9 @@ class StateFolder:
         except UNDECODABLE as error:
             reason = f"does not decode: {error}; restore it, or delete it and accept the loss"
             raise CorruptObject(self._key, reason) from error
-        return State(state_id, meta.last_modified_ms)
+        return FolderIdentity(state_id, meta.last_modified_ms)
 
-    def begin(self) -> State:
+    def begin(self) -> FolderIdentity:
         """The identity, made if there is none."""
         found = self.read()
         if found is not None:
@@ -127,7 +127,7 @@ class StateFolder:
             raise StoreError(f"{self._key} was removed while it was made")
         return found
 
-    def check(self, state: State) -> None:
+    def check(self, state: FolderIdentity) -> None:
         """`Refused` where the folder is not the one it was when `state` was read: what was looked for in it
         meanwhile may have been removed."""
         if self.read() != state:
@@ -187,7 +187,7 @@ def needs_recorded_in(metadata: TableMetadata) -> frozenset[str]:
     return frozenset(key for key in recorded_in(metadata).keys if key.startswith(begins))
 
 
-def missing(recorded: Recorded, state: State | None, readers: Collection[str], now_ms: int) -> str:
+def missing(recorded: Recorded, state: FolderIdentity | None, readers: Collection[str], now_ms: int) -> str:
     """What the table records of holds, of readers and of files that stay for good and the folder does not
     have; empty when that is nothing. `readers` are the names of those in the folder."""
     found = []
@@ -213,7 +213,7 @@ def lost_text(lost: str) -> str:
     )
 
 
-def missing_files(recorded: Recorded, state: State | None, now_ms: int) -> str:
+def missing_files(recorded: Recorded, state: FolderIdentity | None, now_ms: int) -> str:
     """The same of files that wait for their grace period, or stay for good."""
     until_ms = _lost_until_ms(recorded.files, state, now_ms)
     if until_ms is None:
@@ -223,13 +223,13 @@ def missing_files(recorded: Recorded, state: State | None, now_ms: int) -> str:
     )
 
 
-def _lost_until_ms(until: Mapping[str, int], state: State | None, now_ms: int) -> int | None:
+def _lost_until_ms(until: Mapping[str, int], state: FolderIdentity | None, now_ms: int) -> int | None:
     """Until when what is not in this folder counts; `None` when nothing is."""
     known = None if state is None else state.id
     return max((ms for state_id, ms in until.items() if state_id != known and ms > now_ms), default=None)
 
 
-def _not_answered(recorded: Recorded, state: State, readers: Collection[str]) -> list[str]:
+def _not_answered(recorded: Recorded, state: FolderIdentity, readers: Collection[str]) -> list[str]:
     """The properties that record what is not in this folder."""
     of_folder = {f"{PREFIX}{kind}.{state.id}." for kind in ("holds", "files")}
     kept = {f"{PREFIX}reader.{name}" for name in readers}
@@ -298,12 +298,14 @@ class Change:
         return tuple(found)
 
 
-def files_change(metadata: TableMetadata, state: State, until_ms: int, now_ms: int) -> Change:
+def files_change(metadata: TableMetadata, state: FolderIdentity, until_ms: int, now_ms: int) -> Change:
     """What an expiry records of the files that wait until a time (pure)."""
     return _until_change(metadata, "files", state, until_ms, now_ms)
 
 
-def _until_change(metadata: TableMetadata, kind: str, state: State, until_ms: int, now_ms: int) -> Change:
+def _until_change(
+    metadata: TableMetadata, kind: str, state: FolderIdentity, until_ms: int, now_ms: int
+) -> Change:
     recorded = recorded_in(metadata)
     known = recorded.holds if kind == "holds" else recorded.files
     if known.get(state.id, 0) >= until_ms:
@@ -322,7 +324,7 @@ def conflicts_told(what: str) -> Iterator[None]:
         raise VersionConflict(f"{what}: another commit has removed {error} meanwhile") from error
 
 
-class Record:
+class TableRecord:
     """Writes what a table records, each in a commit that changes nothing else."""
 
     def __init__(self, url: str, load: Callable[[], Table], clock: Clock, rng: random.Random) -> None:
@@ -331,11 +333,11 @@ class Record:
         self._clock = clock
         self._rng = rng
 
-    def hold(self, table: Table, state: State, until_ms: int, now_ms: int) -> None:
+    def hold(self, table: Table, state: FolderIdentity, until_ms: int, now_ms: int) -> None:
         """There is a hold in the folder until then. No commit where the table as it was loaded says so."""
         self._change(table, lambda now: _until_change(now.metadata, "holds", state, until_ms, now_ms))
 
-    def files_for_good(self, table: Table, state: State, now_ms: int) -> None:
+    def files_for_good(self, table: Table, state: FolderIdentity, now_ms: int) -> None:
         """Files in the folder stay for good."""
         self._change(table, lambda now: _until_change(now.metadata, "files", state, FOREVER_MS, now_ms))
 
@@ -348,11 +350,11 @@ class Record:
         """A reader is not registered any more."""
         self._remove(table, lambda recorded: [f"{PREFIX}reader.{name}"])
 
-    def place(self, table: Table, state: State) -> None:
+    def place(self, table: Table, state: FolderIdentity) -> None:
         """The table's state is in this folder, which is not under its location."""
         self._set(table, {f"{PREFIX}place": f"{table.metadata.table_uuid} {state.id}"})
 
-    def accept(self, table: Table, state: State, readers: Collection[str]) -> None:
+    def accept(self, table: Table, state: FolderIdentity, readers: Collection[str]) -> None:
         """What is in this folder is all there is."""
         self._remove(table, lambda recorded: _not_answered(recorded, state, readers))
 

@@ -47,7 +47,7 @@ _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PendingFiles:
     """Files that wait."""
 
     id: Ulid
@@ -81,18 +81,18 @@ class Pending:
         self._ids = ids
         self._rng = rng if rng is not None else random.Random()
 
-    def read(self) -> tuple[Entry, ...]:
+    def read(self) -> tuple[PendingFiles, ...]:
         """All entries, the oldest first."""
         version = self.files.found_anew()
         return () if version is None else self.files.decode(version, _decode)
 
     def write(
         self, files: Iterable[NamedFile], snapshots: Set[int], now_ms: int, grace_ms: int, base: str = ""
-    ) -> Entry:
+    ) -> PendingFiles:
         """Write down what these snapshots alone name, before they go."""
         entry_id = self._ids.ulid(max(now_ms, 0))
         count, size_bytes = self._put_parts(entry_id, files)
-        entry = Entry(
+        entry = PendingFiles(
             id=entry_id,
             snapshots=tuple(sorted(snapshots)),
             files=count,
@@ -104,12 +104,12 @@ class Pending:
         self._change(lambda entries: (*(e for e in entries if e.id != entry.id), entry))
         return entry
 
-    def confirm(self, there: Set[int], now_ms: int, checked: Mapping[Ulid, str]) -> tuple[Entry, ...]:
+    def confirm(self, there: Set[int], now_ms: int, checked: Mapping[Ulid, str]) -> tuple[PendingFiles, ...]:
         """Begin the grace period of what was expired, and drop what never was; `there` are the snapshots of
         the table. What is there then. Of entries with a `base` only those begin that were `checked`, which
         says why an entry is blocked, if it is."""
 
-        def confirmed(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        def confirmed(entries: tuple[PendingFiles, ...]) -> tuple[PendingFiles, ...]:
             found = []
             for entry in entries:
                 if entry.since_ms is None and there.isdisjoint(entry.snapshots):
@@ -124,7 +124,7 @@ class Pending:
         self.sweep(entries, now_ms)
         return entries
 
-    def paths(self, entry: Entry) -> Iterator[NamedFile]:
+    def paths(self, entry: PendingFiles) -> Iterator[NamedFile]:
         """The files of an entry, perhaps some of them twice; none when another process has carried it out."""
         for key in self._parts(entry.id):
             try:
@@ -135,17 +135,17 @@ class Pending:
                 raise CorruptObject(key, f"does not decode as a list of files: {error}") from error
             yield from found
 
-    def add_paths(self, entry: Entry, files: Iterable[NamedFile]) -> None:
+    def add_paths(self, entry: PendingFiles, files: Iterable[NamedFile]) -> None:
         """Have these files stay or go with those of an entry. The same once more changes nothing."""
         self._put_parts(entry.id, files, _ADDED)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: PendingFiles) -> None:
         """Forget an entry: it was carried out, or never will be."""
         self._change(lambda entries: tuple(one for one in entries if one.id != entry.id))
         for key in self._parts(entry.id):
             self._store.delete(key)
 
-    def sweep(self, entries: Sequence[Entry], now_ms: int) -> None:
+    def sweep(self, entries: Sequence[PendingFiles], now_ms: int) -> None:
         """Delete old parts that are none of these entries', which are all there are."""
         known = {str(entry.id) for entry in entries}
         for meta in list(self._store.list(self._lists)):
@@ -169,7 +169,9 @@ class Pending:
             size_bytes += sum(file["size_bytes"] for file in part)
         return count, size_bytes
 
-    def _change(self, change: Callable[[tuple[Entry, ...]], tuple[Entry, ...]]) -> tuple[Entry, ...]:
+    def _change(
+        self, change: Callable[[tuple[PendingFiles, ...]], tuple[PendingFiles, ...]]
+    ) -> tuple[PendingFiles, ...]:
         def changed(version: Any) -> bytes | None:
             now = () if version is None else self.files.decode(version, _decode)
             new = change(now)
@@ -190,20 +192,20 @@ def _named(fields: Any) -> NamedFile:
     return NamedFile(text(fields["path"]), FileKind(fields["kind"]), size_bytes)
 
 
-def _encode(entries: Sequence[Entry]) -> bytes:
+def _encode(entries: Sequence[PendingFiles]) -> bytes:
     return json.dumps({"entries": [asdict(entry) for entry in entries]}).encode()
 
 
-def _decode(data: bytes, key: str) -> tuple[Entry, ...]:
+def _decode(data: bytes, key: str) -> tuple[PendingFiles, ...]:
     try:
         return tuple(_entry(fields) for fields in json.loads(data)["entries"])
     except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode as what is to be deleted: {error}") from error
 
 
-def _entry(fields: Any) -> Entry:
+def _entry(fields: Any) -> PendingFiles:
     since = fields["since_ms"]
-    return Entry(
+    return PendingFiles(
         id=parse_ulid(text(fields["id"])),
         snapshots=tuple(
             whole_number(s, least=-MAX_POSITION * 2, most=MAX_POSITION * 2) for s in fields["snapshots"]

@@ -13,7 +13,7 @@ from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRun, OrphanRu
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class PlanDetails:
     """What was found."""
 
     history: Outlook | LithifyError
@@ -21,14 +21,14 @@ class Beside:
     orphans: OrphanRun | None
 
 
-UNREAD = Beside(StoreUnavailable("it has not been looked at yet"), None)
+UNREAD = PlanDetails(StoreUnavailable("it has not been looked at yet"), None)
 
 
-def read_beside(dataset: IcebergDataset, clock: Clock, ids: Ids) -> Beside:
+def read_beside(dataset: IcebergDataset, clock: Clock, ids: Ids) -> PlanDetails:
     """Look at it."""
     history: Outlook | LithifyError
     try:
         history = Expirer(dataset, clock, ids).outlook()
     except (Refused, CorruptObject) as error:
         history = error
-    return Beside(history, OrphanRuns(dataset.store, dataset.own_folder).known())
+    return PlanDetails(history, OrphanRuns(dataset.store, dataset.own_folder).known())

@@ -30,19 +30,24 @@ from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.datasets.iceberg.io.catalogs import open_place
 from lithify.datasets.iceberg.io.places import canonical
 from lithify.datasets.iceberg.io.reach import EVERYWHERE, REACH
-from lithify.datasets.iceberg.maintenance.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.datasets.iceberg.maintenance.checkpoints import (
+    BEGINNING,
+    StreamCheckpoint,
+    StreamSource,
+    read_checkpoint,
+)
 from lithify.datasets.iceberg.maintenance.expiry_policy import position_of
 from lithify.datasets.iceberg.maintenance.own_state import recorded_in
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.watermarks.model import Reason
+from lithify.watermarks.model import BlockReason
 from lithify.watermarks.rules import admits
 
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RegisteredReader:
     """A registered reader."""
 
     name: str
@@ -54,13 +59,13 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReaderNeed:
     """What a reader needs."""
 
-    reader: Reader
+    reader: RegisteredReader
     snapshots: tuple[int, ...] = ()
     """It needs each of these, and all that came after."""
-    reason: Reason | None = None
+    reason: BlockReason | None = None
     """Why nobody can tell; `None` when it can be told."""
     why: str = ""
     """The same for people."""
@@ -86,7 +91,7 @@ class Readers:
         self._thresholds = thresholds
         self._open = open_checkpoint if open_checkpoint is not None else _open_like_the_table
 
-    def list(self) -> tuple[Reader, ...]:
+    def list(self) -> tuple[RegisteredReader, ...]:
         """All there are, by name."""
         found = []
         for meta in self._store.list(self._folder):
@@ -105,14 +110,14 @@ class Readers:
         continuous: bool,
         now_ms: int,
         record: Callable[[Table, str], None],
-    ) -> Standing:
+    ) -> ReaderNeed:
         """Register a checkpoint folder; where its reader stands. `record` has the table record the name.
         `Refused` when what it needs may be gone, when the name is taken, or when it cannot be recorded."""
         table = load()
         name = checked_name(name if name is not None else self._name_of(checkpoint, table))
-        reader = Reader(name, checkpoint, continuous, now_ms)
+        reader = RegisteredReader(name, checkpoint, continuous, now_ms)
         before = self.standing(reader, table)
-        if before.reason is Reason.MISSING_MEMBER:
+        if before.reason is BlockReason.MISSING_MEMBER:
             raise Refused(f"{checkpoint}: {before.why}")
         key, is_new = self._key(name), True
         try:
@@ -129,10 +134,10 @@ class Readers:
         standing = self.standing(reader, table)
         times = [position_of(table.metadata, snapshot) for snapshot in standing.snapshots]
         is_late = bool(times) and not admits(self._thresholds.read(), min(times))
-        if is_new and (is_late or standing.reason is Reason.MISSING_MEMBER):
+        if is_new and (is_late or standing.reason is BlockReason.MISSING_MEMBER):
             self._store.delete(key)
             is_new = False
-        if standing.reason is Reason.MISSING_MEMBER:
+        if standing.reason is BlockReason.MISSING_MEMBER:
             raise Refused(f"{checkpoint}: {standing.why}")
         if is_late:
             raise Refused(
@@ -162,13 +167,15 @@ class Readers:
         forget(table, name_or_checkpoint)
         return name_or_checkpoint
 
-    def standing(self, reader: Reader, table: Table) -> Standing:
+    def standing(self, reader: RegisteredReader, table: Table) -> ReaderNeed:
         """What the reader needs of the table, by its checkpoint as it is now."""
         try:
             store, folder = self._open(reader.checkpoint, table)
             found = read_checkpoint(store, folder)
         except LithifyError as error:
-            return Standing(reader, (), Reason.MISSING_MEMBER, f"its checkpoint cannot be read: {error}")
+            return ReaderNeed(
+                reader, (), BlockReason.MISSING_MEMBER, f"its checkpoint cannot be read: {error}"
+            )
         return stands(reader, found, table.metadata)
 
     def _name_of(self, checkpoint: str, table: Table) -> str:
@@ -183,11 +190,11 @@ class Readers:
         return join(self._folder, f"{name}{_SUFFIX}")
 
 
-def stands(reader: Reader, found: Checkpoint, metadata: TableMetadata) -> Standing:
+def stands(reader: RegisteredReader, found: StreamCheckpoint, metadata: TableMetadata) -> ReaderNeed:
     """What a reader needs, by its checkpoint (pure)."""
     if not found.is_begun:
         why = "it has not begun: its checkpoint has no position yet"
-        return Standing(reader, (), Reason.UNPUBLISHED, why)
+        return ReaderNeed(reader, (), BlockReason.UNPUBLISHED, why)
     there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     needed: set[int] = set()
     gone: set[int] = set()
@@ -206,12 +213,12 @@ def stands(reader: Reader, found: Checkpoint, metadata: TableMetadata) -> Standi
                 lost.add(snapshot)
     if lost or (gone and not needed):
         why = f"it stands on snapshot {min(lost or gone)}, which the table does not have (any more)"
-        return Standing(reader, (), Reason.MISSING_MEMBER, f"{why}; drop it, or let it begin anew")
+        return ReaderNeed(reader, (), BlockReason.MISSING_MEMBER, f"{why}; drop it, or let it begin anew")
     read = frozenset(s.committed for s in found.sources if s.committed is not None)
-    return Standing(reader, tuple(sorted(needed)), read=read, committed_ms=found.committed_ms)
+    return ReaderNeed(reader, tuple(sorted(needed)), read=read, committed_ms=found.committed_ms)
 
 
-def _wanted(source: Source, continuous: bool) -> tuple[int, ...]:
+def _wanted(source: StreamSource, continuous: bool) -> tuple[int, ...]:
     first = source.committed if source.committed is not None else source.initial
     wanted = (first,) if continuous else (first, source.initial)
     return tuple(dict.fromkeys(snapshot for snapshot in wanted if snapshot is not None))
@@ -223,7 +230,7 @@ def _oldest(metadata: TableMetadata) -> set[int]:
     return set() if oldest is None else {oldest.snapshot_id}
 
 
-def _is_at(reader: Reader, checkpoint: str) -> bool:
+def _is_at(reader: RegisteredReader, checkpoint: str) -> bool:
     return canonical(reader.checkpoint) == canonical(checkpoint)
 
 
@@ -244,7 +251,7 @@ def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, st
     return open_place(checkpoint, {**table.io.properties, REACH: EVERYWHERE})
 
 
-def _encode(reader: Reader) -> bytes:
+def _encode(reader: RegisteredReader) -> bytes:
     fields = {
         "name": reader.name,
         "checkpoint": reader.checkpoint,
@@ -254,14 +261,14 @@ def _encode(reader: Reader) -> bytes:
     return json.dumps(fields).encode()
 
 
-def _decode(data: bytes, key: str) -> Reader:
+def _decode(data: bytes, key: str) -> RegisteredReader:
     try:
         fields = json.loads(data)
         if type(fields["continuous"]) is not bool:
             raise ValueError(f"continuous is {fields['continuous']!r}")
         name = checked_name(text(fields["name"]))
         added_ms = whole_number(fields["added_ms"], most=MAX_POSITION)
-        return Reader(name, text(fields["checkpoint"]), fields["continuous"], added_ms)
+        return RegisteredReader(name, text(fields["checkpoint"]), fields["continuous"], added_ms)
     except (Refused, *UNDECODABLE) as error:
         reason = f"is no reader: {error}; find out who wrote it, and delete it if nobody needs it"
         raise CorruptObject(key, reason) from error

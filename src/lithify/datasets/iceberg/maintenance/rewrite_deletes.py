@@ -69,7 +69,7 @@ from lithify.datasets.iceberg.maintenance.delete_plan import (
     DeletePlan,
     plan_deletes,
 )
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome, Rewriting
 
 MIN_FILES = 5
 """So many delete files to drop or merge are worth a snapshot when nobody asked for it: what Java takes."""
@@ -191,7 +191,7 @@ class DeleteRewriter:
 
     def _foresee(self, head: _Head, plan: DeletePlan, done: RewritingDeletes) -> None:
         paths = [*plan.dangling, *(path for merge in plan.merges for path in merge)]
-        done.outcome = Outcome.REWRITTEN
+        done.outcome = RewriteOutcome.REWRITTEN
         done.removed = [head.deletes[path].data_file for path in paths]
         done.dangling, done.would_add = len(plan.dangling), len(plan.merges)
 
@@ -203,7 +203,7 @@ class DeleteRewriter:
         facts: Mapping[str, DeleteFacts],
         plan: DeletePlan,
         done: RewritingDeletes,
-    ) -> Outcome | None:
+    ) -> RewriteOutcome | None:
         """What came of it; `None` when somebody was faster."""
         uncommitted = Uncommitted.from_now(self._clock)
         work = _Merging(table, head, facts)
@@ -213,7 +213,7 @@ class DeleteRewriter:
         done.notes = (*count_notes([_REPEATED] * head.repeated, of=_LEFT), *count_notes(work.left, of=_LEFT))
         removed = {path: head.deletes[path] for path in (*plan.dangling, *work.replaced)}
         if not removed:
-            return Outcome.NOTHING_TO_DO
+            return RewriteOutcome.NOTHING_TO_DO
         writer = SnapshotWriter(table)
         with translated(f"writing a snapshot of {self._dataset.url}"):
             writer.add(work.added)
@@ -241,7 +241,7 @@ class DeleteRewriter:
             return None
         self._dataset.lineage.advance(self._dataset.load())
         done.removed, done.added, done.dangling = gone, new, len(plan.dangling) + work.emptied
-        return Outcome.REWRITTEN
+        return RewriteOutcome.REWRITTEN
 
 
 class _Merging:

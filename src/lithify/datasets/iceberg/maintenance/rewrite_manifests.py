@@ -55,11 +55,18 @@ from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION
 from lithify.datasets.iceberg.format.manifests import counted, is_counted, manifests_of
 from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.format.properties import whole_number
-from lithify.datasets.iceberg.format.publish import Prepared, Uncommitted, discard, prepare, publish, tries
+from lithify.datasets.iceberg.format.publish import (
+    PreparedSnapshot,
+    Uncommitted,
+    discard,
+    prepare,
+    publish,
+    tries,
+)
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.time_column import find_time_column
 from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome, Rewriting
 
 MAX_SLOW_TRIES = 2
 """Times that new manifests are written which are too old once they could be committed: the store was away, or
@@ -96,7 +103,7 @@ class _Written:
 
 
 @dataclass(slots=True)
-class _Work:
+class _PendingCommit:
     """What is to be committed, whatever the head is by then."""
 
     snapshot_id: int
@@ -129,7 +136,7 @@ class ManifestRewriter:
         the table's `commit.manifest.min-count-to-merge`. `Refused` for a table whose manifests cannot be."""
         done = RewritingManifests(dry_run)
         slow_tries = 0
-        work: _Work | None = None
+        work: _PendingCommit | None = None
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
             policy = self._dataset.policy(table, of_data=False)
@@ -147,13 +154,13 @@ class ManifestRewriter:
             done.manifests = len(head)
             work = self._still(table, work, head)
             if work is None:
-                layout = _Layout(table, self._time_column(table))
+                layout = _ManifestLayout(table, self._time_column(table))
                 plan, done.notes = layout.plan(head)
                 done.plan = plan
                 if not plan.manifests or (unasked and not plan.is_worth(_min_count(table.metadata))):
                     return done
                 if dry_run:
-                    done.outcome = Outcome.REWRITTEN
+                    done.outcome = RewriteOutcome.REWRITTEN
                     done.rewritten, done.added = plan.manifests, plan.new
                     done.manifests += plan.new - plan.manifests
                     return done
@@ -182,7 +189,9 @@ class ManifestRewriter:
         except Refused:
             return None
 
-    def _still(self, table: Table, work: _Work | None, head: Sequence[ManifestFile]) -> _Work | None:
+    def _still(
+        self, table: Table, work: _PendingCommit | None, head: Sequence[ManifestFile]
+    ) -> _PendingCommit | None:
         """What of the work still holds for this head; `None` when nothing does."""
         if work is None:
             return None
@@ -193,13 +202,13 @@ class ManifestRewriter:
         discard(table.io, _paths(lost))
         return work if work.groups or work.empty else None
 
-    def _is_old(self, work: _Work) -> bool:
+    def _is_old(self, work: _PendingCommit) -> bool:
         """Whether what collects garbage could take its manifests soon."""
         return work.uncommitted.is_too_late(self._clock)
 
     def _write(
-        self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
-    ) -> _Work:
+        self, table: Table, layout: _ManifestLayout, plan: ManifestPlan, head: Sequence[ManifestFile]
+    ) -> _PendingCommit:
         metadata, locations = table.metadata, locations_of(table.metadata, table.io.properties)
         prefix = manifest_prefix(mark_of(metadata), uuid.uuid4().hex)
         snapshot_id = metadata.new_snapshot_id()
@@ -220,7 +229,9 @@ class ManifestRewriter:
                 groups.append(_Written(group.manifests, new, entries))
             uncommitted = Uncommitted.from_now(self._clock)
             merge.upload()
-        return _Work(snapshot_id, metadata.format_version, prefix, groups, set(plan.empty), uncommitted)
+        return _PendingCommit(
+            snapshot_id, metadata.format_version, prefix, groups, set(plan.empty), uncommitted
+        )
 
     def _commit(
         self,
@@ -228,7 +239,7 @@ class ManifestRewriter:
         branch: str,
         parent: Snapshot,
         head: Sequence[ManifestFile],
-        work: _Work,
+        work: _PendingCommit,
         done: RewritingManifests,
     ) -> bool:
         gone = {*work.empty, *(path for group in work.groups for path in group.replaced)}
@@ -246,7 +257,7 @@ class ManifestRewriter:
             discard(table.io, prepared.written)
             return False
         self._dataset.lineage.advance(self._dataset.load())
-        done.outcome, done.rewritten, done.added = Outcome.REWRITTEN, len(gone), len(new)
+        done.outcome, done.rewritten, done.added = RewriteOutcome.REWRITTEN, len(gone), len(new)
         done.entries, done.manifests = entries, len(new) + len(kept)
         return True
 
@@ -255,10 +266,10 @@ class ManifestRewriter:
         table: Table,
         branch: str,
         parent: Snapshot,
-        work: _Work,
+        work: _PendingCommit,
         manifests: list[ManifestFile],
         counts: Mapping[str, int],
-    ) -> Prepared:
+    ) -> PreparedSnapshot:
         metadata = table.metadata
         name = f"{work.prefix}-snap-{work.snapshot_id}-{work.lists}.avro"
         path = locations_of(table.metadata, table.io.properties).new_metadata_location(name)
@@ -287,7 +298,7 @@ class ManifestRewriter:
         return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path], named)
 
 
-class _Layout:
+class _ManifestLayout:
     """How the manifests of a table are to lie."""
 
     def __init__(self, table: Table, time_column: NestedField | None) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from lithify.datasets.iceberg.format.publish import MAX_TRIES
 
 
-class Outcome(StrEnum):
+class RewriteOutcome(StrEnum):
     """What came of a run."""
 
     REWRITTEN = "rewritten"
@@ -22,15 +22,18 @@ class Rewriting:
     """What a run did, or would do."""
 
     dry_run: bool
-    outcome: Outcome = Outcome.NOTHING_TO_DO
+    outcome: RewriteOutcome = RewriteOutcome.NOTHING_TO_DO
     why: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
         """Whether all was done that there was to do."""
-        return self.outcome is not Outcome.LOST_RACE
+        return self.outcome is not RewriteOutcome.LOST_RACE
 
     def lose(self) -> None:
         """Others were faster, each time."""
-        self.outcome, self.why = Outcome.LOST_RACE, f"others committed first {MAX_TRIES} times in a row"
+        self.outcome, self.why = (
+            RewriteOutcome.LOST_RACE,
+            f"others committed first {MAX_TRIES} times in a row",
+        )

@@ -6,7 +6,7 @@ from typing import Any
 
 from lithify.datasets.iceberg.maintenance.rewrite_deletes import RewritingDeletes
 from lithify.datasets.iceberg.maintenance.rewrite_manifests import RewritingManifests
-from lithify.datasets.iceberg.maintenance.rewriting import Outcome, Rewriting
+from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome, Rewriting
 from lithify.views import text
 from lithify.views.blocks import Line, Shown, notes
 
@@ -54,7 +54,7 @@ def _shown(url: str, found: Rewriting, counts: dict[str, Any], lines: tuple[Line
 
 
 def _deletes_line(found: RewritingDeletes, removed_bytes: int) -> Line:
-    if found.outcome is Outcome.NOTHING_TO_DO:
+    if found.outcome is RewriteOutcome.NOTHING_TO_DO:
         return Line(f"Nothing to rewrite; the table has {found.delete_files:,} delete files.")
     merged = len(found.removed) - found.dangling
     new = f"about {found.would_add:,}" if found.dry_run else f"{len(found.added):,}"
@@ -66,7 +66,7 @@ def _deletes_line(found: RewritingDeletes, removed_bytes: int) -> Line:
 
 
 def _manifests_lines(found: RewritingManifests) -> tuple[Line, ...]:
-    if found.outcome is Outcome.NOTHING_TO_DO:
+    if found.outcome is RewriteOutcome.NOTHING_TO_DO:
         return (Line(f"Nothing to rewrite; the table has {found.manifests:,} manifests."),)
     does = "would be rewritten as about" if found.dry_run else "rewritten as"
     done = Line(f"{found.rewritten:,} manifests {does} {found.added:,}; {found.manifests:,} are left.")

@@ -22,9 +22,9 @@ Before files go that nothing names it must be sure that no other table has them:
 | collection of garbage, before it deletes     | 1, but only for a second name of the table: files of other  |
 | files                                        | tables have other marks (`ownership`)                       |
 
-What was read is kept for a while (`Known`), for all tables of a catalog in one process: expiry runs every ten
-minutes, on catalogs with thousands of tables. Names are listed anew nearly every time (`LISTED_S`), so a
-table that was added, or registered under a second name, is read at once.
+What was read is kept for a while (`CatalogTables`), for all tables of a catalog in one process: expiry runs
+every ten minutes, on catalogs with thousands of tables. Names are listed anew nearly every time (`LISTED_S`),
+so a table that was added, or registered under a second name, is read at once.
 
 Places that may be the same (`places`) count as the same. What another table wrote to the place before it was
 told to write elsewhere cannot be seen, nor files that another table has added without writing them
@@ -120,7 +120,7 @@ def check_one_name(place: str, uuid: str, others: Iterable[Neighbour], url: str)
 _Name = tuple[str, ...]
 
 
-class Known:
+class CatalogTables:
     """What was read of the tables of one catalog. Safe to share between threads; the first to ask reads, and
     others wait for that."""
 
@@ -150,14 +150,14 @@ def _kept_s(one: Neighbour | Refused) -> float:
     return KNOWN_S if isinstance(one, Neighbour) else UNREADABLE_S
 
 
-_known: WeakKeyDictionary[Catalog, Known] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Catalog, CatalogTables] = WeakKeyDictionary()
 _known_lock = threading.Lock()
 
 
-def known_in(catalog: Catalog) -> Known:
+def known_in(catalog: Catalog) -> CatalogTables:
     """What was read of the tables of a catalog in this process."""
     with _known_lock:
-        return _known.setdefault(catalog, Known())
+        return _known.setdefault(catalog, CatalogTables())
 
 
 def others_in(catalog: Catalog, own: _Name, apart: Sequence[str] = ()) -> list[Neighbour]:

@@ -21,9 +21,9 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.maintenance.expiry_policy import ancestors, position_of
-from lithify.datasets.iceberg.maintenance.readers import Standing
+from lithify.datasets.iceberg.maintenance.readers import ReaderNeed
 from lithify.datasets.iceberg.model import IcebergLedger
-from lithify.watermarks.model import Hold, Mark, Member, Needed, Reason
+from lithify.watermarks.model import BlockReason, GroupMember, Hold, Mark, Needed
 from lithify.watermarks.rules import Collected, collect, live
 
 SNAPSHOT = "snapshot_id"
@@ -46,16 +46,16 @@ class Needs:
 def collect_needs(
     metadata: TableMetadata,
     holds: Sequence[Placed],
-    standings: Sequence[Standing],
+    standings: Sequence[ReaderNeed],
     ledger: IcebergLedger | None,
     now_ms: int,
 ) -> Needs:
     """What is needed (pure); `now_ms` by the clock of the store that has the holds."""
     marks = [_mark(standing, metadata) for standing in standings]
     required = [mark.member for mark in marks if mark is not None]
-    required += [Member(_reader(standing)) for standing in standings if standing.reason is not None]
+    required += [GroupMember(_reader(standing)) for standing in standings if standing.reason is not None]
     said = [mark for mark in marks if mark is not None]
-    said += [Mark(Member(_reader(s)), None) for s in standings if s.reason is Reason.UNPUBLISHED]
+    said += [Mark(GroupMember(_reader(s)), None) for s in standings if s.reason is BlockReason.UNPUBLISHED]
     active = _active(metadata, ledger)
     all_holds = [*(replace(p.hold, name=f"hold {p.name} of {p.hold.owner}") for p in holds), *active.values()]
     collected = collect(required, said, all_holds, now_ms)
@@ -76,16 +76,16 @@ def is_of_reader(by: str, name: str) -> bool:
     return by == f"reader {name}"
 
 
-def _reader(standing: Standing) -> str:
+def _reader(standing: ReaderNeed) -> str:
     return f"reader {standing.reader.name}"
 
 
-def _mark(standing: Standing, metadata: TableMetadata) -> Mark | None:
+def _mark(standing: ReaderNeed, metadata: TableMetadata) -> Mark | None:
     if standing.reason is not None:
         return None
     times = [position_of(metadata, snapshot) for snapshot in standing.snapshots]
     # A reader at the beginning of an empty table needs all there will be.
-    return Mark(Member(_reader(standing)), min(times, default=0))
+    return Mark(GroupMember(_reader(standing)), min(times, default=0))
 
 
 def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, Hold]:

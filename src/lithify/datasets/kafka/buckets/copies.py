@@ -11,7 +11,7 @@ offsets, compacted. Pure.
    The same goes for partitions that the source gains later: the number there is raised once they are copied.
    It is never lowered, since rows would be hidden.
 2. A partition that the broker was not told of yet is compacted in the copy. What the source gets later is put
-   behind it as it is, so that producers have to stand still for a moment only.
+   behind it is, so that producers have to stand still for a moment only.
 3. What was copied of the source may not have changed since: where it was compacted meanwhile, a tombstone may
    be gone that deletes what the copy has.
 4. Nobody may have written into NEW: the copy would not have the same offsets any more.
@@ -30,8 +30,8 @@ from typing import Any
 from lithify.base.errors import CorruptObject, Refused
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment
-from lithify.datasets.kafka.layouts.objects import Cut
-from lithify.datasets.kafka.state import MOST_PARTITIONS, Copied, State
+from lithify.datasets.kafka.layouts.objects import ObjectRange
+from lithify.datasets.kafka.state import MOST_PARTITIONS, Copied, LogState
 from lithify.store.objects import ObjectMeta
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -63,7 +63,7 @@ class Found:
     """Whether there is anything in its folder."""
 
 
-def why_not(source: str, name: str, found: Found, state: State) -> str:
+def why_not(source: str, name: str, found: Found, state: LogState) -> str:
     """Why it cannot be made, or be gone on with; empty if it can."""
     if found.id is not None and found.id != state.copy_id:
         return f"there is a topic {name} already, which was not made here; choose another name"
@@ -98,7 +98,7 @@ def why_moved(partition: str, folder: PartitionFolder | None, source_id: str, co
 
 def kept_of(folder: PartitionFolder, copied: Copied) -> str:
     """The fingerprint of what there is of that which was copied."""
-    found = Cut(copied.until_ms, copied.end).within(folder)
+    found = ObjectRange(copied.until_ms, copied.end).within(folder)
     return "" if found is None else found.fingerprint
 
 
@@ -106,7 +106,7 @@ def rest_of(segments: Iterable[Segment], copied: Copied | None) -> tuple[Segment
     """What of these objects the copy does not have."""
     if copied is None:
         return tuple(segments)
-    has = Cut(copied.until_ms, copied.end)
+    has = ObjectRange(copied.until_ms, copied.end)
     return tuple(one for one in segments if not has.chosen((one,)))
 
 

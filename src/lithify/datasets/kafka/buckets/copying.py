@@ -49,10 +49,10 @@ from lithify.datasets.kafka.buckets.copies import (
     told_of,
     with_topic,
 )
-from lithify.datasets.kafka.buckets.manifest import Action, Manifest
+from lithify.datasets.kafka.buckets.manifest import BucketManifest, ManifestAction
 from lithify.datasets.kafka.buckets.object_times import put_times_right
 from lithify.datasets.kafka.buckets.publishing import Changed, has_metadata, read_same_topic
-from lithify.datasets.kafka.cleaning.tasks import Movements, Output, TaskResult, Work, reporting
+from lithify.datasets.kafka.cleaning.tasks import Movements, Output, StepWork, TaskResult, reporting
 from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key
 from lithify.datasets.kafka.layouts.contract import Segment
@@ -60,7 +60,7 @@ from lithify.datasets.kafka.layouts.objects import (
     RECORDS,
     REQUESTS,
     WATERMARK,
-    Cut,
+    ObjectRange,
     as_segment,
     base_of,
     fingerprint_of_segments,
@@ -83,7 +83,7 @@ _MOST = (1 << 63) - 1
 class CopyTask:
     """A partition."""
 
-    work: Work
+    work: StepWork
     """Its target is the key of the report."""
     root: str
     """The folder of the topic that is copied."""
@@ -92,7 +92,7 @@ class CopyTask:
     topic_id: str
     target_id: str
     number: int
-    cut: Cut
+    cut: ObjectRange
     fingerprint: str
     """Of what is to be copied of the source."""
     end: int
@@ -197,7 +197,7 @@ class _Copying:
             )
         offsets = listed_offsets(self._store, task.root, self._name).get(task.number, [])
         carried = carry_offsets(self._store, self._own, offsets, task.carried, self._look_again)
-        kept = Cut(task.cut.until_ms, task.end).chosen(segments)
+        kept = ObjectRange(task.cut.until_ms, task.end).chosen(segments)
         fingerprint = fingerprint_of_segments(kept, task.topic_id) if kept else ""
         size_bytes = sum(meta.size for meta in there)
         return CopyReport("", fingerprint, len(there), size_bytes, *carried)
@@ -229,10 +229,10 @@ class _Copying:
         staged: dict[int, str] = {}
         stay = set()
         for key in task.manifests:
-            for one in Manifest.decode(self._own.get(key), key).objects:
-                if one.action is Action.PUT:
+            for one in BucketManifest.decode(self._own.get(key), key).objects:
+                if one.action is ManifestAction.PUT:
                     staged[one.base_offset] = join(key.rpartition("/")[0], object_name(one.base_offset))
-                elif one.action is Action.STAY:
+                elif one.action is ManifestAction.STAY:
                     stay.add(one.base_offset)
         return staged, [
             one for one in below if one.base_offset >= task.merged_below or one.base_offset in stay

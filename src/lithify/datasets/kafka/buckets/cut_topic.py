@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 from lithify.base.ids import Ulid
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
-from lithify.datasets.kafka.layouts.objects import Cut
+from lithify.datasets.kafka.layouts.objects import ObjectRange
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.protocol.work import RangeWork
@@ -31,11 +31,11 @@ IsPast = Callable[[Ulid], bool]
 class CutSnapshot(LogSnapshot, ABC):
     """All partitions, and which objects of each a round is about."""
 
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    cuts: Mapping[str, ObjectRange] = field(default_factory=dict)
     """By partition: of the next step, or of a round that begins now."""
 
     @abstractmethod
-    def part(self, partition: str, cut: Cut) -> PartitionFolder | None:
+    def part(self, partition: str, cut: ObjectRange) -> PartitionFolder | None:
         """A partition as if it had the objects of this cut only; `None` where it has none of them."""
 
     def as_of(self, spec: LogSpec) -> Self:

@@ -26,15 +26,15 @@ from typing import Any
 
 from lithify.base.errors import Refused
 from lithify.datasets.kafka.buckets.cut_topic import CutSnapshot, CutTopic, IsPast
-from lithify.datasets.kafka.buckets.merging import MergeTask
+from lithify.datasets.kafka.buckets.merging import ObjectMergeTask
 from lithify.datasets.kafka.buckets.publishing import PublishTask
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
-from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, Cut, live_cut, live_part
+from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, ObjectRange, live_cut, live_part
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.state import Round, State, Step
+from lithify.datasets.kafka.state import LogState, PartitionRound, Step
 from lithify.protocol.lease import Permit
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 from lithify.protocol.work import RangeWork
@@ -88,11 +88,11 @@ class LiveSnapshot(CutSnapshot):
     whole: Mapping[str, PartitionFolder] = field(default_factory=dict)
     """As they are listed; those that have too few objects have no cut."""
 
-    def round(self, partition: str) -> Round | None:
+    def round(self, partition: str) -> PartitionRound | None:
         found = super(LiveSnapshot, self).round(partition)
         return None if found is None or not found.below else found
 
-    def part(self, partition: str, cut: Cut) -> PartitionFolder | None:
+    def part(self, partition: str, cut: ObjectRange) -> PartitionFolder | None:
         folder = self.whole.get(partition)
         return None if folder is None else live_part(folder, cut)
 
@@ -166,7 +166,7 @@ class LiveTopic(CutTopic):
         works = []
         for work in super()._to_merge(compaction, snapshot, folder):
             task = work.argument
-            assert isinstance(task, MergeTask), task
+            assert isinstance(task, ObjectMergeTask), task
             if indexed.is_first_aborted:
                 rules = replace(task.rewrite.rules, tombstones_below=0)
                 changes["rewrite"] = replace(task.rewrite, rules=rules)
@@ -183,18 +183,18 @@ class LiveTopic(CutTopic):
 
     # Publishing
 
-    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
+    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> PartitionRound:
         assert isinstance(snapshot, LiveSnapshot)
         assert compaction.spec.cut is not None
         found = super()._after(compaction, snapshot.as_of(compaction.spec))
         return replace(found, below=compaction.spec.cut.below)
 
 
-def _cut(folder: PartitionFolder, state: State, name: str) -> Cut | None:
+def _cut(folder: PartitionFolder, state: LogState, name: str) -> ObjectRange | None:
     """Which objects of a partition a round is about: that which has begun, or the next."""
     found = state.rounds.get(name)
     if found is not None and found.below and not found.is_whole and found.topic_id == folder.topic_id:
-        known = Cut(NO_BOUND, found.below)
+        known = ObjectRange(NO_BOUND, found.below)
         meant = live_part(folder, known)
         if found.next_step is Step.PUBLISH or (meant is not None and meant.fingerprint == found.fingerprint):
             return known

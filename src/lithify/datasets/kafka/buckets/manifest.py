@@ -13,7 +13,7 @@ from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 _MOST = (1 << 63) - 1
 
 
-class Action(StrEnum):
+class ManifestAction(StrEnum):
     """Of an object."""
 
     STAY = "stay"
@@ -33,18 +33,18 @@ class Planned:
 
     base_offset: int
     etag: str
-    action: Action
+    action: ManifestAction
     last_offset: int = 0
     """Of what is put."""
 
     @property
     def goes(self) -> bool:
         """Whether it is deleted once what lies before it is as it is to be."""
-        return self.action in (Action.DELETE, Action.MARKER)
+        return self.action in (ManifestAction.DELETE, ManifestAction.MARKER)
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BucketManifest:
     """All of a chunk, in the order of their offsets."""
 
     objects: tuple[Planned, ...]
@@ -56,7 +56,7 @@ class Manifest:
         ).encode()
 
     @classmethod
-    def decode(cls, data: bytes, name: str) -> Manifest:
+    def decode(cls, data: bytes, name: str) -> BucketManifest:
         """What `encode` made; `CorruptObject` for what is none."""
         try:
             found: Mapping[str, list[list[object]]] = json.loads(data)
@@ -65,7 +65,7 @@ class Manifest:
                     Planned(
                         whole_number(base, most=_MOST),
                         text(etag),
-                        Action(text(action)),
+                        ManifestAction(text(action)),
                         whole_number(last, most=_MOST),
                     )
                     for base, etag, action, last in found["objects"]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.kafka.buckets.manifest import Action, Manifest, Planned
+from lithify.datasets.kafka.buckets.manifest import BucketManifest, ManifestAction, Planned
 from lithify.datasets.kafka.cleaning.retention import Rules, dropped, reasons
 from lithify.datasets.kafka.cleaning.tasks import (
     GroupPlan,
@@ -35,7 +35,7 @@ from lithify.datasets.kafka.cleaning.tasks import (
     matched_offsets,
     reporting,
 )
-from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.codecs import BatchCodec
 from lithify.datasets.kafka.format.kernel.layout import (
     ABORT,
     CODEC_MASK,
@@ -46,11 +46,11 @@ from lithify.datasets.kafka.format.kernel.layout import (
     TRANSACTIONAL,
     Records,
 )
-from lithify.datasets.kafka.format.kernel.retaining import Reason, Reasons
+from lithify.datasets.kafka.format.kernel.retaining import Reasons, RemovalReason
 from lithify.datasets.kafka.format.kernel.rewrite import Flags
 from lithify.datasets.kafka.format.record_batches import RecordBatches, between, decode, merged, rebased
 from lithify.datasets.kafka.format.transactions import fates
-from lithify.datasets.kafka.layouts.contract import Chunk
+from lithify.datasets.kafka.layouts.contract import ObjectChunk
 from lithify.datasets.kafka.layouts.objects import ReadObject, joined, object_name, read_pieces
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -59,7 +59,7 @@ MANIFEST_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class MergeTask:
+class ObjectMergeTask:
     """A chunk to merge."""
 
     rewrite: RewriteTask
@@ -86,12 +86,12 @@ def manifest_key(folder: str, base_offset: int) -> str:
     return join(folder, f"{base_offset:020d}{MANIFEST_SUFFIX}")
 
 
-def merge_chunk(task: MergeTask) -> TaskResult:
+def merge_chunk(task: ObjectMergeTask) -> TaskResult:
     """Inside a Spark task: write what the chunk's objects become."""
     return reporting(task.rewrite.work, lambda own, movements: _merge(task, own, movements))
 
 
-def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResult:
+def _merge(task: ObjectMergeTask, own: ObjectStore, movements: Movements) -> TaskResult:
     rewrite = task.rewrite
     source, target = rewrite.work.source.open(), rewrite.work.target
     plan = GroupPlan.decode(own.get(rewrite.plan), rewrite.plan)
@@ -100,12 +100,14 @@ def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResul
     planned: list[Planned] = []
     new_bytes = 0
     (chunk,) = rewrite.segments
-    assert isinstance(chunk, Chunk), chunk
+    assert isinstance(chunk, ObjectChunk), chunk
     if task.stays:
-        planned = [Planned(one.base_offset, one.etag or "", Action.STAY) for one in chunk.objects]
+        planned = [Planned(one.base_offset, one.etag or "", ManifestAction.STAY) for one in chunk.objects]
         new_bytes = chunk.size_bytes
     for piece in () if task.stays else read_pieces(source, chunk):
-        planned += [Planned(one.base_offset, one.etag, Action.LEFTOVER) for one in piece if one.is_leftover]
+        planned += [
+            Planned(one.base_offset, one.etag, ManifestAction.LEFTOVER) for one in piece if one.is_leftover
+        ]
         objects = [one for one in piece if not one.is_leftover]
         name, data = joined(chunk.key.rpartition("/")[0], piece)
         movements.moved(len(data), 0)
@@ -118,15 +120,15 @@ def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResul
         what, passed = fates(found.batches, plan.aborted, passed)
         why = reasons(found, what, rewrite.rules, dead, pinned)
         why = _with_markers(found, why, rewrite.rules, task.kept_marker)
-        keep = why == Reason.STAYS
+        keep = why == RemovalReason.STAYS
         rows.update(rows_in=len(found.records), rows_out=int(keep.sum()))
-        rows.update(dropped(np.bincount(why, minlength=len(Reason))))
+        rows.update(dropped(np.bincount(why, minlength=len(RemovalReason))))
         for group in cut(found, keep, task.target_bytes):
             parts = objects[group.first : group.last]
             batch = _as_one(found, keep, group, rewrite.rules.new_horizon_ms)
-            action = Action.DELETE if batch is not None and not batch else Action.PUT
+            action = ManifestAction.DELETE if batch is not None and not batch else ManifestAction.PUT
             if batch is None:
-                action = Action.STAY
+                action = ManifestAction.STAY
                 new_bytes += len(parts[0].data)
             elif batch:
                 own.put(join(target, object_name(parts[0].base_offset)), rebased(batch, 0))
@@ -136,7 +138,7 @@ def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResul
             planned += _planned(parts, action, batches)
     planned.sort(key=lambda one: one.base_offset)
     key = manifest_key(target, rewrite.base_offset)
-    own.put(key, Manifest(tuple(planned)).encode())
+    own.put(key, BucketManifest(tuple(planned)).encode())
     return movements.result(Output(key, new_bytes), rows)
 
 
@@ -157,15 +159,15 @@ def cut(found: RecordBatches, keep: Flags, target_bytes: int) -> list[Merged]:
     return [*groups, Merged(first, len(batches))]
 
 
-def _planned(parts: Sequence[ReadObject], action: Action, batches: Records) -> list[Planned]:
+def _planned(parts: Sequence[ReadObject], action: ManifestAction, batches: Records) -> list[Planned]:
     """What is to become of neighbours, each a batch; `action` is that of the first."""
     is_marker = batches["attributes"] & CONTROL != 0
     planned = [
-        Planned(one.base_offset, one.etag, Action.MARKER if decides else Action.DELETE)
+        Planned(one.base_offset, one.etag, ManifestAction.MARKER if decides else ManifestAction.DELETE)
         for one, decides in zip(parts, is_marker, strict=True)
     ]
-    if action is not Action.DELETE:
-        last_offset = int(batches["last_offset"][-1]) if action is Action.PUT else 0
+    if action is not ManifestAction.DELETE:
+        last_offset = int(batches["last_offset"][-1]) if action is ManifestAction.PUT else 0
         planned[0] = replace(planned[0], action=action, last_offset=last_offset)
     return planned
 
@@ -181,7 +183,7 @@ def _as_one(found: RecordBatches, keep: Flags, group: Merged, horizon_ms: int) -
     if len(part.batches) == 1 and kept.all() and not _needs_rewriting(part, attributes):
         return None
     with_records = part.batches[_kept(part, kept) > 0]
-    codec = Codec(int(with_records["attributes"][0]) & CODEC_MASK)
+    codec = BatchCodec(int(with_records["attributes"][0]) & CODEC_MASK)
     return bytes(merged(part, kept, codec, horizon_ms))
 
 
@@ -201,7 +203,7 @@ def _with_markers(found: RecordBatches, why: Reasons, rules: Rules, kept_marker:
     goes = decides & (batches["last_offset"] < min(rules.markers_below, rules.bound))
     if kept_marker is not None:
         goes &= batches["last_offset"] != kept_marker
-    of_markers = np.where(goes, Reason.MARKER, Reason.STAYS)
+    of_markers = np.where(goes, RemovalReason.MARKER, RemovalReason.STAYS)
     at = found.records["batch"]
     return np.where(is_control[at], of_markers[at], why).astype(np.uint8)
 

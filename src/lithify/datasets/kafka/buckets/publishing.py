@@ -34,9 +34,9 @@ from lithify.base.clock import Clock, SystemClock
 from lithify.base.concurrency import all_of
 from lithify.base.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.datasets.kafka.buckets.manifest import Action, Manifest, Planned
+from lithify.datasets.kafka.buckets.manifest import BucketManifest, ManifestAction, Planned
 from lithify.datasets.kafka.buckets.object_times import put_times_right
-from lithify.datasets.kafka.cleaning.tasks import Movements, Output, TaskResult, Work, reporting
+from lithify.datasets.kafka.cleaning.tasks import Movements, Output, StepWork, TaskResult, reporting
 from lithify.datasets.kafka.layouts.cluster_metadata import TopicMetadata, metadata_key, read_metadata
 from lithify.datasets.kafka.layouts.contract import fingerprint_of
 from lithify.datasets.kafka.layouts.objects import (
@@ -71,7 +71,7 @@ class Standstill:
 class PublishTask:
     """What was merged of a partition."""
 
-    work: Work
+    work: StepWork
     """Its target is the key of the report."""
     root: str
     """The topic's folder."""
@@ -87,7 +87,7 @@ class PublishTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PublicationReport:
     """What became of a publication."""
 
     refused: str
@@ -102,7 +102,7 @@ class Report:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def read(cls, store: ObjectStore, key: str) -> Report:
+    def read(cls, store: ObjectStore, key: str) -> PublicationReport:
         """What `encode` made; `CorruptObject` for what is none."""
         try:
             found: Mapping[str, object] = json.loads(store.get(key))
@@ -152,9 +152,9 @@ def _publish(task: PublishTask, own: ObjectStore, movements: Movements, clock: C
         if task.live_from is not None:
             listed = [meta for meta in listed if base_of(meta.key) < task.live_from]
         size_bytes = sum(meta.size for meta in listed)
-        report = Report("", fingerprint_of(listed, task.topic_id), len(listed), size_bytes)
+        report = PublicationReport("", fingerprint_of(listed, task.topic_id), len(listed), size_bytes)
     except Changed as changed:
-        report = Report(str(changed))
+        report = PublicationReport(str(changed))
     data = report.encode()
     own.put(task.work.target, data)
     return movements.result(Output(task.work.target, len(data)))
@@ -177,17 +177,17 @@ class _Publication:
         Raises `Changed` and `Refused`.
         """
         self._stand_still()
-        manifests = (Manifest.decode(self._own.get(key), key) for key in self._task.manifests)
+        manifests = (BucketManifest.decode(self._own.get(key), key) for key in self._task.manifests)
         planned = [one for manifest in manifests for one in manifest.objects]
         try:
             to_do, _, changed = self._judge(planned)
             if changed:
                 raise Changed(changed[0])
-            self._delete(one for one in to_do if one.action is Action.LEFTOVER)
+            self._delete(one for one in to_do if one.action is ManifestAction.LEFTOVER)
             covered = set() if self._task.live_from is not None else _covered(planned, set(planned))
             for some in _each_put_apart(to_do):
                 for one in some:
-                    if one.action is Action.PUT:
+                    if one.action is ManifestAction.PUT:
                         self._put(one)
                 self._delete_markers_last([one for one in some if one.goes and one not in covered])
             self._delete_markers_last([one for one in to_do if one in covered])
@@ -267,12 +267,12 @@ class _Publication:
         """Whether it is to be done still; in words what is wrong with it."""
         key = self._key(one)
         if meta is None:
-            return False if one.goes or one.action is Action.LEFTOVER else f"{key} is gone"
-        if one.action is Action.STAY:
+            return False if one.goes or one.action is ManifestAction.LEFTOVER else f"{key} is gone"
+        if one.action is ManifestAction.STAY:
             return False
         if (meta.etag or self._store.head(key).etag) == one.etag:
             return True
-        if one.action is Action.PUT and self._store.get(key) == self._own.get(self._staged(one)):
+        if one.action is ManifestAction.PUT and self._store.get(key) == self._own.get(self._staged(one)):
             return False
         return f"{key} is another one than was read"
 
@@ -295,8 +295,8 @@ class _Publication:
             self._movements.moved(len(some), 0)  # it moves, though no bytes do
 
     def _delete_markers_last(self, objects: Sequence[Planned]) -> None:
-        self._delete(one for one in objects if one.action is not Action.MARKER)
-        self._delete(one for one in objects if one.action is Action.MARKER)
+        self._delete(one for one in objects if one.action is not ManifestAction.MARKER)
+        self._delete(one for one in objects if one.action is ManifestAction.MARKER)
 
     def _delete_one(self, one: Planned) -> None:
         key = self._key(one)
@@ -322,7 +322,7 @@ def _covered(planned: Iterable[Planned], merged: Set[Planned]) -> set[Planned]:
     """What is to go and lies in the span of what is put, if that is one of `merged`."""
     end, found = -1, set()
     for one in planned:
-        if one.action is Action.PUT and one in merged:
+        if one.action is ManifestAction.PUT and one in merged:
             end = one.last_offset
         elif one.goes and one.base_offset <= end:
             found.add(one)
@@ -333,7 +333,7 @@ def _each_put_apart(to_do: Sequence[Planned]) -> list[list[Planned]]:
     """Each put with the deletes that follow it."""
     found: list[list[Planned]] = [[]]
     for one in to_do:
-        if one.action is Action.PUT:
+        if one.action is ManifestAction.PUT:
             found.append([])
         found[-1].append(one)
     return found

@@ -3,9 +3,9 @@
 A round takes a partition through the same steps as one in its place; only the last one publishes into the new
 topic, and the source is never changed. What differs:
 
-1. Producers may go on. So a round is about the objects that were there when it was planned (`Cut`), young
-   ones apart, which others may still precede. What comes later is for the next round: of a service, which
-   begins one a minute at most (`PAUSE_MS`), or of the next command, which copies each partition once.
+1. Producers may go on. So a round is about the objects that were there when it was planned (`ObjectRange`),
+   young ones apart, which others may still precede. What comes later is for the next round: of a service,
+   which begins one a minute at most (`PAUSE_MS`), or of the next command, which copies each partition once.
 2. A partition is compacted when it is copied first. After that a round has two steps, index and publish:
    what came since is put behind the copy as it is. Indexing tells how far transactions are decided; nothing
    is copied from the first open one on, since the broker would show it to readers of committed rows.
@@ -40,12 +40,12 @@ from lithify.datasets.kafka.buckets.cut_topic import CutSnapshot, CutTopic, IsPa
 from lithify.datasets.kafka.buckets.merging import MANIFEST_SUFFIX
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
-from lithify.datasets.kafka.layouts.objects import Cut
+from lithify.datasets.kafka.layouts.objects import ObjectRange
 from lithify.datasets.kafka.layouts.segments import number_of
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.planner import LogPolicy
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.state import Copied, Round, State, Step
+from lithify.datasets.kafka.state import Copied, LogState, PartitionRound, Step
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.protocol.work import RangeWork
 from lithify.store.keys import join
@@ -70,11 +70,11 @@ class CopySnapshot(CutSnapshot):
     count: int = 0
     """How many partitions the broker says that the topic has."""
 
-    def round(self, partition: str) -> Round | None:
+    def round(self, partition: str) -> PartitionRound | None:
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
         return found if found is not None and folder is not None and _is_of(found, folder) else None
 
-    def part(self, partition: str, cut: Cut) -> PartitionFolder | None:
+    def part(self, partition: str, cut: ObjectRange) -> PartitionFolder | None:
         folder = self.partitions.get(partition)
         return None if folder is None else cut.within(folder)
 
@@ -117,7 +117,7 @@ class CopySnapshot(CutSnapshot):
         """Of how many partitions the broker has to be told yet."""
         return max(0, self.count - self.state.announced)
 
-    def missing(self, state: State) -> list[str]:
+    def missing(self, state: LogState) -> list[str]:
         """Partitions that are to be copied before the broker is told of them."""
         return [
             name
@@ -159,7 +159,7 @@ class TopicCopy(CutTopic):
             claim_name(self._source, self._root, self._target)
         super()._say_source()
 
-    def _claimed(self, state: State) -> State:
+    def _claimed(self, state: LogState) -> LogState:
         return replace(super()._claimed(state), copy_id=str(self._ids.uuid()))
 
     # Reading
@@ -183,12 +183,12 @@ class TopicCopy(CutTopic):
         offsets = listed_offsets(self._source, self._root, self._name)
         return CopySnapshot(partitions, state, None, cuts, topic, self._name, offsets, found.of_source)
 
-    def _cut(self, folder: PartitionFolder, copied: Copied | None, now_ms: int) -> Cut:
+    def _cut(self, folder: PartitionFolder, copied: Copied | None, now_ms: int) -> ObjectRange:
         """What a round is about that begins now."""
         young_ms = now_ms - self._quiet_ms if self._quiet_ms else NO_BOUND
         old = [one.modified_ms for one in folder.segments if one.modified_ms <= young_ms]
         until_ms = max(old, default=0)
-        return Cut(until_ms if copied is None else max(until_ms, copied.until_ms), folder.bound + 1)
+        return ObjectRange(until_ms if copied is None else max(until_ms, copied.until_ms), folder.bound + 1)
 
     # Planning
 
@@ -265,13 +265,15 @@ class TopicCopy(CutTopic):
         )
         return list(islice(whole, 1))
 
-    def _again(self, snapshot: CopySnapshot, name: str, known: Round, reason: str) -> Proposal[LogSpec]:
+    def _again(
+        self, snapshot: CopySnapshot, name: str, known: PartitionRound, reason: str
+    ) -> Proposal[LogSpec]:
         """Publish a partition again, of which all is copied."""
         begun = replace(known, done=known.done[:-1])
         return self._proposal(snapshot, name, snapshot.partitions[name], begun, f"{name}: {reason}")
 
     def _proposal(
-        self, snapshot: CopySnapshot, name: str, folder: PartitionFolder, known: Round, reason: str
+        self, snapshot: CopySnapshot, name: str, folder: PartitionFolder, known: PartitionRound, reason: str
     ) -> Proposal[LogSpec]:
         spec = LogSpec(name, known.fingerprint, known.done, self.terms(folder.topic), _cut_of(known))
         return Proposal(spec, _PRIORITY, self.cost_bytes(spec, snapshot), reason)
@@ -329,7 +331,7 @@ class TopicCopy(CutTopic):
             return ""
         return CopyReport.read(self.store, self._report_key(compaction.id)).refused
 
-    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
+    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> PartitionRound:
         assert isinstance(snapshot, CopySnapshot)
         spec = compaction.spec
         meant = snapshot.as_of(spec)
@@ -342,7 +344,9 @@ class TopicCopy(CutTopic):
             return super()._after(compaction, meant)
         return self._begun(compaction, meant.partitions[spec.partition], snapshot.copied(spec.partition))
 
-    def _begun(self, compaction: LogCompaction, folder: PartitionFolder, copied: Copied | None) -> Round:
+    def _begun(
+        self, compaction: LogCompaction, folder: PartitionFolder, copied: Copied | None
+    ) -> PartitionRound:
         """The round of a partition once it is indexed."""
         spec = compaction.spec
         indexed = self._indexed(spec, folder)
@@ -357,7 +361,7 @@ class TopicCopy(CutTopic):
             settled, bound = len(judged.objects), judged.bound
         assert spec.cut is not None
         end = min(stable, indexed.end_offset) if below else 0
-        return Round(
+        return PartitionRound(
             spec.fingerprint,
             (compaction.id,) * (1 if settled else 3),  # nothing to merge: those steps are done
             bound,
@@ -372,7 +376,7 @@ class TopicCopy(CutTopic):
             end=end if copied is None else max(end, copied.end),
         )
 
-    def _with_standing(self, state: State, compaction: LogCompaction, snapshot: LogSnapshot) -> State:
+    def _with_standing(self, state: LogState, compaction: LogCompaction, snapshot: LogSnapshot) -> LogState:
         """The state with what was copied. The broker is told of the new topic, or of more partitions of it,
         before that is said of the last partition."""
         assert isinstance(snapshot, CopySnapshot)
@@ -405,11 +409,11 @@ class TopicCopy(CutTopic):
         return join(self.own_folder, "carried", f"{name}.json")
 
 
-def _cut_of(found: Round) -> Cut:
-    return Cut(found.until_ms, found.below)
+def _cut_of(found: PartitionRound) -> ObjectRange:
+    return ObjectRange(found.until_ms, found.below)
 
 
-def _is_of(found: Round, folder: PartitionFolder) -> bool:
+def _is_of(found: PartitionRound, folder: PartitionFolder) -> bool:
     """Whether a round is about what there is now."""
     meant = _cut_of(found).within(folder) if found.topic_id == folder.topic_id else None
     return meant is not None and meant.fingerprint == found.fingerprint

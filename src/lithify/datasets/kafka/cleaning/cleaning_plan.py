@@ -17,7 +17,7 @@ from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import ABORT, COMMIT, CONTROL, Records
 from lithify.datasets.kafka.format.transactions import Passed, Transactions, fates, follow
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
-from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
+from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, SettledPart, groups, settle
 from lithify.store.objects import ObjectStore
 
 SLICE_BYTES = 64 << 20
@@ -25,7 +25,7 @@ SLICE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SegmentGroup:
     """Neighbouring segments that become one."""
 
     first: int
@@ -88,7 +88,7 @@ class Indexed:
         """First and last offsets of the batches whose transaction aborted."""
         return np.concatenate([np.empty((0, 2), np.int64), *self._spans])
 
-    def settled(self, policy: LogPolicy, now_ms: int) -> Settled:
+    def settled(self, policy: LogPolicy, now_ms: int) -> SettledPart:
         """What may be compacted."""
         stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
         known = Partition(0, self._objects(), 0, stable_offset, self.partition.committed)
@@ -104,15 +104,17 @@ class Indexed:
         """Behind the last batch that is committed."""
         return min(self.end_offset, self.partition.committed.end)
 
-    def groups(self, settled: int, target_bytes: int) -> list[Group]:
+    def groups(self, settled: int, target_bytes: int) -> list[SegmentGroup]:
         """How segments are put together: those that are settled, then each of the others alone."""
         found, first = [], 0
         for group in groups(self._objects()[:settled], target_bytes):
-            found.append(Group(first, len(group), is_settled=True))
+            found.append(SegmentGroup(first, len(group), is_settled=True))
             first += len(group)
-        return found + [Group(number, 1, is_settled=False) for number in range(settled, len(self.facts))]
+        return found + [
+            SegmentGroup(number, 1, is_settled=False) for number in range(settled, len(self.facts))
+        ]
 
-    def group_plan(self, group: Group, now_ms: int, expiration_ms: int) -> GroupPlan:
+    def group_plan(self, group: SegmentGroup, now_ms: int, expiration_ms: int) -> GroupPlan:
         """What a group has to know of the rest."""
         start = self.facts[group.first].base_offset
         end = self.fences[group.first + group.count - 1]

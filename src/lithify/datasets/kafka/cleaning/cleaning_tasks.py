@@ -17,10 +17,9 @@ from functools import cached_property
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.base.ids import Ids, Ulid, ulid_ms
-from lithify.datasets.kafka.buckets.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
+from lithify.datasets.kafka.buckets.merging import MANIFEST_SUFFIX, ObjectMergeTask, merge_chunk
 from lithify.datasets.kafka.buckets.publishing import PublishTask, Standstill, publish_merged
-from lithify.datasets.kafka.cleaning.cleaning_plan import Group as SegmentGroup
-from lithify.datasets.kafka.cleaning.cleaning_plan import Indexed
+from lithify.datasets.kafka.cleaning.cleaning_plan import Indexed, SegmentGroup
 from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of_object, is_facts
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND, Rules
 from lithify.datasets.kafka.cleaning.tasks import (
@@ -30,24 +29,24 @@ from lithify.datasets.kafka.cleaning.tasks import (
     Output,
     Place,
     RewriteTask,
+    StepWork,
     TaskResult,
-    Work,
     index_segment,
     match_slice,
     recorded,
     rewrite_group,
     slice_keys,
 )
-from lithify.datasets.kafka.layouts.contract import Layout, PartitionFolder
+from lithify.datasets.kafka.layouts.contract import LogLayout, PartitionFolder
 from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.datasets.kafka.layouts.segments import SegmentFolders
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.model import LEDGERS, LogCompaction, LogSnapshot, LogSpec
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.state import Round, Step
+from lithify.datasets.kafka.state import PartitionRound, Step
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.protocol.model import Ledger
-from lithify.protocol.work import Job, RangeOutcome, RangeWork
+from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
@@ -87,7 +86,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self._now_ms = clock.now_ms
 
     @cached_property
-    def _layout(self) -> Layout:
+    def _layout(self) -> LogLayout:
         place = self._source, self._root
         return ObjectTopic(*place) if ObjectTopic.is_at(*place) else SegmentFolders(*place)
 
@@ -114,7 +113,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     # Executing
 
-    def prepare(self, compaction: LogCompaction, snapshot: LogSnapshot, slots: int = 0) -> Job[int]:
+    def prepare(self, compaction: LogCompaction, snapshot: LogSnapshot, slots: int = 0) -> RangeJob[int]:
         if (reason := self.validate(compaction, snapshot, Ledger())) is not None:
             raise Refused(reason)
         works = self._to_do(compaction, snapshot)
@@ -124,7 +123,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 (output,) = part.outputs
                 result = TaskResult(output, {}, 0, 0, 0.0, 0)
                 works[part.range] = RangeWork(part.range, recorded, result, 0)
-        return Job(tuple(works))
+        return RangeJob(tuple(works))
 
     def _to_do(self, compaction: LogCompaction, snapshot: LogSnapshot) -> list[RangeWork[int]]:
         folder = snapshot.partitions[compaction.spec.partition]
@@ -214,7 +213,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 plan_key,
                 rules,
             )
-            task = MergeTask(rewrite, self._layout.target_bytes or compaction.spec.terms.segment_bytes)
+            task = ObjectMergeTask(rewrite, self._layout.target_bytes or compaction.spec.terms.segment_bytes)
             works.append(RangeWork(number, merge_chunk, task, max(1, chunk.size_bytes)))
         return works
 
@@ -240,17 +239,17 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     def _indexed(self, spec: LogSpec, folder: PartitionFolder) -> Indexed:
         return Indexed(self._source, self.store, self.index_folder(spec.partition), folder)
 
-    def _round(self, snapshot: LogSnapshot, spec: LogSpec) -> Round:
+    def _round(self, snapshot: LogSnapshot, spec: LogSpec) -> PartitionRound:
         found = snapshot.round(spec.partition)
         assert found is not None, "the step was validated"
         return found
 
-    def _work(self, compaction: LogCompaction, number: int, target: str) -> Work:
+    def _work(self, compaction: LogCompaction, number: int, target: str) -> StepWork:
         owner = compaction.worker
         reporting = None
         if owner is not None:
             reporting = self._journal.reporting(compaction.id, number, owner.id, owner.last_heartbeat_ms)
-        return Work(self._source_place, self._own_place, target, reporting)
+        return StepWork(self._source_place, self._own_place, target, reporting)
 
     def outcome(self, result: TaskResult) -> RangeOutcome[Output]:
         return RangeOutcome(
@@ -263,7 +262,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         )
 
 
-def _rules(compaction: LogCompaction, found: Round) -> Rules:
+def _rules(compaction: LogCompaction, found: PartitionRound) -> Rules:
     """How a round is rewritten."""
     terms = compaction.spec.terms
     return Rules(

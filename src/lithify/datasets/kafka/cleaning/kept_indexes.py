@@ -43,7 +43,7 @@ from lithify.datasets.kafka.format.chunked_decode import decoded
 from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
 from lithify.datasets.kafka.format.transactions import Fates
-from lithify.datasets.kafka.layouts.contract import Chunk, Segment
+from lithify.datasets.kafka.layouts.contract import ObjectChunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
@@ -157,7 +157,7 @@ def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, mov
 
 
 def _check_same(source: ObjectStore, segment: Segment) -> None:
-    if isinstance(segment, Chunk):  # each object was compared while it was read, whole as it was
+    if isinstance(segment, ObjectChunk):  # each object was compared while it was read, whole as it was
         return
     try:
         meta = source.head(segment.key)

@@ -35,8 +35,8 @@ from lithify.datasets.kafka.format.kernel.retaining import (
     MARKER_GOES,
     RETAIN_EMPTY,
     Offsets,
-    Reason,
     Reasons,
+    RemovalReason,
     Tally,
     Verdicts,
     give_reasons,
@@ -45,16 +45,16 @@ from lithify.datasets.kafka.format.kernel.retaining import (
 from lithify.datasets.kafka.format.kernel.retaining import NO_BOUND as NO_BOUND
 from lithify.datasets.kafka.format.kernel.retaining import NO_OFFSETS as NO_OFFSETS
 from lithify.datasets.kafka.format.kernel.rewrite import Flags
-from lithify.datasets.kafka.format.record_batches import RecordBatches, Retention
+from lithify.datasets.kafka.format.record_batches import BatchRetention, RecordBatches
 from lithify.datasets.kafka.format.transactions import Fates
 
 _LAST_MS = (1 << 63) - 1
 _REASONS = {
-    Reason.ABORTED: "aborted",
-    Reason.SUPERSEDED: "superseded",
-    Reason.MARKER: "markers",
-    Reason.WITHOUT_KEY: "without_key",
-    Reason.TOMBSTONE: "tombstones",
+    RemovalReason.ABORTED: "aborted",
+    RemovalReason.SUPERSEDED: "superseded",
+    RemovalReason.MARKER: "markers",
+    RemovalReason.WITHOUT_KEY: "without_key",
+    RemovalReason.TOMBSTONE: "tombstones",
 }
 
 
@@ -109,14 +109,14 @@ def retention(
     retain_empty: Flags,
     dead: Offsets,
     pinned: Offsets,
-) -> Retention:
+) -> BatchRetention:
     """What stays of these batches; `dead` and `pinned` are offsets of records, of any part of the log."""
-    keep = reasons(source, fates, rules, dead, pinned) == Reason.STAYS
-    return Retention(keep, retain_empty, fates.empty_marker, rules.new_horizon_ms)
+    keep = reasons(source, fates, rules, dead, pinned) == RemovalReason.STAYS
+    return BatchRetention(keep, retain_empty, fates.empty_marker, rules.new_horizon_ms)
 
 
 def reasons(source: RecordBatches, fates: Fates, rules: Rules, dead: Offsets, pinned: Offsets) -> Reasons:
-    """Why each record goes (`Reason`)."""
+    """Why each record goes (`RemovalReason`)."""
     found = np.empty(len(source.records), np.uint8)
     what = verdicts(source.batches, fates, rules, np.zeros(len(source.batches), np.bool_))
     way = rules.way(source.batches, dead, pinned)

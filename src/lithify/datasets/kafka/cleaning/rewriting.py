@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.format.codecs import Codec, Codecs
+from lithify.datasets.kafka.format.codecs import BatchCodec, BatchCodecs
 from lithify.datasets.kafka.format.kernel.headers import seal_batch
 from lithify.datasets.kafka.format.kernel.layout import (
     CODEC_MASK,
@@ -20,10 +20,10 @@ from lithify.datasets.kafka.format.kernel.layout import (
     MAX_RECORD_OVERHEAD_BYTES,
     OUTPUT,
     RECORD,
+    KernelStatus,
     Records,
-    Status,
 )
-from lithify.datasets.kafka.format.kernel.retaining import Reason, Tally, Verdicts
+from lithify.datasets.kafka.format.kernel.retaining import RemovalReason, Tally, Verdicts
 from lithify.datasets.kafka.format.kernel.rewrite import rewrite
 from lithify.kernel.buffers import Bytes, new_bytes
 
@@ -38,13 +38,13 @@ class Rewritten:
     kept: memoryview
     """Bytes that stay as they are until the next but one are written."""
     tally: Tally
-    """How many records go, by `Reason`."""
+    """How many records go, by `RemovalReason`."""
 
 
 class BadRecords(Exception):
     """Records that are refused; nothing that counts was written."""
 
-    def __init__(self, status: Status, at: int) -> None:
+    def __init__(self, status: KernelStatus, at: int) -> None:
         super().__init__(status, at)
         self.status = status
         self.at = at
@@ -58,7 +58,7 @@ class Rewriter:
     def __init__(self) -> None:
         self._targets = [new_bytes(0), new_bytes(0)]
         self._scratch = np.empty(0, RECORD)
-        self._codecs: Codecs | None = None
+        self._codecs: BatchCodecs | None = None
 
     def write(
         self,
@@ -75,16 +75,16 @@ class Rewriter:
         if len(self._scratch) < most:
             self._scratch = np.empty(most, RECORD)
         target = self._target(int(batches["size"].sum()) + room(batches, int(batches["count"].sum())))
-        tally = np.zeros(len(Reason), np.int64)
+        tally = np.zeros(len(RemovalReason), np.int64)
         outputs = np.zeros(1, OUTPUT)
         output = outputs[0]
         output["buffer"] = target.ctypes.data
         places = memory.ctypes.data, len(memory), batches, verdicts, way, self._scratch, tally, outputs
-        while (status := Status(rewrite(*places))) == Status.PACK:
-            self._codecs = self._codecs or Codecs()
-            codec = Codec(int(batches[output["batch"] - 1]["attributes"]) & CODEC_MASK)
+        while (status := KernelStatus(rewrite(*places))) == KernelStatus.PACK:
+            self._codecs = self._codecs or BatchCodecs()
+            codec = BatchCodec(int(batches[output["batch"] - 1]["attributes"]) & CODEC_MASK)
             pack(target, output, codec, self._codecs)
-        if status != Status.OK:
+        if status != KernelStatus.OK:
             raise BadRecords(status, int(output["batch"]) - 1)
         if not output["position"]:
             self._targets.reverse()  # nobody is handed this one, so the next goes here, not into the other
@@ -105,7 +105,7 @@ def room(batches: Records, records: int) -> int:
     return payload_bytes + payload_bytes // 6 + _BATCH_ROOM_BYTES * len(batches)
 
 
-def pack(target: Bytes, output: Records, codec: Codec, codecs: Codecs) -> None:
+def pack(target: Bytes, output: Records, codec: BatchCodec, codecs: BatchCodecs) -> None:
     """Compress and seal the batch that was written last."""
     start = int(output["batch_start"])
     payload = start + HEADER_BYTES

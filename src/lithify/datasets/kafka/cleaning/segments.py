@@ -22,7 +22,7 @@ from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.kafka.cleaning.retention import LastRecord, Rules, empty_to_retain, verdicts
 from lithify.datasets.kafka.cleaning.rewriting import BadRecords, Rewriter
 from lithify.datasets.kafka.format.chunked_decode import bites
-from lithify.datasets.kafka.format.kernel.layout import CONTROL, RECORD, Records, Status
+from lithify.datasets.kafka.format.kernel.layout import CONTROL, RECORD, KernelStatus, Records
 from lithify.datasets.kafka.format.kernel.records import parse
 from lithify.datasets.kafka.format.kernel.retaining import Offsets, Tally
 from lithify.datasets.kafka.format.record_batches import decode, opened
@@ -100,6 +100,6 @@ def _read_markers(memory: Bytes, batches: Records) -> None:
         return
     found = batches[control]
     status, at = parse(memory.ctypes.data, found, np.empty(int(found["count"].sum()), RECORD))
-    if status != Status.OK:
-        raise BadRecords(Status(status), int(control[at]))
+    if status != KernelStatus.OK:
+        raise BadRecords(KernelStatus(status), int(control[at]))
     batches["marker"][control] = found["marker"]

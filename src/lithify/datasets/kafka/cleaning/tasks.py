@@ -44,9 +44,9 @@ from lithify.datasets.kafka.cleaning.retention import (
 from lithify.datasets.kafka.cleaning.segment_stats import StoredRun, run_key
 from lithify.datasets.kafka.cleaning.segments import Cleaner
 from lithify.datasets.kafka.format.kernel.layout import Records
-from lithify.datasets.kafka.format.kernel.retaining import Offsets, Reason
+from lithify.datasets.kafka.format.kernel.retaining import Offsets, RemovalReason
 from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed
-from lithify.datasets.kafka.layouts.contract import Chunk, Segment
+from lithify.datasets.kafka.layouts.contract import ObjectChunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces, streamed
 from lithify.datasets.kafka.layouts.segments import SegmentWriter
 from lithify.store.keys import join
@@ -70,7 +70,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """What all steps have."""
 
     source: Place
@@ -85,7 +85,7 @@ class Work:
 class IndexTask:
     """A segment to read."""
 
-    work: Work
+    work: StepWork
     segment: Segment
     end_offset: int
     """The base of the next one."""
@@ -95,7 +95,7 @@ class IndexTask:
 class MatchTask:
     """A slice of hashes to compare."""
 
-    work: Work
+    work: StepWork
     slice: int
     slices: int
     """A power of two, at most `FENCES`."""
@@ -109,7 +109,7 @@ class MatchTask:
 class RewriteTask:
     """A group of segments to write as one."""
 
-    work: Work
+    work: StepWork
     base_offset: int
     segments: tuple[Segment, ...]
     matched: str
@@ -162,7 +162,7 @@ class IndexedSegment:
 
     def fields(self) -> list[object]:
         """As JSON values."""
-        objects = self.segment.objects if isinstance(self.segment, Chunk) else ()
+        objects = self.segment.objects if isinstance(self.segment, ObjectChunk) else ()
         return [*_listed(self.segment), list(map(_listed, objects)), self.key, *self.entries]
 
     @classmethod
@@ -172,7 +172,7 @@ class IndexedSegment:
         segment = _segment(found[:5])
         if found[5]:
             objects = tuple(map(_segment, found[5]))
-            segment = Chunk(
+            segment = ObjectChunk(
                 segment.key,
                 segment.base_offset,
                 segment.size_bytes,
@@ -308,7 +308,7 @@ def rewrite_group(task: RewriteTask) -> TaskResult:
     return reporting(task.work, lambda own, movements: _rewrite(task, own, movements))
 
 
-def reporting(work: Work, run: Callable[[ObjectStore, Movements], TaskResult]) -> TaskResult:
+def reporting(work: StepWork, run: Callable[[ObjectStore, Movements], TaskResult]) -> TaskResult:
     """Run what a task does, with its own store and who says how far it is."""
     keep_freed_memory()
     own = work.own.open()
@@ -377,7 +377,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
                 continue
             for one in cleaner.cleaned(streamed(source, segment)):
                 writer.write(one.kept, plan.aborted)
-                rows.update(rows_in=int(one.tally.sum()), rows_out=int(one.tally[Reason.STAYS]))
+                rows.update(rows_in=int(one.tally.sum()), rows_out=int(one.tally[RemovalReason.STAYS]))
                 rows.update(dropped(one.tally))
                 movements.moved(one.size, len(one.kept))
         written = writer.close()

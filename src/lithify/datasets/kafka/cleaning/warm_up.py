@@ -5,9 +5,9 @@ from __future__ import annotations
 from lithify.datasets.kafka.cleaning.index import index
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND, NO_OFFSETS, Rules, reasons
 from lithify.datasets.kafka.cleaning.segments import Cleaner
-from lithify.datasets.kafka.format.codecs import Codec
+from lithify.datasets.kafka.format.codecs import BatchCodec
 from lithify.datasets.kafka.format.kernel.ready import KERNEL
-from lithify.datasets.kafka.format.kernel.retaining import Reason
+from lithify.datasets.kafka.format.kernel.retaining import RemovalReason
 from lithify.datasets.kafka.format.record_batches import decode, merged
 from lithify.datasets.kafka.format.transactions import fates
 from lithify.kernel.cache import all_is_compiled
@@ -26,7 +26,7 @@ def warm_up() -> None:
     what, _ = fates(source.batches, ())
     index(source, what, 8)
     rules = Rules(0, 0, keep_unkeyed=False, bound=NO_BOUND)
-    keep = reasons(source, what, rules, NO_OFFSETS, NO_OFFSETS) == Reason.STAYS
-    merged(source, keep, Codec.NONE, 0)
+    keep = reasons(source, what, rules, NO_OFFSETS, NO_OFFSETS) == RemovalReason.STAYS
+    merged(source, keep, BatchCodec.NONE, 0)
     list(Cleaner(rules, NO_OFFSETS, NO_OFFSETS).cleaned([(source.name, _BATCH)]))
     all_is_compiled(KERNEL)

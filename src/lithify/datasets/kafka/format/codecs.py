@@ -37,7 +37,7 @@ _XERIAL_BLOCK_BYTES = 32 << 10
 _LIBRARY_ERRORS = (zlib.error, cramjam.DecompressionError, zstandard.ZstdError, RuntimeError, EOFError)
 
 
-class Codec(IntEnum):
+class BatchCodec(IntEnum):
     """The lowest three attribute bits of a batch."""
 
     NONE = 0
@@ -51,7 +51,7 @@ class BadCompression(Exception):
     """The records of a batch do not unpack. The message says why, in words."""
 
 
-class Codecs:
+class BatchCodecs:
     """The libraries' contexts, for one thread."""
 
     def __init__(self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> None:
@@ -59,39 +59,39 @@ class Codecs:
         self._zstd_decompressor = zstandard.ZstdDecompressor()
         self._zstd_compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
 
-    def unpack(self, codec: Codec, data: memoryview) -> bytes:
+    def unpack(self, codec: BatchCodec, data: memoryview) -> bytes:
         """The records of a batch; raises `BadCompression`."""
         try:
             match codec:
-                case Codec.NONE:
+                case BatchCodec.NONE:
                     return bytes(data)
-                case Codec.GZIP:
+                case BatchCodec.GZIP:
                     return self._gunzip(data)
-                case Codec.SNAPPY:
+                case BatchCodec.SNAPPY:
                     return self._unsnap(data)
-                case Codec.LZ4:
+                case BatchCodec.LZ4:
                     return self._unpack_lz4(data)
-                case Codec.ZSTD:
+                case BatchCodec.ZSTD:
                     return self._unpack_zstd(data)
         except _LIBRARY_ERRORS as error:
             raise BadCompression(f"the records do not unpack as {codec.name.lower()} ({error})") from error
 
-    def pack(self, codec: Codec, data: memoryview) -> bytes:
+    def pack(self, codec: BatchCodec, data: memoryview) -> bytes:
         """The records of a batch, compressed."""
         match codec:
-            case Codec.NONE:
+            case BatchCodec.NONE:
                 return bytes(data)
-            case Codec.GZIP:
+            case BatchCodec.GZIP:
                 stream = zlib.compressobj(wbits=_GZIP_WINDOW_BITS)
                 return stream.compress(data) + stream.flush()
-            case Codec.SNAPPY:
+            case BatchCodec.SNAPPY:
                 return _snap(data)
-            case Codec.LZ4:
+            case BatchCodec.LZ4:
                 packed: bytes = lz4.frame.compress(
                     data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
                 )
                 return packed
-            case Codec.ZSTD:
+            case BatchCodec.ZSTD:
                 return self._zstd_compressor.compress(data)
 
     def _too_large(self) -> BadCompression:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.kafka.cleaning.rewriting import Rewriter, pack, room
-from lithify.datasets.kafka.format.codecs import BadCompression, Codec, Codecs
+from lithify.datasets.kafka.format.codecs import BadCompression, BatchCodec, BatchCodecs
 from lithify.datasets.kafka.format.kernel.headers import scan
 from lithify.datasets.kafka.format.kernel.layout import (
     BASE_OFFSET_BYTES,
@@ -46,8 +46,8 @@ from lithify.datasets.kafka.format.kernel.layout import (
     OUTPUT,
     REASONS,
     RECORD,
+    KernelStatus,
     Records,
-    Status,
 )
 from lithify.datasets.kafka.format.kernel.records import parse
 from lithify.datasets.kafka.format.kernel.retaining import (
@@ -60,11 +60,15 @@ from lithify.datasets.kafka.format.kernel.retaining import (
 from lithify.datasets.kafka.format.kernel.rewrite import Flags, merge
 from lithify.kernel.buffers import Bytes, new_bytes
 
-_UNKNOWN = (Status.UNKNOWN_ATTRIBUTES, Status.UNKNOWN_CODEC, Status.UNKNOWN_RECORD_ATTRIBUTES)
+_UNKNOWN = (
+    KernelStatus.UNKNOWN_ATTRIBUTES,
+    KernelStatus.UNKNOWN_CODEC,
+    KernelStatus.UNKNOWN_RECORD_ATTRIBUTES,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class BatchRetention:
     """What a filter keeps of record batches."""
 
     keep: Flags
@@ -121,8 +125,8 @@ def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBat
     memory = _with_unpacked(data, batches, name)
     records = np.empty(int(batches["count"].sum()), RECORD)
     status, at = parse(memory.ctypes.data, batches, records)
-    if status != Status.OK:
-        raise _refused_batch(name, Status(status), batches[at])
+    if status != KernelStatus.OK:
+        raise _refused_batch(name, KernelStatus(status), batches[at])
     return RecordBatches(name, memory, len(data), batches, records)
 
 
@@ -150,8 +154,8 @@ def headers(data: bytes | memoryview, name: str, *, after: int = -1, with_checks
     source = np.frombuffer(data, np.uint8)
     batches = np.empty(len(source) // HEADER_BYTES + 1, BATCH)
     status, count, position = scan(source.ctypes.data, len(source), after, with_checksum, batches)
-    if status != Status.OK:
-        raise _refusal(name, Status(status), source, position, batches[count], after)
+    if status != KernelStatus.OK:
+        raise _refusal(name, KernelStatus(status), source, position, batches[count], after)
     return batches[:count].copy()
 
 
@@ -160,7 +164,7 @@ def rebased(batch: bytes | memoryview, base_offset: int) -> bytes:
     return base_offset.to_bytes(BASE_OFFSET_BYTES) + batch[BASE_OFFSET_BYTES:]
 
 
-def filtered(source: RecordBatches, retention: Retention) -> memoryview:
+def filtered(source: RecordBatches, retention: BatchRetention) -> memoryview:
     """What the retention keeps, as the bytes of an object; empty when nothing is left."""
     verdicts = np.where(retention.retain_empty, RETAIN_EMPTY, 0).astype(np.uint8)
     verdicts[retention.empty_marker] |= EMPTY_MARKER
@@ -169,7 +173,7 @@ def filtered(source: RecordBatches, retention: Retention) -> memoryview:
     return Rewriter().write(source.memory, source.batches, verdicts, way).kept
 
 
-def merged(source: RecordBatches, keep: Flags, codec: Codec, new_horizon_ms: int) -> memoryview:
+def merged(source: RecordBatches, keep: Flags, codec: BatchCodec, new_horizon_ms: int) -> memoryview:
     """The records kept, as one batch; empty when there are none. If tombstones are among them, the delete
     horizon is the latest they had, or `new_horizon_ms` if one had none."""
     batches, records = source.batches, source.records[keep]
@@ -191,7 +195,7 @@ def merged(source: RecordBatches, keep: Flags, codec: Codec, new_horizon_ms: int
     end = merge(source.memory.ctypes.data, len(source.memory), records, batch, horizon_ms, address)
     output = np.zeros(1, OUTPUT)[0]
     output["position"] = end - address
-    pack(target, output, codec, Codecs())
+    pack(target, output, codec, BatchCodecs())
     return target[: output["position"]].data
 
 
@@ -233,19 +237,19 @@ def _with_unpacked(data: bytes | memoryview, batches: Records, name: str) -> Byt
 def _check_counts(batches: Records, name: str) -> None:
     """No memory is taken for more records than there are bytes for."""
     for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
-        raise _refused_batch(name, Status.BAD_COUNT, batch)
+        raise _refused_batch(name, KernelStatus.BAD_COUNT, batch)
 
 
 def _unpacked(source: npt.NDArray[np.uint8], batches: Records, name: str) -> Iterator[tuple[int, bytes]]:
     """Number and unpacked records of each compressed batch. One without records is empty already."""
     compressed = (batches["attributes"] & CODEC_MASK != 0) & (batches["payload_len"] > 0)
-    codecs: Codecs | None = None
+    codecs: BatchCodecs | None = None
     for at in np.flatnonzero(compressed):
-        codecs = codecs or Codecs()
+        codecs = codecs or BatchCodecs()
         batch = batches[at]
         start, end = int(batch["payload"]), int(batch["payload"] + batch["payload_len"])
         try:
-            codec = Codec(int(batch["attributes"]) & CODEC_MASK)
+            codec = BatchCodec(int(batch["attributes"]) & CODEC_MASK)
             yield int(at), codecs.unpack(codec, source[start:end].data)
         except BadCompression as error:
             raise CorruptObject(name, f"{_place(batch)}: {error}") from error
@@ -255,7 +259,7 @@ def _place(batch: Records) -> str:
     return f"the batch at offset {batch['base_offset']} (byte {batch['position']})"
 
 
-def _refused_batch(name: str, status: Status, batch: Records) -> CorruptObject | Unsupported:
+def _refused_batch(name: str, status: KernelStatus, batch: Records) -> CorruptObject | Unsupported:
     text = f"{_place(batch)}: {REASONS[status]}"
     if status in _UNKNOWN:
         return Unsupported(f"{name}: {text}; a newer version of Lithify may know them")
@@ -263,10 +267,10 @@ def _refused_batch(name: str, status: Status, batch: Records) -> CorruptObject |
 
 
 def _refusal(
-    name: str, status: Status, source: npt.NDArray[np.uint8], position: int, batch: Records, after: int
+    name: str, status: KernelStatus, source: npt.NDArray[np.uint8], position: int, batch: Records, after: int
 ) -> CorruptObject | Unsupported:
     """Why the headers were not read beyond this position."""
-    if status == Status.BAD_MAGIC:
+    if status == KernelStatus.BAD_MAGIC:
         magic = int(source[position + MAGIC_AT].view(np.int8))
         if magic in (0, 1):
             return Unsupported(
@@ -274,6 +278,6 @@ def _refusal(
                 "let a broker of Kafka 3 convert the topic first"
             )
         return Unsupported(f"{name}: at byte {position} begins a batch of unknown message format {magic}")
-    if status >= Status.UNKNOWN_ATTRIBUTES:
+    if status >= KernelStatus.UNKNOWN_ATTRIBUTES:
         return _refused_batch(name, status, batch)
     return CorruptObject(name, f"the batch at byte {position}: {REASONS[status]}")

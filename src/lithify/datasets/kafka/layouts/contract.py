@@ -25,7 +25,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk(Segment):
+class ObjectChunk(Segment):
     """Neighbouring objects that a task reads as if they were one."""
 
     objects: tuple[Segment, ...] = ()
@@ -43,7 +43,7 @@ class BrokerTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffset:
     """Up to which offset a partition is committed, and how that is known (`high_watermarks.py`)."""
 
     end: int
@@ -54,7 +54,7 @@ class Committed:
     """Whether the broker has left a high watermark of the partition."""
 
 
-ALL_COMMITTED = Committed(NO_BOUND, "")
+ALL_COMMITTED = CommittedOffset(NO_BOUND, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PartitionFolder:
     """Keys of what is taken over as it is."""
     fingerprint: str
     """Another one, if a file of the folder has changed, come or gone."""
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[ObjectChunk, ...] = ()
     """What a task takes, where that is several objects; empty: each segment alone."""
     bound: int = NO_BOUND
     """Objects from here on have to stay as they are, by what the broker says."""
@@ -76,7 +76,7 @@ class PartitionFolder:
     """Of a partition that is compacted in its place; `None` where a new folder is written."""
     activity: str = ""
     """Another one, if the broker has written something of the topic."""
-    committed: Committed = ALL_COMMITTED
+    committed: CommittedOffset = ALL_COMMITTED
 
     @property
     def parts(self) -> tuple[Segment, ...]:
@@ -94,7 +94,7 @@ class PartitionFolder:
         return "" if self.topic is None else self.topic.id
 
 
-class Layout(Protocol):
+class LogLayout(Protocol):
     """How the partitions of one log lie in a store."""
 
     @property

@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, Committed
+from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, CommittedOffset
 from lithify.store.keys import join
-from lithify.store.objects import Folder, ObjectStore
+from lithify.store.objects import FolderListing, ObjectStore
 
 CHECKPOINT = "replication-offset-checkpoint"
 _OF_A_BROKER = re.compile(r"\.lock|\.kafka_cleanshutdown|meta\.properties|[a-z-]+-checkpoint")
@@ -42,7 +42,7 @@ class HighWatermarks:
     is_of_a_broker: bool
 
     @classmethod
-    def of(cls, store: ObjectStore, directory: str, listed: Folder) -> HighWatermarks:
+    def of(cls, store: ObjectStore, directory: str, listed: FolderListing) -> HighWatermarks:
         """Those of a directory, as it was listed. `CorruptObject` for a checkpoint that is damaged."""
         names = {meta.key.rpartition("/")[2] for meta in listed.objects}
         is_of_a_broker = any(_OF_A_BROKER.fullmatch(name) for name in names)
@@ -51,16 +51,16 @@ class HighWatermarks:
         key = join(directory, CHECKPOINT)
         return cls(parse(store.get(key), key), is_of_a_broker)
 
-    def committed(self, topic: str, number: int) -> Committed:
+    def committed(self, topic: str, number: int) -> CommittedOffset:
         """How far a partition is committed."""
         if self.offsets is None:
             if not self.is_of_a_broker:
                 return ALL_COMMITTED
-            return Committed(0, f"there is no {CHECKPOINT} beside it, {_NOTHING}", False)
+            return CommittedOffset(0, f"there is no {CHECKPOINT} beside it, {_NOTHING}", False)
         offset = self.offsets.get((topic, number))
         if offset is None:
-            return Committed(0, f"{CHECKPOINT} does not name it, {_NOTHING}", False)
-        return Committed(offset, f"from offset {offset:,} on records are not committed ({CHECKPOINT})")
+            return CommittedOffset(0, f"{CHECKPOINT} does not name it, {_NOTHING}", False)
+        return CommittedOffset(offset, f"from offset {offset:,} on records are not committed ({CHECKPOINT})")
 
 
 def parse(data: bytes, key: str) -> dict[tuple[str, int], int]:

@@ -42,7 +42,7 @@ from lithify.datasets.kafka.format.kernel.layout import (
 )
 from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.layouts.cluster_metadata import read_metadata
-from lithify.datasets.kafka.layouts.contract import Chunk, PartitionFolder, Segment, fingerprint_of
+from lithify.datasets.kafka.layouts.contract import ObjectChunk, PartitionFolder, Segment, fingerprint_of
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -80,7 +80,7 @@ class ReadObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ObjectRange:
     """Which objects of a partition are meant, whatever comes later."""
 
     until_ms: int
@@ -89,7 +89,7 @@ class Cut:
     """With a base below this one."""
 
     @classmethod
-    def of(cls, found: object) -> Cut | None:
+    def of(cls, found: object) -> ObjectRange | None:
         """The one of these two numbers; any `ValueError` for what is none."""
         if found is None:
             return None
@@ -118,15 +118,15 @@ class Cut:
         )
 
 
-def live_cut(folder: PartitionFolder) -> Cut | None:
+def live_cut(folder: PartitionFolder) -> ObjectRange | None:
     """Which objects a round over a live partition is about: all but the newest `LIVE_TAIL`, and up to where
     a transaction is open. `None` where these are too few, since the first and the last of them stay."""
     if len(folder.segments) < LIVE_TAIL + 4:
         return None
-    return Cut(NO_BOUND, min(folder.segments[-LIVE_TAIL].base_offset, folder.bound + 1))
+    return ObjectRange(NO_BOUND, min(folder.segments[-LIVE_TAIL].base_offset, folder.bound + 1))
 
 
-def live_part(folder: PartitionFolder, cut: Cut) -> PartitionFolder | None:
+def live_part(folder: PartitionFolder, cut: ObjectRange) -> PartitionFolder | None:
     """A live partition as if it had these objects only, the first one in a chunk alone; `None` where it has
     none of them."""
     found = cut.within(folder)
@@ -196,7 +196,7 @@ class ObjectTopic:
         """It is known, and out of the broker's way (`places.py`)."""
 
 
-def chunks_of(segments: Iterable[Segment], bound: int) -> Iterator[Chunk]:
+def chunks_of(segments: Iterable[Segment], bound: int) -> Iterator[ObjectChunk]:
     """Greedy from the first on, so those of what has not changed stay the same."""
     found: list[Segment] = []
     size_bytes = 0
@@ -250,7 +250,7 @@ def read_objects(store: ObjectStore, objects: Iterable[Segment]) -> Iterator[Rea
         yield ReadObject(segment.base_offset, meta.etag, rebased(data, segment.base_offset), is_leftover)
 
 
-def read_pieces(store: ObjectStore, chunk: Chunk) -> Iterator[list[ReadObject]]:
+def read_pieces(store: ObjectStore, chunk: ObjectChunk) -> Iterator[list[ReadObject]]:
     """The same, as many together as are to be in memory at once."""
     piece: list[ReadObject] = []
     size_bytes = 0
@@ -293,7 +293,7 @@ def count_covered(store: ObjectStore, segments: Sequence[Segment]) -> int:
     return len(covered)
 
 
-def chunk_pieces(store: ObjectStore, chunk: Chunk) -> Iterator[tuple[str, bytes]]:
+def chunk_pieces(store: ObjectStore, chunk: ObjectChunk) -> Iterator[tuple[str, bytes]]:
     """The chunk's batches, several at a time, each time with a name for errors."""
     folder = chunk.key.rpartition("/")[0]
     for piece in read_pieces(store, chunk):
@@ -344,13 +344,13 @@ def _last_delta(data: bytes, key: str) -> int:
     return delta
 
 
-def _chunk(objects: list[Segment]) -> Chunk:
+def _chunk(objects: list[Segment]) -> ObjectChunk:
     first = objects[0]
     size_bytes = sum(one.size_bytes for one in objects)
     known = [f"{one.key} {one.size_bytes} {one.modified_ms} {one.etag}" for one in objects]
     etag = hashlib.sha256("\n".join(known).encode()).hexdigest()
     modified_ms = max(one.modified_ms for one in objects)
-    return Chunk(first.key, first.base_offset, size_bytes, modified_ms, etag, tuple(objects))
+    return ObjectChunk(first.key, first.base_offset, size_bytes, modified_ms, etag, tuple(objects))
 
 
 def _name(key: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lithify.datasets.kafka.layouts import segments
-from lithify.datasets.kafka.layouts.contract import Chunk, Segment
+from lithify.datasets.kafka.layouts.contract import ObjectChunk, Segment
 from lithify.datasets.kafka.layouts.objects import chunk_pieces
 from lithify.store.objects import ObjectStore, is_local
 
@@ -16,11 +16,13 @@ LOCAL_PIECE_BYTES = 4 << 20
 def pieces(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
     """Batches behind each other, each time with a name for errors. A piece stays as it is until the next but
     one is asked for."""
-    return chunk_pieces(store, segment) if isinstance(segment, Chunk) else segments.pieces(store, segment)
+    return (
+        chunk_pieces(store, segment) if isinstance(segment, ObjectChunk) else segments.pieces(store, segment)
+    )
 
 
 def streamed(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
     """The same where it does not matter how they are cut: smaller, unless each is a request that waits."""
-    if isinstance(segment, Chunk) or not is_local(store):
+    if isinstance(segment, ObjectChunk) or not is_local(store):
         return pieces(store, segment)
     return segments.pieces(store, segment, piece_bytes=LOCAL_PIECE_BYTES)

@@ -41,7 +41,7 @@ from lithify.datasets.kafka.format.record_batches import headers
 from lithify.datasets.kafka.format.transactions import AbortedTransaction
 from lithify.datasets.kafka.layouts.contract import (
     ALL_COMMITTED,
-    Committed,
+    CommittedOffset,
     PartitionFolder,
     Segment,
     fingerprint_of,
@@ -49,7 +49,7 @@ from lithify.datasets.kafka.layouts.contract import (
 from lithify.datasets.kafka.layouts.high_watermarks import HighWatermarks
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
 from lithify.store.keys import join
-from lithify.store.objects import Folder, ObjectMeta, ObjectStore
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
 
 PIECE_BYTES = MAX_PIECE_BYTES - (1 << 20)
 """The most that a request reads, unless a batch is larger. The heap gives less than `MAX_PIECE_BYTES`: what
@@ -97,7 +97,7 @@ class Directory:
     """A folder of partitions."""
 
     root: str
-    listed: Folder
+    listed: FolderListing
     partitions: Mapping[str, str]
     """The folders that are read, by name (`orders-0`), in the order of their numbers."""
 
@@ -128,7 +128,9 @@ def find_partitions(store: ObjectStore, root: str) -> Directory:
     return Directory(root, listed, partitions)
 
 
-def read_folder(store: ObjectStore, folder: str, committed: Committed = ALL_COMMITTED) -> PartitionFolder:
+def read_folder(
+    store: ObjectStore, folder: str, committed: CommittedOffset = ALL_COMMITTED
+) -> PartitionFolder:
     """The partition in this folder.
 
     Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
@@ -223,7 +225,7 @@ def _whole(data: memoryview) -> tuple[int, int]:
     return (size, max(following, HEADER_BYTES)) if following else (len(data), 0)
 
 
-def _check_stopped(directory: str, listed: Folder) -> None:
+def _check_stopped(directory: str, listed: FolderListing) -> None:
     names = {_name(meta.key) for meta in listed.objects}
     if _LOCK in names and _STOPPED not in names:
         raise Refused(

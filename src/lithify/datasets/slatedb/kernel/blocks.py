@@ -29,9 +29,9 @@ from lithify.datasets.slatedb.kernel.layout import (
     MERGE,
     RESTART_INTERVAL,
     TOMBSTONE,
+    KernelStatus,
     Record,
     Records,
-    Status,
 )
 from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
 from lithify.kernel.cache import called, entry, inlined
@@ -52,11 +52,11 @@ BLOCK_TRAILER_BYTES = 1024
 _NO_COMPRESSION = 0
 _MAX_LENGTHS_BYTES = 15
 
-_OK = int(Status.OK)
-_FLUSH = int(Status.FLUSH)
-_CLOSE = int(Status.CLOSE)
-_NEED_ROW_SPACE = int(Status.NEED_ROW_SPACE)
-_COMPRESSION_FAILED = int(Status.COMPRESSION_FAILED)
+_OK = int(KernelStatus.OK)
+_FLUSH = int(KernelStatus.FLUSH)
+_CLOSE = int(KernelStatus.CLOSE)
+_NEED_ROW_SPACE = int(KernelStatus.NEED_ROW_SPACE)
+_COMPRESSION_FAILED = int(KernelStatus.COMPRESSION_FAILED)
 
 
 @called

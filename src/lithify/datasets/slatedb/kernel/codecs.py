@@ -16,7 +16,7 @@ and LZ4's compressor are functions of libraries, called by address with the libr
 from __future__ import annotations
 
 from lithify.datasets.slatedb.kernel import lz4, snappy, zstd_frame
-from lithify.datasets.slatedb.kernel.layout import Record, Status
+from lithify.datasets.slatedb.kernel.layout import KernelStatus, Record
 from lithify.datasets.slatedb.model import Codec
 from lithify.kernel.cache import called
 from lithify.kernel.memory import (
@@ -41,10 +41,10 @@ _RATIO_MARGIN_BYTES = 64
 _SNAPPY = int(Codec.SNAPPY)
 _ZLIB = int(Codec.ZLIB)
 _LZ4 = int(Codec.LZ4)
-_OK = int(Status.OK)
-_NEED_UNPACK_SPACE = int(Status.NEED_UNPACK_SPACE)
-_BAD_COMPRESSION = int(Status.BAD_COMPRESSION)
-_BAD_SIZE = int(Status.BAD_SIZE)
+_OK = int(KernelStatus.OK)
+_NEED_UNPACK_SPACE = int(KernelStatus.NEED_UNPACK_SPACE)
+_BAD_COMPRESSION = int(KernelStatus.BAD_COMPRESSION)
+_BAD_SIZE = int(KernelStatus.BAD_SIZE)
 _FAILED = -1
 
 snappy_compress = snappy.compress

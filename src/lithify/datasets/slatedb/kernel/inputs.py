@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from lithify.base.errors import CorruptObject
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, Span
-from lithify.datasets.slatedb.kernel.layout import REASONS, Status
-from lithify.datasets.slatedb.kernel.read_ahead import Reader, Windows
+from lithify.datasets.slatedb.kernel.layout import REASONS, KernelStatus
+from lithify.datasets.slatedb.kernel.read_ahead import WindowReader, Windows
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 
@@ -50,7 +50,7 @@ class Input:
     """One source of a merge and its record."""
 
     def __init__(
-        self, reader: Reader, record: np.void, parts: Sequence[tuple[SourceSst, Bounds]], common: bytes
+        self, reader: WindowReader, record: np.void, parts: Sequence[tuple[SourceSst, Bounds]], common: bytes
     ) -> None:
         self.bound = Bound(record)
         self.bytes_read = 0
@@ -79,13 +79,13 @@ class Input:
     def provide(self, status: int) -> bool:
         """Provide what compiled code asked of this source; false when it did not ask for anything."""
         match status:
-            case Status.NEED_INPUT:
+            case KernelStatus.NEED_INPUT:
                 self._refill()
-            case Status.NEED_KEY_SPACE:
+            case KernelStatus.NEED_KEY_SPACE:
                 self._grow_key()
-            case Status.NEED_UNPACK_SPACE:
+            case KernelStatus.NEED_UNPACK_SPACE:
                 self._replace("unpacked")
-            case Status.NEED_TRANSCODE_SPACE:
+            case KernelStatus.NEED_TRANSCODE_SPACE:
                 self._replace("transcoded")
             case _:
                 return False
@@ -96,11 +96,11 @@ class Input:
         assert self._span is not None
         block = self._span.first_block + self.bound["block"]
         if (
-            status in (Status.BAD_CHECKSUM, Status.BAD_COMPRESSION, Status.BAD_SIZE)
+            status in (KernelStatus.BAD_CHECKSUM, KernelStatus.BAD_COMPRESSION, KernelStatus.BAD_SIZE)
             or self.bound["block"] < 0
         ):
             block += 1  # this block could not be opened
-        reason = REASONS[Status(status)]
+        reason = REASONS[KernelStatus(status)]
         return CorruptObject(self._span.part.key, f"block {block}: {reason}")
 
     @property
@@ -162,7 +162,7 @@ class Input:
 
 
 def open_inputs(
-    reader: Reader,
+    reader: WindowReader,
     records: npt.NDArray[np.void],
     sources: Sequence[Sequence[tuple[SourceSst, Bounds]]],
 ) -> list[Input]:

@@ -4,7 +4,7 @@ Each record is one element of a numpy structured array; compiled code reads and 
 name. Fields named after a buffer hold its address; whoever sets one keeps the buffer alive. Everything
 else is a number or a flag (0 or 1).
 
-Compiled code never calls Python. When it needs something it returns a `Status` *without having had an
+Compiled code never calls Python. When it needs something it returns a `KernelStatus` *without having had an
 effect that a repeated call would repeat*; Python provides what is missing and calls again.
 """
 
@@ -34,7 +34,7 @@ MERGE = 8
 ALL_FLAGS = 15
 
 
-class Status(IntEnum):
+class KernelStatus(IntEnum):
     """Why compiled code came back. Everything from `BAD_CHECKSUM` on means a corrupt input."""
 
     OK = 0
@@ -74,16 +74,17 @@ class Status(IntEnum):
 
 
 REASONS = {
-    Status.BAD_CHECKSUM: "the checksum does not match",
-    Status.BAD_COMPRESSION: "the block does not decompress",
-    Status.BAD_SIZE: "the block unpacks to more than it can hold, or than the 256 MiB that one row may have",
-    Status.BAD_RESTARTS: "the restart points do not fit into the block",
-    Status.BAD_LENGTH: "a row is longer than the rest of the block",
-    Status.BAD_SHARED: "a row shares more of the previous key than there is",
-    Status.BAD_FLAGS: "a row has unknown or contradictory flags",
-    Status.BAD_KEY: "a row has an empty key",
-    Status.BAD_ORDER: "a row is not in order: keys ascend, sequence numbers of one key descend",
-    Status.BAD_BOUNDS: "a key lies outside the first and last key of the SST",
+    KernelStatus.BAD_CHECKSUM: "the checksum does not match",
+    KernelStatus.BAD_COMPRESSION: "the block does not decompress",
+    KernelStatus.BAD_SIZE: "the block unpacks to more than it can hold, or than the 256 MiB that one row may "
+    "have",
+    KernelStatus.BAD_RESTARTS: "the restart points do not fit into the block",
+    KernelStatus.BAD_LENGTH: "a row is longer than the rest of the block",
+    KernelStatus.BAD_SHARED: "a row shares more of the previous key than there is",
+    KernelStatus.BAD_FLAGS: "a row has unknown or contradictory flags",
+    KernelStatus.BAD_KEY: "a row has an empty key",
+    KernelStatus.BAD_ORDER: "a row is not in order: keys ascend, sequence numbers of one key descend",
+    KernelStatus.BAD_BOUNDS: "a key lies outside the first and last key of the SST",
 }
 
 

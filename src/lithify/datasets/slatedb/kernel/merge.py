@@ -31,9 +31,9 @@ from lithify.datasets.slatedb.kernel.layout import (
     PENDING_TAIL_BYTES,
     TOMBSTONE,
     Decision,
+    KernelStatus,
     Record,
     Records,
-    Status,
 )
 from lithify.datasets.slatedb.kernel.rows import next_row
 from lithify.kernel.cache import called, entry, inlined
@@ -44,12 +44,12 @@ Tree = npt.NDArray[np.int64]
 _SEQ_BYTES = 8
 _TIMESTAMP_BYTES = 8
 
-_OK = int(Status.OK)
-_DONE = int(Status.DONE)
-_FOLD = int(Status.FOLD)
-_FILTER = int(Status.FILTER)
-_NEED_PENDING_SPACE = int(Status.NEED_PENDING_SPACE)
-_BAD_ORDER = int(Status.BAD_ORDER)
+_OK = int(KernelStatus.OK)
+_DONE = int(KernelStatus.DONE)
+_FOLD = int(KernelStatus.FOLD)
+_FILTER = int(KernelStatus.FILTER)
+_NEED_PENDING_SPACE = int(KernelStatus.NEED_PENDING_SPACE)
+_BAD_ORDER = int(KernelStatus.BAD_ORDER)
 _UNDECIDED = int(Decision.NONE)
 _DROP = int(Decision.DROP)
 _REPLACE = int(Decision.REPLACE)

@@ -32,7 +32,7 @@ from lithify.datasets.slatedb.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.kernel.blocks import finish_last_block
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
 from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES
-from lithify.datasets.slatedb.kernel.layout import OUTPUT, Status
+from lithify.datasets.slatedb.kernel.layout import OUTPUT, KernelStatus
 from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.model import Codec, Sst, SstInfo
 from lithify.datasets.slatedb.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
@@ -123,14 +123,14 @@ class Outputs:
     def provide(self, status: int) -> bool:
         """Provide what compiled code asked of the output; false when it did not ask for anything."""
         match status:
-            case Status.FLUSH:
+            case KernelStatus.FLUSH:
                 self._flush()
                 self._make_room(self.bound["needed"] + PAGE_BYTES)
-            case Status.NEED_ROW_SPACE:
+            case KernelStatus.NEED_ROW_SPACE:
                 self._grow_lists(self.bound["needed"])
-            case Status.CLOSE:
+            case KernelStatus.CLOSE:
                 self._commit_beside(self._complete())
-            case Status.COMPRESSION_FAILED:
+            case KernelStatus.COMPRESSION_FAILED:
                 raise Refused(
                     f"{self._options.compression.name.lower()} cannot compress a block of this range; "
                     f"choose another compression"
@@ -158,7 +158,7 @@ class Outputs:
     def _complete(self) -> Sst:
         """Write all of the output in progress, and begin an empty one."""
         status = finish_last_block(self.records, self._codecs.records)
-        if status != Status.OK:
+        if status != KernelStatus.OK:
             self.provide(status)
         self._flush()
         self._write(self.bound.owner("buffer").data[: self.bound["block_start"] - self.bound["buffer"]])

@@ -78,7 +78,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Request:
+class _WindowRequest:
     """A window of this span, on its way or read."""
 
     span: Span
@@ -88,7 +88,7 @@ class _Request:
     memory: Future[Bytes] | Bytes
 
 
-class Reader:
+class WindowReader:
     """What the sources of a task share: the threads that read, the budget, and memory to use again."""
 
     def __init__(
@@ -153,7 +153,7 @@ class Reader:
 class Windows:
     """The windows of one source: of `parts`, one after another."""
 
-    def __init__(self, reader: Reader, parts: Iterable[tuple[SourceSst, Bounds]]) -> None:
+    def __init__(self, reader: WindowReader, parts: Iterable[tuple[SourceSst, Bounds]]) -> None:
         self.ahead_limit = reader.first_ahead
         self._reader = reader
         self._parts = deque(parts)
@@ -167,7 +167,7 @@ class Windows:
         self._next_block = 0
         """Of the span `_planned`: the first one not requested yet."""
         self._has_requested = False
-        self._ahead: deque[_Request] = deque()
+        self._ahead: deque[_WindowRequest] = deque()
         self._taken: Window | None = None
         reader.sources.append(self)
 
@@ -227,7 +227,7 @@ class Windows:
         self._check_size(span, start, size)
         self._reader.hold(size)
         self._next_block, self._has_requested = end, True
-        self._ahead.append(_Request(span, start, size, end, self._read(span, start, size)))
+        self._ahead.append(_WindowRequest(span, start, size, end, self._read(span, start, size)))
         return True
 
     def _read(self, span: Span, start: int, size: int) -> Future[Bytes] | Bytes:
@@ -291,7 +291,7 @@ class Windows:
             if self._reader.lends:
                 self._reader.take_back(taken.memory)
 
-    def _give_up(self, request: _Request) -> None:
+    def _give_up(self, request: _WindowRequest) -> None:
         self._reader.give_back(request.size_bytes)
         if isinstance(request.memory, Future):
             request.memory.cancel()

@@ -34,8 +34,8 @@ from lithify.datasets.slatedb.kernel.layout import (
     MERGE,
     ROW_FIXED_BYTES,
     TOMBSTONE,
+    KernelStatus,
     Record,
-    Status,
 )
 from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
 from lithify.datasets.slatedb.kernel.varint import read_varint
@@ -57,19 +57,19 @@ _WORD_BYTES = 8
 _LEAST = np.uint64(0)
 _GREATEST = np.uint64(0xFFFFFFFFFFFFFFFF)
 
-_OK = int(Status.OK)
-_DONE = int(Status.DONE)
-_NEED_INPUT = int(Status.NEED_INPUT)
-_NEED_KEY_SPACE = int(Status.NEED_KEY_SPACE)
-_NEED_TRANSCODE_SPACE = int(Status.NEED_TRANSCODE_SPACE)
-_BAD_CHECKSUM = int(Status.BAD_CHECKSUM)
-_BAD_RESTARTS = int(Status.BAD_RESTARTS)
-_BAD_LENGTH = int(Status.BAD_LENGTH)
-_BAD_SHARED = int(Status.BAD_SHARED)
-_BAD_FLAGS = int(Status.BAD_FLAGS)
-_BAD_KEY = int(Status.BAD_KEY)
-_BAD_ORDER = int(Status.BAD_ORDER)
-_BAD_BOUNDS = int(Status.BAD_BOUNDS)
+_OK = int(KernelStatus.OK)
+_DONE = int(KernelStatus.DONE)
+_NEED_INPUT = int(KernelStatus.NEED_INPUT)
+_NEED_KEY_SPACE = int(KernelStatus.NEED_KEY_SPACE)
+_NEED_TRANSCODE_SPACE = int(KernelStatus.NEED_TRANSCODE_SPACE)
+_BAD_CHECKSUM = int(KernelStatus.BAD_CHECKSUM)
+_BAD_RESTARTS = int(KernelStatus.BAD_RESTARTS)
+_BAD_LENGTH = int(KernelStatus.BAD_LENGTH)
+_BAD_SHARED = int(KernelStatus.BAD_SHARED)
+_BAD_FLAGS = int(KernelStatus.BAD_FLAGS)
+_BAD_KEY = int(KernelStatus.BAD_KEY)
+_BAD_ORDER = int(KernelStatus.BAD_ORDER)
+_BAD_BOUNDS = int(KernelStatus.BAD_BOUNDS)
 
 
 @called

@@ -21,7 +21,7 @@ from lithify.datasets.slatedb.kernel.layout import (
     MERGE,
     ROW_FIXED_BYTES,
     TOMBSTONE,
-    Status,
+    KernelStatus,
 )
 from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
 from lithify.kernel.cache import called, inlined
@@ -40,10 +40,10 @@ _VALUE_LEN_BYTES = 4
 _TRAILER_BYTES = 4
 _MAX_ROW_OFFSET = (1 << 16) - 1
 
-_BAD_RESTARTS = int(Status.BAD_RESTARTS)
-_BAD_LENGTH = int(Status.BAD_LENGTH)
-_BAD_SHARED = int(Status.BAD_SHARED)
-_BAD_FLAGS = int(Status.BAD_FLAGS)
+_BAD_RESTARTS = int(KernelStatus.BAD_RESTARTS)
+_BAD_LENGTH = int(KernelStatus.BAD_LENGTH)
+_BAD_SHARED = int(KernelStatus.BAD_SHARED)
+_BAD_FLAGS = int(KernelStatus.BAD_FLAGS)
 
 
 @inlined

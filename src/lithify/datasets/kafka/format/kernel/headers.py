@@ -36,9 +36,9 @@ from lithify.datasets.kafka.format.kernel.layout import (
     PRODUCER_ID_AT,
     TRANSACTIONAL,
     UNCOUNTED_BYTES,
+    KernelStatus,
     Record,
     Records,
-    Status,
 )
 from lithify.kernel.cache import called, entry, inlined
 from lithify.kernel.crc32c import crc32c
@@ -55,18 +55,18 @@ from lithify.kernel.memory import (
 
 _GREATEST = (1 << 63) - 1
 _LEAST_BYTES = MAGIC_AT + 1
-_OK = int(Status.OK)
-_CUT_OFF = int(Status.CUT_OFF)
-_BAD_SIZE = int(Status.BAD_SIZE)
-_BAD_MAGIC = int(Status.BAD_MAGIC)
-_BAD_CHECKSUM = int(Status.BAD_CHECKSUM)
-_UNKNOWN_ATTRIBUTES = int(Status.UNKNOWN_ATTRIBUTES)
-_UNKNOWN_CODEC = int(Status.UNKNOWN_CODEC)
-_BAD_OFFSET = int(Status.BAD_OFFSET)
-_BAD_ORDER = int(Status.BAD_ORDER)
-_BAD_COUNT = int(Status.BAD_COUNT)
-_BAD_PRODUCER = int(Status.BAD_PRODUCER)
-_BAD_HORIZON = int(Status.BAD_HORIZON)
+_OK = int(KernelStatus.OK)
+_CUT_OFF = int(KernelStatus.CUT_OFF)
+_BAD_SIZE = int(KernelStatus.BAD_SIZE)
+_BAD_MAGIC = int(KernelStatus.BAD_MAGIC)
+_BAD_CHECKSUM = int(KernelStatus.BAD_CHECKSUM)
+_UNKNOWN_ATTRIBUTES = int(KernelStatus.UNKNOWN_ATTRIBUTES)
+_UNKNOWN_CODEC = int(KernelStatus.UNKNOWN_CODEC)
+_BAD_OFFSET = int(KernelStatus.BAD_OFFSET)
+_BAD_ORDER = int(KernelStatus.BAD_ORDER)
+_BAD_COUNT = int(KernelStatus.BAD_COUNT)
+_BAD_PRODUCER = int(KernelStatus.BAD_PRODUCER)
+_BAD_HORIZON = int(KernelStatus.BAD_HORIZON)
 
 
 @inlined

@@ -66,7 +66,7 @@ MAX_RECORD_OVERHEAD_BYTES = 21
 """Most bytes of a record's length, attributes and two deltas."""
 
 
-class Status(IntEnum):
+class KernelStatus(IntEnum):
     """Why compiled code came back. Everything from `CUT_OFF` on means an input that is refused."""
 
     OK = 0
@@ -92,22 +92,24 @@ class Status(IntEnum):
 
 
 REASONS = {
-    Status.CUT_OFF: "the batch is longer than what is left of the object",
-    Status.BAD_SIZE: "the batch is shorter than its header",
-    Status.BAD_CHECKSUM: "the checksum does not match",
-    Status.UNKNOWN_ATTRIBUTES: "the batch has attributes that this version does not know",
-    Status.UNKNOWN_CODEC: "the batch is compressed by a codec that this version does not know",
-    Status.BAD_OFFSET: "the offsets are negative or too large",
-    Status.BAD_ORDER: "the batch begins at or before the last offset of the one before",
-    Status.BAD_COUNT: "the batch claims more records than it has offsets or bytes for, or less than none",
-    Status.BAD_PRODUCER: "the batch is transactional and has no producer id, or has negative numbers of one",
-    Status.BAD_HORIZON: "the batch has a delete horizon before 1970",
-    Status.BAD_LENGTH: "a length does not fit into what holds it",
-    Status.UNKNOWN_RECORD_ATTRIBUTES: "a record has attributes that this version does not know",
-    Status.BAD_RECORD_OFFSET: "an offset is outside the batch or not above the one before",
-    Status.BAD_HEADERS: "the headers of a record do not fit into it",
-    Status.BAD_MARKER: "a control record has no type",
-    Status.TRAILING: "bytes follow the last record",
+    KernelStatus.CUT_OFF: "the batch is longer than what is left of the object",
+    KernelStatus.BAD_SIZE: "the batch is shorter than its header",
+    KernelStatus.BAD_CHECKSUM: "the checksum does not match",
+    KernelStatus.UNKNOWN_ATTRIBUTES: "the batch has attributes that this version does not know",
+    KernelStatus.UNKNOWN_CODEC: "the batch is compressed by a codec that this version does not know",
+    KernelStatus.BAD_OFFSET: "the offsets are negative or too large",
+    KernelStatus.BAD_ORDER: "the batch begins at or before the last offset of the one before",
+    KernelStatus.BAD_COUNT: "the batch claims more records than it has offsets or bytes for, or less "
+    "than none",
+    KernelStatus.BAD_PRODUCER: "the batch is transactional and has no producer id, or has negative "
+    "numbers of one",
+    KernelStatus.BAD_HORIZON: "the batch has a delete horizon before 1970",
+    KernelStatus.BAD_LENGTH: "a length does not fit into what holds it",
+    KernelStatus.UNKNOWN_RECORD_ATTRIBUTES: "a record has attributes that this version does not know",
+    KernelStatus.BAD_RECORD_OFFSET: "an offset is outside the batch or not above the one before",
+    KernelStatus.BAD_HEADERS: "the headers of a record do not fit into it",
+    KernelStatus.BAD_MARKER: "a control record has no type",
+    KernelStatus.TRAILING: "bytes follow the last record",
 }
 
 BATCH = np.dtype(

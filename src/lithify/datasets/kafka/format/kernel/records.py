@@ -14,9 +14,9 @@ from lithify.datasets.kafka.format.kernel.headers import load_i16_be
 from lithify.datasets.kafka.format.kernel.layout import (
     CONTROL,
     LOG_APPEND_TIME,
+    KernelStatus,
     Record,
     Records,
-    Status,
 )
 from lithify.kernel.cache import called, entry, inlined
 from lithify.kernel.memory import load_u8
@@ -24,13 +24,13 @@ from lithify.kernel.zigzag import INVALID, read_varint, read_varlong
 
 _MARKER_KEY_BYTES = 4
 _MARKER_TYPE_AT = 2
-_OK = int(Status.OK)
-_BAD_LENGTH = int(Status.BAD_LENGTH)
-_UNKNOWN_RECORD_ATTRIBUTES = int(Status.UNKNOWN_RECORD_ATTRIBUTES)
-_BAD_RECORD_OFFSET = int(Status.BAD_RECORD_OFFSET)
-_BAD_HEADERS = int(Status.BAD_HEADERS)
-_BAD_MARKER = int(Status.BAD_MARKER)
-_TRAILING = int(Status.TRAILING)
+_OK = int(KernelStatus.OK)
+_BAD_LENGTH = int(KernelStatus.BAD_LENGTH)
+_UNKNOWN_RECORD_ATTRIBUTES = int(KernelStatus.UNKNOWN_RECORD_ATTRIBUTES)
+_BAD_RECORD_OFFSET = int(KernelStatus.BAD_RECORD_OFFSET)
+_BAD_HEADERS = int(KernelStatus.BAD_HEADERS)
+_BAD_MARKER = int(KernelStatus.BAD_MARKER)
+_TRAILING = int(KernelStatus.TRAILING)
 
 
 @inlined

@@ -36,7 +36,7 @@ EMPTY_MARKER = 32
 _OF_RECORDS = ABORTED | CONTROL_BATCH | MARKER_GOES | HORIZON_CAME
 
 
-class Reason(IntEnum):
+class RemovalReason(IntEnum):
     """Why a record goes."""
 
     STAYS = 0
@@ -91,12 +91,12 @@ def pass_along(
     return found
 
 
-_STAYS = int(Reason.STAYS)
-_ABORTED = int(Reason.ABORTED)
-_SUPERSEDED = int(Reason.SUPERSEDED)
-_MARKER = int(Reason.MARKER)
-_WITHOUT_KEY = int(Reason.WITHOUT_KEY)
-_TOMBSTONE = int(Reason.TOMBSTONE)
+_STAYS = int(RemovalReason.STAYS)
+_ABORTED = int(RemovalReason.ABORTED)
+_SUPERSEDED = int(RemovalReason.SUPERSEDED)
+_MARKER = int(RemovalReason.MARKER)
+_WITHOUT_KEY = int(RemovalReason.WITHOUT_KEY)
+_TOMBSTONE = int(RemovalReason.TOMBSTONE)
 
 
 @called

@@ -32,15 +32,15 @@ from lithify.datasets.kafka.format.kernel.layout import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
+    KernelStatus,
     Record,
     Records,
-    Status,
 )
 from lithify.datasets.kafka.format.kernel.records import is_in_order, read_record, timestamp_of
 from lithify.datasets.kafka.format.kernel.retaining import (
     EMPTY_MARKER,
     RETAIN_EMPTY,
-    Reason,
+    RemovalReason,
     Tally,
     Verdicts,
     is_among,
@@ -54,13 +54,13 @@ from lithify.kernel.zigzag import varlong_len, write_varlong
 
 Flags = npt.NDArray[np.bool_]
 
-_OK = int(Status.OK)
-_PACK = int(Status.PACK)
-_TRAILING = int(Status.TRAILING)
-_BAD_CHECKSUM = int(Status.BAD_CHECKSUM)
-_BAD_RECORD_OFFSET = int(Status.BAD_RECORD_OFFSET)
-_STAYS = int(Reason.STAYS)
-_SUPERSEDED = int(Reason.SUPERSEDED)
+_OK = int(KernelStatus.OK)
+_PACK = int(KernelStatus.PACK)
+_TRAILING = int(KernelStatus.TRAILING)
+_BAD_CHECKSUM = int(KernelStatus.BAD_CHECKSUM)
+_BAD_RECORD_OFFSET = int(KernelStatus.BAD_RECORD_OFFSET)
+_STAYS = int(RemovalReason.STAYS)
+_SUPERSEDED = int(RemovalReason.SUPERSEDED)
 
 
 @inlined
