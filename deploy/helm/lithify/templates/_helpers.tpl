@@ -90,7 +90,7 @@ env:
   {{- end }}
 {{- end }}
 
-{{- define "lithify.api.arguments" -}}
+{{- define "lithify.arguments" -}}
 - --log-format=json
 - --metrics-port={{ .Values.metricsPort }}
 - --set=metrics.host=0.0.0.0
