@@ -29,7 +29,7 @@ from lithify.base.clock import Clock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.io.catalogs import open_catalog
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.store.resilience.waiting import WaitPolicy
@@ -133,7 +133,7 @@ def _table(catalog: Catalog) -> Table:
     return table
 
 
-def _idle(server: S3Server, dataset_with: Callable[[Clock], Dataset]) -> Requests:
+def _idle(server: S3Server, dataset_with: Callable[[Clock], DatasetPort]) -> Requests:
     clock, rng = ManualClock(int(time.time() * 1000)), random.Random(SEED)
     coordinated = dataset_with(clock)
     leadership = Leadership(coordinated, clock, RandomIds(rng))

@@ -10,7 +10,7 @@ from typing import Any
 from lithify.api.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
 from lithify.base.errors import LithifyError
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
@@ -140,7 +140,7 @@ class KeeperSeat(Seat):
             return world.by_url[url].open(process)
 
         def coordinator(
-            dataset: Dataset, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
+            dataset: DatasetPort, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
         ) -> Coordinator:
             def judged(compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
                 counted = counts(compaction, attempts)

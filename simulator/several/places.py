@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.protocol.work import RangeOutcome
 from lithify.store.versions import VersionedFiles
@@ -97,7 +97,7 @@ class Place(ABC):
         """Make the dataset, with nothing in it."""
 
     @abstractmethod
-    def open(self, who: str) -> Dataset:
+    def open(self, who: str) -> DatasetPort:
         """The dataset as `who` opens it."""
 
     @property
@@ -117,7 +117,7 @@ class Place(ABC):
 
     @abstractmethod
     def unit_name(self, unit: int) -> str:
-        """As `Dataset.unit` calls it."""
+        """As `DatasetPort.unit` calls it."""
 
     @abstractmethod
     def add(self, unit: int, count: int) -> None:
@@ -125,7 +125,7 @@ class Place(ABC):
 
     @abstractmethod
     def sources(self) -> Mapping[str, frozenset[str]]:
-        """What there is in each unit to be compacted, by the names of `Dataset.sources`; nothing where
+        """What there is in each unit to be compacted, by the names of `DatasetPort.sources`; nothing where
         there is too little for a compaction."""
 
     @abstractmethod

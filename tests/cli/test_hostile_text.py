@@ -267,7 +267,7 @@ def test_progress_is_text(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bars = ProgressBars(console)
     for event in (
         events.Submitted("url", compaction, LONG, 1),
-        events.Refused("url", compaction, LONG),
+        events.CompactionRefused("url", compaction, LONG),
         events.Reclaimed("url", compaction, EVIL),
         events.AttemptFailed("url", compaction, LONG),
         events.Claimed("url", compaction, EVIL),

@@ -17,7 +17,7 @@ from lithify.datasets.iceberg.kind import KIND as ICEBERG
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.kind import KIND as KAFKA
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import KIND as SLATEDB
 from lithify.store.objects import ObjectStore
@@ -63,7 +63,7 @@ def database(place: str, folder: Path, clock: ManualClock) -> World:
         if place == "memory":
             copy(on_disk, (store, root))
 
-    def open_it(wrap: Wrap) -> Dataset:
+    def open_it(wrap: Wrap) -> DatasetPort:
         return SlateDataset(wrap(store), root, clock, RandomIds())
 
     def rows() -> object:
@@ -84,7 +84,7 @@ def table(place: str, folder: Path, clock: ManualClock) -> World:
         for _ in range(3):
             append(opened, make_rows(5))
 
-    def open_it(wrap: Wrap) -> Dataset:
+    def open_it(wrap: Wrap) -> DatasetPort:
         url = TableUrl("test", opened.name())
         return IcebergDataset(
             opened.catalog, url, clock, RandomIds(), open_place=lambda _: (wrap(own[0]), own[1])

@@ -126,7 +126,7 @@ def test_progress_is_counted_by_bytes_while_it_is_made(metrics: Metrics, clock: 
         (events.Submitted(URL, "c", "why", 1), "lithify_submitted_total", {}),
         (events.Reclaimed(URL, "c", "w"), "slatedb_compactor_jobs_reclaimed_total", {}),
         (events.Reclaimed(URL, "c", "w"), "lithify_failures_total", {"kind": "reclaimed"}),
-        (events.Refused(URL, "c", "why"), "lithify_failures_total", {"kind": "refused"}),
+        (events.CompactionRefused(URL, "c", "why"), "lithify_failures_total", {"kind": "refused"}),
         (events.Failed(URL, "c", 5, "why"), "lithify_failures_total", {"kind": "given_up"}),
         (events.StoreLost(URL, "c", "why"), "lithify_failures_total", {"kind": "store_lost"}),
         (events.Lost(URL, "c", "w"), "lithify_failures_total", {"kind": "lost"}),

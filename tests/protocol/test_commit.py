@@ -274,7 +274,7 @@ def test_what_only_the_manifest_calls_committed_is_completed_by_the_next_coordin
     rig.finish(second, worker)
     assert rig.only.state is CompactionState.COMPLETED
     assert len(rig.seen(events.Committed)) == 1
-    assert not rig.seen(events.Refused)
+    assert not rig.seen(events.CompactionRefused)
     rig.check()
 
 

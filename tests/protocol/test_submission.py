@@ -102,7 +102,7 @@ def test_what_is_not_is_failed_with_its_reason(shaped: Template, tmp_path: Path,
     positions, runs, destination = REFUSED[case]
     submitted = submit(rig, [tree.l0[n].id for n in positions], runs, destination)
     rig.finish(rig.coordinator(), rig.worker())
-    (refused,) = rig.seen(events.Refused)
+    (refused,) = rig.seen(events.CompactionRefused)
     assert refused.compaction == submitted
     failures = {failure.compaction: failure for failure in rig.dataset().journal.failures()}
     assert (failures[submitted].reason, failures[submitted].attempts) == (refused.reason, 0)
@@ -120,7 +120,7 @@ def test_two_that_want_the_same_are_carried_out_one_after_the_other_or_not_at_al
     second = submit(rig, [view.id for view in tree.l0], [2], 2)
     rig.finish(rig.coordinator(), rig.worker())
     assert [event.compaction for event in rig.seen(events.Committed)] == [first]
-    assert [event.compaction for event in rig.seen(events.Refused)] == [second]
+    assert [event.compaction for event in rig.seen(events.CompactionRefused)] == [second]
     rig.check()
 
 

@@ -118,7 +118,9 @@ def test_a_dataset_that_is_forgotten_is_followed_anew(bench: Bench) -> None:
 
 
 def test_what_is_refused_or_given_up_leaves_nothing(bench: Bench) -> None:
-    bench.play(events.Claimed(URL, C, "w"), finished(), events.Refused(URL, C, "its inputs are gone"))
+    bench.play(
+        events.Claimed(URL, C, "w"), finished(), events.CompactionRefused(URL, C, "its inputs are gone")
+    )
     bench.play(events.Claimed(URL, D, "w"), finished(D), events.Failed(URL, D, 5, "disk on fire"))
     assert list(bench.store.list("db")) == []
     assert bench.written() == ()

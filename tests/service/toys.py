@@ -16,7 +16,7 @@ from lithify.base.errors import EngineError, StoreUnavailable
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds, Ulid
 from lithify.coordination.sidecar import ObjectJournal
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.engine.ports import Engine
 from lithify.protocol.attempts import Journal
 from lithify.protocol.model import Compaction, CompactionState, Ledger
@@ -52,7 +52,7 @@ def toy_task(spec: ToySpec) -> RangeOutcome:
 
 
 class ToyDataset:
-    """As much of `lithify.datasets.kind.Dataset` as a worker asks for."""
+    """As much of `lithify.datasets.kind.DatasetPort` as a worker asks for."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.url = f"toy:///{name}"
@@ -118,8 +118,8 @@ class ToyDataset:
         return result
 
 
-def as_dataset(toy: ToyDataset) -> Dataset:
-    return cast("Dataset", toy)
+def as_dataset(toy: ToyDataset) -> DatasetPort:
+    return cast("DatasetPort", toy)
 
 
 class Service:

@@ -59,7 +59,7 @@ class Posing:
         return Dataset(self._paths[url], config, through=partial(_called, url))
 
 
-def _called(url: str, dataset: kinds.Dataset) -> kinds.Dataset:
+def _called(url: str, dataset: kinds.DatasetPort) -> kinds.DatasetPort:
     """`dataset` under that name."""
 
     class Called:
@@ -69,7 +69,7 @@ def _called(url: str, dataset: kinds.Dataset) -> kinds.Dataset:
         def __getattr__(self, name: str) -> Any:
             return getattr(dataset, name)
 
-    return cast(kinds.Dataset, Called())
+    return cast(kinds.DatasetPort, Called())
 
 
 def _flush(path: Path, times: int, rows: int) -> None:

@@ -97,8 +97,8 @@ class Dataset:
         clock: Clock | None = None,
         ids: Ids | None = None,
         engine: Engine | None = None,
-        opened: kinds.Dataset | None = None,
-        through: Callable[[kinds.Dataset], kinds.Dataset] = lambda dataset: dataset,
+        opened: kinds.DatasetPort | None = None,
+        through: Callable[[kinds.DatasetPort], kinds.DatasetPort] = lambda dataset: dataset,
         commits: Callable[[int | None, int], tuple[CommitRecord, ...]] | None = None,
     ) -> None:
         """See `open`. It may be `opened` already. What it does goes `through` that, and commits are found by

@@ -31,7 +31,7 @@ from lithify.base.defects import contained
 from lithify.base.errors import EngineDown, LithifyError, Refused
 from lithify.base.events import Event, Observer, each, ignore
 from lithify.config.model import Config
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
@@ -110,7 +110,7 @@ class FleetProcess:
         self._clock = SystemClock()
         self._ids = RandomIds()
         self._stop = threading.Event()
-        self._opened: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Dataset] = OrderedDict()
+        self._opened: OrderedDict[tuple[str, frozenset[tuple[str, str]]], DatasetPort] = OrderedDict()
         """By URL and settings of its rule."""
         self._configs: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Config] = OrderedDict()
         """By pattern and settings of a rule."""
@@ -321,7 +321,7 @@ class FleetProcess:
         name = self._name(FleetRole.KEEPER)
 
         def coordinator(
-            dataset: Dataset, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
+            dataset: DatasetPort, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
         ) -> Coordinator:
             from lithify.service.coordinator import Coordinator
 
@@ -382,7 +382,7 @@ class FleetProcess:
         ports = CrewPorts(self._files(), pool, self._clock, socket.gethostname(), __version__, self._says)
         return FleetWorker(name, ports, self._queues)
 
-    def _kept_open(self, url: str) -> Dataset:
+    def _kept_open(self, url: str) -> DatasetPort:
         """A dataset of the crew, opened once as long as it is wanted now and then as it is."""
         assert self._crew is not None, "it asks for it"
         rule = self._crew.rule_for(url)
@@ -404,7 +404,7 @@ class FleetProcess:
                 del self._opened[key]
             self._work_done.forget(idle)
 
-    def _open_watched(self, url: str, rule: DatasetRule) -> Dataset:
+    def _open_watched(self, url: str, rule: DatasetRule) -> DatasetPort:
         """A dataset of the keeper."""
         shared = None if self._shared is None else self._shared.of(url)
         return self._open(url, rule, self._commits, shared)
@@ -415,7 +415,7 @@ class FleetProcess:
         rule: DatasetRule,
         recorder: Recorder | None = None,
         shared: DatasetMirror | None = None,
-    ) -> Dataset:
+    ) -> DatasetPort:
         """A dataset belongs to one thread, so each opens its own. `recorder` is told of its requests,
         `shared` of what is read and written."""
         config = self._config_of(rule)
@@ -425,7 +425,9 @@ class FleetProcess:
         waiting = self._waiting(url, config)
         return wiring.open_dataset(url, config, waiting=waiting, count=count, shared=shared)
 
-    def _follow(self, recorder: Recorder, dataset: Dataset, rule: DatasetRule, *, coordinates: bool) -> None:
+    def _follow(
+        self, recorder: Recorder, dataset: DatasetPort, rule: DatasetRule, *, coordinates: bool
+    ) -> None:
         """Record its commits, or what is done for them, unless the settings say that nothing does."""
         keep_ms = wiring.keep_history_ms(self._config_of(rule))
         if keep_ms:

@@ -49,7 +49,7 @@ from lithify.base.errors import (
     Unsupported,
 )
 from lithify.base.events import Observer, each, ignore
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
 from lithify.mirror.dataset_mirror import DatasetMirror, SharingRecords, sharing, watching
@@ -72,7 +72,7 @@ _log = logging.getLogger("lithify")
 
 @dataclass(frozen=True, slots=True)
 class _Coordinated:
-    dataset: Dataset
+    dataset: DatasetPort
     collector: Collector | None
     """It works in a thread of its own, so it has opened the dataset for itself."""
 
@@ -386,7 +386,7 @@ class Service:
         dataset = self._open(url)
         return _Coordinated(dataset, wiring.collector(self._open(url), self._config, self._observe))
 
-    def _open(self, url: str) -> Dataset:
+    def _open(self, url: str) -> DatasetPort:
         """A dataset belongs to one thread, so each opens its own."""
         waiting = service_waiting(url, self._config, self._observe, self._is_ending)
         recorder = self._recorder

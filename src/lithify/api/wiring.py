@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lithify.coordination.commit_records import CommitRecords
     from lithify.coordination.groups import GroupFiles
     from lithify.coordination.leadership import Leadership
-    from lithify.datasets.kind import Dataset
+    from lithify.datasets.kind import DatasetPort
     from lithify.datasets.registry import Registered
     from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
@@ -61,7 +61,7 @@ def open_dataset(
     waiting: WaitPolicy | None = None,
     count: Callable[[Verb, RequestOutcome], None] | None = None,
     shared: DatasetMirror | None = None,
-) -> Dataset:
+) -> DatasetPort:
     """The dataset at `url`; `metrics` and `shared` see what is read of it. `metrics` and `count` are told of
     the requests to its store, for which it waits as commands do, or as `waiting` says."""
     opened = _open_dataset(url, config, metrics, waiting, count)
@@ -73,14 +73,14 @@ def open_dataset(
     return sharing(opened, shared, SystemClock())
 
 
-def open_to_read(url: str, config: Config) -> Dataset:
+def open_to_read(url: str, config: Config) -> DatasetPort:
     """The dataset at `url`; whatever would write beside it is refused by its store."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
     from lithify.datasets.waiting import command_waiting
     from lithify.store.readonly import ReadOnlyStore
 
-    open_kind: Callable[..., Dataset] = registered_for(url).load().open
+    open_kind: Callable[..., DatasetPort] = registered_for(url).load().open
     waiting = command_waiting(url, config)
     return open_kind(url, config, SystemClock(), RandomIds(), ReadOnlyStore, waiting)
 
@@ -91,7 +91,7 @@ def _open_dataset(
     metrics: Metrics | None,
     waiting: WaitPolicy | None,
     count: Callable[[Verb, RequestOutcome], None] | None,
-) -> Dataset:
+) -> DatasetPort:
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
     from lithify.datasets.waiting import command_waiting
@@ -99,7 +99,7 @@ def _open_dataset(
     if waiting is None:
         waiting = command_waiting(url, config)
 
-    open_kind: Callable[..., Dataset] = registered_for(url).load().open
+    open_kind: Callable[..., DatasetPort] = registered_for(url).load().open
     clock, ids = SystemClock(), RandomIds()
     if metrics is None and count is None:
         return open_kind(url, config, clock, ids, lambda store: store, waiting)
@@ -194,7 +194,7 @@ def _is_local(config: Config) -> bool:
     return (config.spark.master or decided).startswith("local")
 
 
-def leadership(dataset: Dataset, holder: str | None = None) -> Leadership:
+def leadership(dataset: DatasetPort, holder: str | None = None) -> Leadership:
     """What keeps two coordinators apart; under a new name, unless it has one."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
@@ -212,7 +212,7 @@ def new_name() -> str:
 
 
 def coordinator(
-    dataset: Dataset, config: Config, observer: Observer, companion: Worker | None = None
+    dataset: DatasetPort, config: Config, observer: Observer, companion: Worker | None = None
 ) -> Coordinator:
     """The coordinator of `dataset`; `companion` is a worker whose ticks take turns with its own."""
     from lithify.base.clock import SystemClock
@@ -238,7 +238,7 @@ def coordinator_options(config: Config) -> CoordinatorOptions:
 
 def worker_pool(
     urls: Sequence[str],
-    open_dataset: Callable[[str], Dataset],
+    open_dataset: Callable[[str], DatasetPort],
     engine: Engine,
     config: Config,
     observer: Observer,
@@ -273,7 +273,7 @@ def room(engine: Engine, config: Config) -> WorkerSlots:
 
 
 def worker(
-    dataset: Dataset,
+    dataset: DatasetPort,
     engine: Engine,
     config: Config,
     observer: Observer,
@@ -335,7 +335,7 @@ def keep_history_ms(config: Config) -> int:
     return to_milliseconds(config.service.keep_history)
 
 
-def commit_records(dataset: Dataset) -> CommitRecords:
+def commit_records(dataset: DatasetPort) -> CommitRecords:
     """The records of the commits of `dataset`."""
     from lithify.coordination.commit_records import CommitRecords
 
@@ -343,7 +343,7 @@ def commit_records(dataset: Dataset) -> CommitRecords:
     return CommitRecords(store, folder)
 
 
-def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:
+def collector(dataset: DatasetPort, config: Config, observer: Observer) -> Collector | None:
     """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds

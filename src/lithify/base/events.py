@@ -38,7 +38,7 @@ class Submitted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused(Event):
+class CompactionRefused(Event):
     """A compaction was found invalid; it is Failed now."""
 
     level = logging.WARNING

@@ -1,7 +1,7 @@
 """What the service asks of a dataset kind, and what a kind gives back.
 
-Coordinator, worker and one-shot run are written once, against `Dataset`, commands against `Kind`. Snapshots,
-specs, ranges and outputs are the kind's own values; nobody else looks inside.
+Coordinator, worker and one-shot run are written once, against `DatasetPort`, commands against `Kind`.
+Snapshots, specs, ranges and outputs are the kind's own values; nobody else looks inside.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SnapshotT = TypeVar("SnapshotT", default=Any)
 DatasetT = TypeVar("DatasetT")
 
 
-class Dataset(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
+class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     """One dataset. Methods that read give the latest committed state; `snapshot` and `ledger`
     values are immutable."""
 
@@ -340,7 +340,7 @@ class Kind(Protocol[DatasetT]):
         now_ms: int,
     ) -> Iterator[Finding]:
         """What is wrong with a dataset, and with the settings for it. The first finding says whether there is
-        a sound one at all. Writes nothing but what tells the store's time (`Dataset.store_ms`)."""
+        a sound one at all. Writes nothing but what tells the store's time (`DatasetPort.store_ms`)."""
         ...
 
     def collector(

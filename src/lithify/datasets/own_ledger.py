@@ -14,7 +14,7 @@ from lithify.coordination.ledger_documents import LedgerFormat
 from lithify.coordination.ledger_files import LedgerFiles
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal
-from lithify.datasets.kind import Dataset, SnapshotT
+from lithify.datasets.kind import DatasetPort, SnapshotT
 from lithify.protocol.lease import Lease, Permit, Taking, judge_lease, without_lease
 from lithify.protocol.model import Ledger, OutputT, RangeT, SpecT
 from lithify.protocol.presence import CoordinatorStatus
@@ -27,7 +27,7 @@ FRESH_S = 5.0
 """So long what a coordinator has found before it takes the epoch counts as just found."""
 
 
-class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
+class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
     """A dataset that only Lithify compacts. Nothing is written to one whose `snapshot` is refused."""
 
     def __init__(

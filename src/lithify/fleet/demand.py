@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
 from lithify.planning.fleet.pending_tasks import MOST_BYTES, PendingTask
@@ -101,7 +101,7 @@ class Demand:
 
     def see(
         self,
-        dataset: Dataset,
+        dataset: DatasetPort,
         ledger: AnyLedger,
         snapshot: object,
         plan: Plan,
@@ -149,7 +149,7 @@ class Demand:
 
     def _wanted(
         self,
-        dataset: Dataset,
+        dataset: DatasetPort,
         plan: Plan,
         bands: Mapping[str, PriorityClass],
         started: Collection[WorkKey],

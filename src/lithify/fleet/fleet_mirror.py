@@ -19,7 +19,7 @@ from typing import Any, cast
 from lithify.base.clock import Clock
 from lithify.base.errors import LithifyError, StoreUnavailable
 from lithify.coordination.commit_records import CommitRecords
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.status import FleetStatus
 from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror, watching
@@ -38,7 +38,7 @@ class SharedFleet:
         self._clock = clock
         self._lock = threading.Lock()
         self._shared: dict[str, DatasetMirror] = {}
-        self._opened: OrderedDict[str, Dataset] = OrderedDict()
+        self._opened: OrderedDict[str, DatasetPort] = OrderedDict()
         self._own: frozenset[str] = frozenset()
         """The keeper's datasets."""
         self._datasets: tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]] | None = None
@@ -69,7 +69,7 @@ class SharedFleet:
         with self._lock:
             self._datasets = found, dict(problems)
 
-    def read_beside(self, shared: DatasetMirror, dataset: Dataset, records: CommitRecords) -> None:
+    def read_beside(self, shared: DatasetMirror, dataset: DatasetPort, records: CommitRecords) -> None:
         """Read what is due of it, with a handle of its own, which is for who looks from then on."""
         shared.read_beside(dataset, records)
         with self._lock:
@@ -102,7 +102,7 @@ class SharedFleet:
         with self._lock:
             return url in self._own
 
-    def opened(self, url: str) -> Dataset | None:
+    def opened(self, url: str) -> DatasetPort | None:
         """A handle of it for one who looks, which nobody else uses; `None` where he has to open one himself,
         because it is another keeper's, or there are too many."""
         with self._lock:
@@ -125,13 +125,13 @@ class SharedFleet:
             return self._status
 
 
-def watched_here(dataset: Dataset, url: str, fleet: SharedFleet) -> Dataset:
+def watched_here(dataset: DatasetPort, url: str, fleet: SharedFleet) -> DatasetPort:
     """The dataset at `url` as the keeper here reads it, while it is that one's; else as it is."""
-    return cast(Dataset, _Here(dataset, url, fleet))
+    return cast(DatasetPort, _Here(dataset, url, fleet))
 
 
 class _Here:
-    def __init__(self, dataset: Dataset, url: str, fleet: SharedFleet) -> None:
+    def __init__(self, dataset: DatasetPort, url: str, fleet: SharedFleet) -> None:
         self._dataset = dataset
         self._url = url
         self._fleet = fleet

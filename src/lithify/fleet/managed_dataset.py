@@ -45,7 +45,7 @@ from lithify.base.errors import (
 )
 from lithify.base.events import Observer
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.fleet.catalog.model import Coordinates, DatasetRule
 from lithify.fleet.demand import Demand
 from lithify.fleet.handover import DatasetCheckpoint
@@ -99,11 +99,11 @@ class Peers:
 class WatchPorts:
     """What a keeper needs to watch a dataset."""
 
-    open_dataset: Callable[[str, DatasetRule], Dataset]
-    coordinator: Callable[[Dataset, DatasetRule, Callable[[Plan], Plan], CountAttempts], Coordinator]
+    open_dataset: Callable[[str, DatasetRule], DatasetPort]
+    coordinator: Callable[[DatasetPort, DatasetRule, Callable[[Plan], Plan], CountAttempts], Coordinator]
     """A coordinator that starts of a plan what the first function leaves, and counts those attempts that the
     second one does."""
-    leadership: Callable[[Dataset], Leadership]
+    leadership: Callable[[DatasetPort], Leadership]
     """In the name of this member."""
     clock: Clock
     options: LoopOptions
@@ -150,7 +150,7 @@ class ManagedDataset:
         self._ports = ports
         self._peers = peers
         self._clock = ports.clock
-        self._dataset: Dataset | None = None
+        self._dataset: DatasetPort | None = None
         self._failures: Failures | None = None
         self._seen: tuple[AnyLedger | None, object] | None = None
         self._glanced_s: float | None = None
@@ -271,13 +271,13 @@ class ManagedDataset:
         if self._lead is not None:
             self._tick(dataset, self._lead)
 
-    def _opened(self) -> Dataset:
+    def _opened(self) -> DatasetPort:
         if self._dataset is None:
             self._dataset = self._ports.open_dataset(self.url, self.rule)
             self._failures = Failures(self._dataset, self._clock)
         return self._dataset
 
-    def _glance(self, dataset: Dataset) -> None:
+    def _glance(self, dataset: DatasetPort) -> None:
         now_s = self._now_s()
         # After so long all that was known may have been collected, and what looks like no change may be one.
         if self._glanced_s is not None and (now_s - self._glanced_s) * 1000 > SURE_MS:
@@ -298,7 +298,7 @@ class ManagedDataset:
         self._see(dataset, ledger, snapshot, plan)
         self._rest_until_next_look()
 
-    def _tick(self, dataset: Dataset, lead: _Lead) -> None:
+    def _tick(self, dataset: DatasetPort, lead: _Lead) -> None:
         options = self._ports.options
         try:
             lead.leadership.renew()
@@ -329,7 +329,7 @@ class ManagedDataset:
         pause_s = options.commit_compacted_interval_s if is_active else options.poll_interval_s
         self.next_look_s = now_s + pause_s
 
-    def _see(self, dataset: Dataset, ledger: AnyLedger, snapshot: object, plan: Plan) -> None:
+    def _see(self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, plan: Plan) -> None:
         now_ms = self._clock.now_ms()
         if self._seen is None:
             # How long ago the writer wrote last is known from the first look on.
@@ -367,7 +367,7 @@ class ManagedDataset:
         is_asking = self._asking is not None and not self._asking.is_over
         return self._may_lead and not is_asking and bool(self._admitted or self.demand.active)
 
-    def _seek_leadership(self, dataset: Dataset) -> None:
+    def _seek_leadership(self, dataset: DatasetPort) -> None:
         """Take the leadership, or begin to ask who holds it. The dataset is looked at behind the lease: who
         was suspended before that sees what others did meanwhile, and of who was after it the lease is refused
         if they did anything."""
@@ -411,7 +411,7 @@ class ManagedDataset:
         self._asking = asking
         concurrency.beside.start(ask)
 
-    def _take_leadership(self, dataset: Dataset, leadership: Leadership, dead: Collection[str]) -> None:
+    def _take_leadership(self, dataset: DatasetPort, leadership: Leadership, dead: Collection[str]) -> None:
         stack = ExitStack()
         try:
             with contained(f"taking the leadership of {self.url}"):

@@ -160,7 +160,7 @@ class Recorder:
                 done.unit = unit
                 self._stop_clock(done)
                 self._record(followed, compaction, done, is_commit=True)
-            case events.Refused(compaction=compaction) | events.Failed(compaction=compaction):
+            case events.CompactionRefused(compaction=compaction) | events.Failed(compaction=compaction):
                 self._known.pop((event.dataset, compaction), None)
             case _:
                 pass

@@ -3,7 +3,7 @@
 1. The service's own handles of the dataset pass through `sharing`: what they read and write is noted in one
    `DatasetMirror`, and nothing is read for that.
 2. The dashboard's handle passes through `watching`: it answers by what was noted, and asks the dataset only
-   what takes no request (`Dataset`: pure). Before something was noted it is `StoreUnavailable`.
+   what takes no request (`DatasetPort`: pure). Before something was noted it is `StoreUnavailable`.
 3. What people want to see and no coordinator reads (who holds a table's history, what of it could go, earlier
    commits) the service reads for itself (`read_beside`): once when it begins, and once in `BESIDE_S` at most
    when something has changed. So that costs the same whether nobody looks or a hundred do. A service that
@@ -24,7 +24,7 @@ from lithify.base.clock import Clock
 from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
 from lithify.coordination.commit_records import CommitRecord, CommitRecords, merged
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol.attempts import Attempt, FailedAttempt, Journal, Movement
 from lithify.protocol.history import Arrival, History
 from lithify.protocol.lease import FoundLease, Lease, LeaseFile, judge_lease
@@ -38,7 +38,7 @@ BESIDE_S = 60.0
 MAX_COMMITS = 50
 """As many as a page shows."""
 
-DatasetT = TypeVar("DatasetT", bound=Dataset)
+DatasetT = TypeVar("DatasetT", bound=DatasetPort)
 KeyT = TypeVar("KeyT")
 _Stay = tuple[Ulid, CompactionState, str | None]
 """A compaction in a state, under a worker."""
@@ -175,7 +175,7 @@ class DatasetMirror:
         with self._lock:
             self._why_over = why
 
-    def read_beside(self, dataset: Dataset, records: CommitRecords) -> None:
+    def read_beside(self, dataset: DatasetPort, records: CommitRecords) -> None:
         """Read what nobody reads here anyway, if it is time to; of a handle that is this thread's, and that
         `sharing` has."""
         now_s = self._clock.monotonic_s()
@@ -274,7 +274,7 @@ class DatasetMirror:
             )
 
     def beside(self) -> tuple[Retained | None, Any]:
-        """What of its past is kept and for whom, and `Dataset.beside`; as last read."""
+        """What of its past is kept and for whom, and `DatasetPort.beside`; as last read."""
         with self._lock:
             return self._retained, self._beside
 
@@ -295,7 +295,7 @@ def watching(dataset: DatasetT, shared: DatasetMirror) -> DatasetT:
     return cast(DatasetT, _Watching(dataset, shared))
 
 
-def shared_of(dataset: Dataset) -> DatasetMirror | None:
+def shared_of(dataset: DatasetPort) -> DatasetMirror | None:
     """Where what is read of it is noted, if it is."""
     return dataset._shared if isinstance(dataset, _Sharing) else None
 
@@ -321,7 +321,7 @@ class SharingRecords(CommitRecords):
 class _Sharing:
     """Everything else is the dataset's own."""
 
-    def __init__(self, dataset: Dataset, shared: DatasetMirror, clock: Clock) -> None:
+    def __init__(self, dataset: DatasetPort, shared: DatasetMirror, clock: Clock) -> None:
         self._dataset = dataset
         self._shared = shared
         self.journal = _SharingJournal(dataset.journal, shared)
@@ -436,7 +436,7 @@ class _SharingJournal:
 class _Watching:
     """What takes no request is the dataset's own."""
 
-    def __init__(self, dataset: Dataset, shared: DatasetMirror) -> None:
+    def __init__(self, dataset: DatasetPort, shared: DatasetMirror) -> None:
         self._dataset = dataset
         self._shared = shared
 

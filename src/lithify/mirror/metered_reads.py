@@ -8,14 +8,14 @@ from typing import Any, TypeVar, cast
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ulid
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.observe.metrics import Metrics
 from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 from lithify.protocol.transitions import AnyLedger
 from lithify.store.versions import PendingVersion
 
-DatasetT = TypeVar("DatasetT", bound=Dataset)
+DatasetT = TypeVar("DatasetT", bound=DatasetPort)
 
 
 def metered(dataset: DatasetT, metrics: Metrics, clock: Clock) -> DatasetT:
@@ -24,7 +24,7 @@ def metered(dataset: DatasetT, metrics: Metrics, clock: Clock) -> DatasetT:
 
 
 class _Metered:
-    def __init__(self, dataset: Dataset, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, dataset: DatasetPort, metrics: Metrics, clock: Clock) -> None:
         self._dataset = dataset
         self._metrics = metrics
         self._clock = clock

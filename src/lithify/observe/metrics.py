@@ -308,7 +308,7 @@ class Metrics:
             case events.Reclaimed():
                 self._reclaimed.labels(url).inc()
                 self._failures.labels(url, "reclaimed").inc()
-            case events.Refused():
+            case events.CompactionRefused():
                 self._failures.labels(url, "refused").inc()
             case events.Failed():
                 self._failures.labels(url, "given_up").inc()

@@ -140,7 +140,7 @@ class ProgressBars:
                 say(f"Coordinating as epoch {epoch}.")
             case events.Submitted(compaction=compaction, reason=reason):
                 say(f"[bold]{text.short_id(compaction)}[/] {escape(reason)}")
-            case events.Refused(compaction=compaction, reason=reason):
+            case events.CompactionRefused(compaction=compaction, reason=reason):
                 self._complain(f"[red]{text.short_id(compaction)} refused:[/] {escape(reason)}")
             case events.Reclaimed(compaction=compaction, worker=worker):
                 silent = escape(text.short_ids(worker))

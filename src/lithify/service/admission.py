@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lithify.base.clock import Clock, monotonic_ms
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.planning.admission import Budget, Capacity, DropReason, PlannedWork, WorkKey
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import Plan, Planner, Proposal
@@ -52,7 +52,7 @@ class Choice:
         return self.admission.is_empty
 
 
-def starting(dataset: Dataset, clock: Clock, planner: Planner) -> tuple[Any, AnyLedger, Choice]:
+def starting(dataset: DatasetPort, clock: Clock, planner: Planner) -> tuple[Any, AnyLedger, Choice]:
     """The snapshot, the ledger, and what a coordinator that plans so would do now. Changes nothing."""
     found, snapshot = dataset.glance()
     ledger = found or Ledger()
@@ -64,7 +64,7 @@ class Admission:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: DatasetPort,
         clock: Clock,
         budget: Budget | None = None,
         conflicts: Mapping[str, frozenset[str]] = MappingProxyType({}),

@@ -27,7 +27,7 @@ from typing import Any
 from lithify.base.clock import Clock
 from lithify.base.errors import DeadlineExceeded, Refused, StoreError
 from lithify.base.ids import Ids, Ulid, parse_ulid
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol import transitions
 from lithify.protocol.attempts import FailedAttempt
 from lithify.protocol.model import Compaction, CompactionState
@@ -51,7 +51,7 @@ class CompactionOutcome:
     """Why it failed, where that is known."""
 
 
-def submit(dataset: Dataset, clock: Clock, ids: Ids, specs: Sequence[Any]) -> tuple[Ulid, ...]:
+def submit(dataset: DatasetPort, clock: Clock, ids: Ids, specs: Sequence[Any]) -> tuple[Ulid, ...]:
     """Add `specs` to the ledger as Submitted, all or none; their ids. `Refused` says what is wrong."""
     snapshot = dataset.snapshot()
     if dataset.ledger() is None:
@@ -75,7 +75,7 @@ def submit(dataset: Dataset, clock: Clock, ids: Ids, specs: Sequence[Any]) -> tu
     return tuple(compaction.id for compaction in new)
 
 
-def _check_free(dataset: Dataset, compaction: AnyCompaction, ledger: AnyLedger) -> None:
+def _check_free(dataset: DatasetPort, compaction: AnyCompaction, ledger: AnyLedger) -> None:
     wanted = dataset.sources(compaction.spec)
     for other in ledger.active():
         shared = wanted & dataset.sources(other.spec)
@@ -86,7 +86,7 @@ def _check_free(dataset: Dataset, compaction: AnyCompaction, ledger: AnyLedger) 
             )
 
 
-def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> None:
+def cancel(dataset: DatasetPort, clock: Clock, compaction_ids: Sequence[Ulid]) -> None:
     """Mark compactions Failed that are not Compacted yet, all or none. `Refused` says why it cannot be."""
     coordinator = dataset.coordinator()
     if coordinator.presence is Presence.FOREIGN:
@@ -122,13 +122,13 @@ def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> No
         dataset.journal.clear(compaction_id)
 
 
-def _is_failed(dataset: Dataset, compaction_id: Ulid) -> bool:
+def _is_failed(dataset: DatasetPort, compaction_id: Ulid) -> bool:
     ledger = dataset.ledger()
     entry = ledger.get(compaction_id) if ledger is not None else None
     return entry is not None and entry.state is CompactionState.FAILED
 
 
-def _cancellable(dataset: Dataset, ledger: AnyLedger, compaction_id: Ulid) -> AnyCompaction:
+def _cancellable(dataset: DatasetPort, ledger: AnyLedger, compaction_id: Ulid) -> AnyCompaction:
     compaction = ledger.get(compaction_id)
     if compaction is None:
         raise Refused(
@@ -141,7 +141,7 @@ def _cancellable(dataset: Dataset, ledger: AnyLedger, compaction_id: Ulid) -> An
     return compaction
 
 
-def retry(dataset: Dataset, clock: Clock, ids: Ids, compaction_ids: Sequence[Ulid]) -> tuple[Ulid, ...]:
+def retry(dataset: DatasetPort, clock: Clock, ids: Ids, compaction_ids: Sequence[Ulid]) -> tuple[Ulid, ...]:
     """Submit failed compactions again, all or none; their new ids."""
     new_ids = submit(dataset, clock, ids, [_failed_spec(dataset, i) for i in compaction_ids])
     for compaction_id in compaction_ids:
@@ -149,7 +149,7 @@ def retry(dataset: Dataset, clock: Clock, ids: Ids, compaction_ids: Sequence[Uli
     return new_ids
 
 
-def _failed_spec(dataset: Dataset, compaction_id: Ulid) -> Any:
+def _failed_spec(dataset: DatasetPort, compaction_id: Ulid) -> Any:
     failure = _noted(dataset, compaction_id)
     if failure is not None:
         return dataset.decode_spec(failure.spec)
@@ -161,7 +161,7 @@ def _failed_spec(dataset: Dataset, compaction_id: Ulid) -> Any:
     return entry.spec
 
 
-def outcome(dataset: Dataset, compaction_id: Ulid) -> CompactionOutcome | None:
+def outcome(dataset: DatasetPort, compaction_id: Ulid) -> CompactionOutcome | None:
     """How a compaction stands or ended; `None` when nothing is known of it any more."""
     ledger = dataset.ledger()
     entry = ledger.get(compaction_id) if ledger is not None else None
@@ -175,13 +175,13 @@ def outcome(dataset: Dataset, compaction_id: Ulid) -> CompactionOutcome | None:
     return CompactionOutcome(compaction_id, CompactionState.FAILED) if entry is not None else None
 
 
-def identified(dataset: Dataset, given: Sequence[str]) -> list[Ulid]:
+def identified(dataset: DatasetPort, given: Sequence[str]) -> list[Ulid]:
     """The ids that people mean, each once. `Refused` for what is none, is not known, or may be several."""
     found = (_identified(dataset, text) for text in given)
     return list(dict.fromkeys(found))
 
 
-def _identified(dataset: Dataset, text: str) -> Ulid:
+def _identified(dataset: DatasetPort, text: str) -> Ulid:
     try:
         return parse_ulid(text)
     except ValueError:
@@ -199,14 +199,14 @@ def _identified(dataset: Dataset, text: str) -> Ulid:
     return matching[0]
 
 
-def active(dataset: Dataset) -> list[Ulid]:
+def active(dataset: DatasetPort) -> list[Ulid]:
     """The compactions that are under way now."""
     ledger = dataset.ledger()
     return [c.id for c in ledger.active()] if ledger is not None else []
 
 
 def wait(
-    dataset: Dataset,
+    dataset: DatasetPort,
     clock: Clock,
     compaction_ids: Sequence[Ulid],
     *,
@@ -239,7 +239,7 @@ def wait(
         clock.sleep_s(poll_s)
 
 
-def _look(dataset: Dataset, compaction_ids: Sequence[Ulid], ended: dict[Ulid, CompactionOutcome]) -> None:
+def _look(dataset: DatasetPort, compaction_ids: Sequence[Ulid], ended: dict[Ulid, CompactionOutcome]) -> None:
     """Add those to `ended` that have ended."""
     under_way = set(active(dataset))
     for compaction_id in compaction_ids:
@@ -255,7 +255,7 @@ def _look(dataset: Dataset, compaction_ids: Sequence[Ulid], ended: dict[Ulid, Co
             ended[compaction_id] = found
 
 
-def _ended(dataset: Dataset, compaction_id: Ulid) -> AnyCompaction | None:
+def _ended(dataset: DatasetPort, compaction_id: Ulid) -> AnyCompaction | None:
     """A compaction that has left the ledger, as it ended, where that is known."""
     entry = dataset.history().last_entry(compaction_id)
     if entry is None or entry.state.is_terminal:
@@ -264,5 +264,5 @@ def _ended(dataset: Dataset, compaction_id: Ulid) -> AnyCompaction | None:
     return replace(entry, state=CompactionState.COMPLETED) if dataset.was_committed(entry) else None
 
 
-def _noted(dataset: Dataset, compaction_id: Ulid) -> FailedAttempt | None:
+def _noted(dataset: DatasetPort, compaction_id: Ulid) -> FailedAttempt | None:
     return next((f for f in dataset.journal.failures() if f.compaction == compaction_id), None)

@@ -2,7 +2,7 @@
 
 The epoch it is given fences older coordinators (`lithify.coordination.leadership`). Each `tick`:
 
-1. glances at ledger and snapshot (`Dataset.glance`), unless it is told that they are known;
+1. glances at ledger and snapshot (`DatasetPort.glance`), unless it is told that they are known;
 2. stops for good when the ledger carries another epoch than its own. The first tick *takes up* the ledger
    instead (below);
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
@@ -15,7 +15,7 @@ The epoch it is given fences older coordinators (`lithify.coordination.leadershi
 Steps 3, 5 and 6 are one publication of the ledger, and none at all when nothing changed, so an idle
 dataset costs reads only. What is published is refused where a glance was not at the latest versions, and the
 next tick sees them; but nothing is called invalid before the latest snapshot has been read. What the planner
-found out is kept after that (`Dataset.remember`). The snapshot is always published before the ledger that
+found out is kept after that (`DatasetPort.remember`). The snapshot is always published before the ledger that
 calls its compactions Completed. After a crash between the two, the next coordinator finds in the snapshot
 what the commit made of it. Where that leaves no trace, the inputs are gone, validation refuses the compaction
 and says so, and marking it Failed loses nothing.
@@ -27,9 +27,9 @@ version that this coordinator publishes carries the epoch with whatever it adds.
 coordinator may write, as it may until its next look in any case: then the publication meets a conflict, and
 what that one has added is taken up first. A crash before leaves what a crash behind the epoch always left.
 
-*Whether a version counts* (`Dataset.write_ledger`) is proved beside what follows, where it does no harm if it
-turns out that it does not, and at the latest before the next tick (`settle`). Nothing is taken back, given up
-or deleted before the proof. Two things are harmless:
+*Whether a version counts* (`DatasetPort.write_ledger`) is proved beside what follows, where it does no harm
+if it turns out that it does not, and at the latest before the next tick (`settle`). Nothing is taken back,
+given up or deleted before the proof. Two things are harmless:
 
 - What was only added, and claimed for the worker beside it: its tasks read, and write outputs that nobody
   names. If the version does not count, the next tick shows that the worker owns nothing, and it drops them.
@@ -65,7 +65,7 @@ from lithify.base.errors import Replaced
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
 from lithify.coordination.leadership import Term
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol import transitions
 from lithify.protocol.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.protocol.commit_batches import CommitBatches
@@ -126,7 +126,7 @@ class Coordinator:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: DatasetPort,
         clock: Clock,
         ids: Ids,
         *,
@@ -396,7 +396,7 @@ class Coordinator:
         in_vain = tuple((compaction, reason) for compaction, reason in found if reason is not None)
         for compaction, reason in in_vain:
             self._scheduler.conflicted(compaction.spec)
-            self._observe(events.Refused(self._dataset.url, compaction.id, reason))
+            self._observe(events.CompactionRefused(self._dataset.url, compaction.id, reason))
         self._note_refused(in_vain)
         return _Commits(committed, in_vain, tuple(dropped))
 
@@ -487,7 +487,7 @@ class Coordinator:
             unit = self._dataset.unit(proposal.spec)
             self._observe(events.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes, unit))
         for compaction, reason in outcome.refused:
-            self._observe(events.Refused(url, compaction.id, reason))
+            self._observe(events.CompactionRefused(url, compaction.id, reason))
 
 
 def _is_noted(compaction: AnyCompaction, attempts: Iterable[Attempt]) -> bool:

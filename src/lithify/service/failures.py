@@ -21,7 +21,7 @@ from lithify.base.backoff import GrowingPause
 from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol.attempts import FailedAttempt
 from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Held, Plan, Planner
@@ -40,7 +40,7 @@ def given_up(failures: Iterable[FailedAttempt], ledger: AnyLedger) -> tuple[Fail
 class Failures:
     """The failures of one dataset, as its coordinator sees them."""
 
-    def __init__(self, dataset: Dataset, clock: Clock) -> None:
+    def __init__(self, dataset: DatasetPort, clock: Clock) -> None:
         self._dataset = dataset
         self._clock = clock
         self._known: tuple[FailedAttempt, ...] = ()
@@ -127,7 +127,7 @@ class Failures:
             return frozenset()
 
 
-def without(plan: Plan, held: Held, dataset: Dataset) -> Plan:
+def without(plan: Plan, held: Held, dataset: DatasetPort) -> Plan:
     """The plan of a planner that does not do as it is told would be tried again and again."""
     if not held:
         return plan

@@ -19,7 +19,7 @@ from contextlib import suppress
 from lithify.base import events
 from lithify.base.errors import LithifyError
 from lithify.base.events import Observer
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol.running import Claim
 from lithify.service.options import WorkerOptions
 
@@ -27,7 +27,9 @@ from lithify.service.options import WorkerOptions
 class Heartbeats:
     """Those of one worker."""
 
-    def __init__(self, dataset: Dataset, worker_id: str, options: WorkerOptions, observer: Observer) -> None:
+    def __init__(
+        self, dataset: DatasetPort, worker_id: str, options: WorkerOptions, observer: Observer
+    ) -> None:
         self._dataset = dataset
         self._worker_id = worker_id
         self._options = options

@@ -38,7 +38,7 @@ from lithify.base.errors import CorruptObject, LithifyError, Refused
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
 from lithify.coordination.leadership import Leadership
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.engine.ports import Engine
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Planner
@@ -56,7 +56,7 @@ MAX_REFUSALS = 3
 
 
 def run(
-    dataset: Dataset,
+    dataset: DatasetPort,
     engine: Engine,
     clock: Clock,
     ids: Ids,
@@ -127,7 +127,7 @@ def _release(worker: Worker, cause: BaseException) -> None:
 
 
 def _turn(
-    dataset: Dataset,
+    dataset: DatasetPort,
     coordinator: Coordinator,
     worker: Worker,
     clock: Clock,
@@ -184,7 +184,7 @@ def _is_final(error: Exception) -> bool:
 class _Shunned:
     """Sources of what failed in this run; they are left alone until the next."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: DatasetPort) -> None:
         self._dataset = dataset
         self.held: dict[str, str] = {}
 

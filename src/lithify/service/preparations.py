@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.engine.ports import Engine
 from lithify.protocol.running import Preparation
 from lithify.protocol.transitions import AnyCompaction
@@ -24,7 +24,7 @@ from lithify.service.slots import WorkerSlots
 class Preparations:
     """Prepares compactions of one dataset, in a room."""
 
-    def __init__(self, dataset: Dataset, engine: Engine, room: WorkerSlots) -> None:
+    def __init__(self, dataset: DatasetPort, engine: Engine, room: WorkerSlots) -> None:
         self._dataset = dataset
         self._engine = engine
         self._room = room

@@ -21,7 +21,7 @@ from typing import Any
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ids, Ulid
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol import transitions
 from lithify.protocol.model import Compaction, CompactionState
 from lithify.protocol.proposal import Plan, Proposal
@@ -54,7 +54,7 @@ class Scheduler:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: DatasetPort,
         clock: Clock,
         ids: Ids,
         plan: Callable[[object, AnyLedger], Plan],

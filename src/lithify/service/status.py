@@ -15,7 +15,7 @@ from typing import Any
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ulid
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.history import Arrival, History
 from lithify.protocol.model import CompactionState, Ledger
@@ -25,7 +25,7 @@ from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.failures import given_up
 
 
-def status(dataset: Dataset, clock: Clock, heartbeat_timeout_ms: int) -> Status:
+def status(dataset: DatasetPort, clock: Clock, heartbeat_timeout_ms: int) -> Status:
     """How `dataset` stands. `Refused` when there is none."""
     ledger: AnyLedger = dataset.ledger() or Ledger()
     snapshot = dataset.snapshot()
@@ -48,7 +48,7 @@ def status(dataset: Dataset, clock: Clock, heartbeat_timeout_ms: int) -> Status:
     )
 
 
-def under_way(dataset: Dataset, heartbeat_timeout_ms: int) -> tuple[CompactionStatus, ...]:
+def under_way(dataset: DatasetPort, heartbeat_timeout_ms: int) -> tuple[CompactionStatus, ...]:
     """How the compactions stand that are not over, oldest first: all of `status` that takes no planning."""
     ledger: AnyLedger = dataset.ledger() or Ledger()
     snapshot = dataset.snapshot()
@@ -58,7 +58,7 @@ def under_way(dataset: Dataset, heartbeat_timeout_ms: int) -> tuple[CompactionSt
 
 
 def _describe(
-    dataset: Dataset,
+    dataset: DatasetPort,
     ledger: AnyLedger,
     snapshot: Any,
     coordinator: CoordinatorStatus,
@@ -84,7 +84,7 @@ def _describe(
 
 
 def _known(
-    dataset: Dataset,
+    dataset: DatasetPort,
     compaction: AnyCompaction,
     snapshot: Any,
     history: History | None,
@@ -112,13 +112,15 @@ def _known(
     )
 
 
-def _stay(dataset: Dataset, arrival: Arrival | None, finished: frozenset[str]) -> Stay | None:
+def _stay(dataset: DatasetPort, arrival: Arrival | None, finished: frozenset[str]) -> Stay | None:
     return (
         Stay(arrival.at_ms, _ranges(dataset, arrival.compaction, finished)) if arrival is not None else None
     )
 
 
-def _ranges(dataset: Dataset, compaction: AnyCompaction, finished: frozenset[str]) -> tuple[RangeState, ...]:
+def _ranges(
+    dataset: DatasetPort, compaction: AnyCompaction, finished: frozenset[str]
+) -> tuple[RangeState, ...]:
     if compaction.progress is None:
         return ()
     return tuple(

@@ -45,7 +45,7 @@ from lithify.base.defects import contained
 from lithify.base.errors import EngineDown, LithifyError, LostOwnership, StoreError, StoreUnavailable
 from lithify.base.events import Observer
 from lithify.base.ids import Ulid
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.engine.ports import Engine
 from lithify.planning.turns import Turns
 from lithify.protocol import transitions
@@ -87,7 +87,7 @@ class Worker:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: DatasetPort,
         engine: Engine,
         clock: Clock,
         worker_id: str,

@@ -18,7 +18,7 @@ from typing import Any
 from lithify.base.errors import CorruptObject, Fenced, Unsupported
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership, Term
-from lithify.datasets.kind import Dataset, Kind
+from lithify.datasets.kind import DatasetPort, Kind
 from lithify.datasets.options import Asked
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.presence import Presence
@@ -50,21 +50,21 @@ class World:
 
     kind: Kind[Any]
     clock: ManualClock
-    open: Callable[[Wrap], Dataset]
+    open: Callable[[Wrap], DatasetPort]
     """The dataset, with nothing cached, and something put before its store."""
     write: Callable[[], None]
     """More of what is worth a compaction, written by the program that owns the data."""
     read: Callable[[], object]
     """All that a reader sees, comparable."""
 
-    def dataset(self) -> Dataset:
+    def dataset(self) -> DatasetPort:
         """A look with nothing cached."""
         return self.open(_as_it_is)
 
-    def lead(self, dataset: Dataset) -> Leadership:
+    def lead(self, dataset: DatasetPort) -> Leadership:
         return Leadership(dataset, self.clock, RandomIds())
 
-    def compact(self, dataset: Dataset | None = None) -> None:
+    def compact(self, dataset: DatasetPort | None = None) -> None:
         """Until nothing is left to do."""
         opened = self.dataset() if dataset is None else dataset
         plans = itertools.count()
@@ -241,7 +241,7 @@ class _Watched:
         return sum(len(store.calls) for store in self._made)
 
 
-def _compacted(world: World, dataset: Dataset) -> AnyCompaction:
+def _compacted(world: World, dataset: DatasetPort) -> AnyCompaction:
     """A compaction whose outputs are written, and nothing else of it."""
     coordinator = Coordinator(dataset, world.clock, RandomIds())
     coordinator.start(Term(dataset.take_epoch(lambda taking: None)))

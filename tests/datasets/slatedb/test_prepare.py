@@ -27,7 +27,7 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
+from lithify.datasets.slatedb.prepare import CompactionPreparer, Sources, narrowed
 from lithify.datasets.slatedb.split import ranges_between
 from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
@@ -151,7 +151,7 @@ def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> RangeJob:
         CompactionState.RUNNING,
         progress=Progress(tuple(RangeProgress(r) for r in ranges), 5),
     )
-    preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions())
+    preparation = CompactionPreparer(bench.store, DatabasePaths("db"), {}, SlateOptions())
     return preparation.prepare(compaction, manifest, lambda index: None, 0)
 
 
@@ -164,7 +164,7 @@ def compaction_of_all(bench: Bench) -> tuple[SlateCompaction, Manifest]:
 
 def prepared(bench: Bench, store: ObjectStore, max_sst_size: int) -> RangeJob:
     """The same, ready to run."""
-    preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=max_sst_size))
+    preparation = CompactionPreparer(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=max_sst_size))
     return preparation.prepare(*compaction_of_all(bench), lambda index: None, 2)
 
 
@@ -201,7 +201,7 @@ def test_a_task_asks_for_nothing_but_rows() -> None:
 def test_what_was_foreseen_is_read_once_and_then_again() -> None:
     bench = three_l0s()
     store = RangesStore(bench.store)
-    preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
+    preparation = CompactionPreparer(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
     compaction, manifest = compaction_of_all(bench)
     preparation.foresee(compaction, manifest)
     first = preparation.prepare(compaction, manifest, lambda index: None, 2)
@@ -217,7 +217,7 @@ def test_what_went_wrong_when_it_was_foreseen_is_told_when_it_is_prepared() -> N
     ((part,), *_) = bench.sources
     good = bench.store.get(part.key)
     bench.store.put(part.key, b"x" * len(good))
-    preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
+    preparation = CompactionPreparer(bench.store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
     compaction, manifest = compaction_of_all(bench)
     preparation.foresee(compaction, manifest)
     with pytest.raises(CorruptObject):
@@ -286,7 +286,7 @@ def test_what_a_large_compaction_writes_is_sent_in_larger_parts(monkeypatch: pyt
 
 def foreseen_and_prepared(bench: Bench, store: ObjectStore) -> RangeJob:
     """One task for all sources of the bench."""
-    preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=1 << 20))
+    preparation = CompactionPreparer(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=1 << 20))
     compaction, manifest = compaction_of_all(bench)
     preparation.foresee(compaction, manifest)
     return preparation.prepare(compaction, manifest, lambda index: None, 2)

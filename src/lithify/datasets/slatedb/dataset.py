@@ -24,7 +24,7 @@ from lithify.base.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting
-from lithify.datasets.kind import Dataset
+from lithify.datasets.kind import DatasetPort
 from lithify.datasets.slatedb.backlog import backlog
 from lithify.datasets.slatedb.clients import why_too_old
 from lithify.datasets.slatedb.commit import Commit, is_committed
@@ -61,7 +61,7 @@ from lithify.store.times import StoreTime, store_now_ms
 from lithify.store.versions import PendingVersion
 
 if TYPE_CHECKING:
-    from lithify.datasets.slatedb.prepare import Preparation
+    from lithify.datasets.slatedb.prepare import CompactionPreparer
 
 MOMENT_S = 1.0
 """For so long what was read need not be read again before an epoch is taken: whatever was published meanwhile
@@ -74,7 +74,7 @@ __all__ = ["SlateDataset", "SlateOptions"]
 _NO_COMPACTION = ulid_from_int(0)
 
 
-class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
+class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
     """One SlateDB database under the key `root` of `store`."""
 
     def __init__(
@@ -415,10 +415,10 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
             self._preparation.foresee(compaction, snapshot)
 
     @cached_property
-    def _preparation(self) -> Preparation:
-        from lithify.datasets.slatedb.prepare import Preparation  # with the compiler, which few need
+    def _preparation(self) -> CompactionPreparer:
+        from lithify.datasets.slatedb.prepare import CompactionPreparer  # with the compiler, which few need
 
-        return Preparation(self.store, self.paths, self._store_options, self.options)
+        return CompactionPreparer(self.store, self.paths, self._store_options, self.options)
 
     def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> RangeJob:
         """Cut the compaction into ranges of about one output SST each, or less where slots are free."""

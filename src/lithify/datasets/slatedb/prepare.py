@@ -46,7 +46,7 @@ Sources = tuple[tuple[SourceSst, ...], ...]
 """Newest first; the SSTs of each in key order."""
 
 
-class Preparation:
+class CompactionPreparer:
     """Prepares compactions of the database at `paths`."""
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from lithify.base.concurrency import all_of
 from lithify.base.errors import CorruptObject, ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.base.jsonvalues import UNDECODABLE, text
-from lithify.datasets.kafka.buckets.copies import CommittedOffset, committed_offsets, marks_of
+from lithify.datasets.kafka.buckets.copies import OffsetLocation, committed_offsets, marks_of
 from lithify.datasets.kafka.layouts.objects import REQUESTS
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -38,7 +38,7 @@ class CarriedOver(NamedTuple):
     """Groups that went on in the copy themselves."""
 
 
-def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, list[CommittedOffset]]:
+def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, list[OffsetLocation]]:
     """By partition, what groups have committed for the topic in this folder, and where it goes for the topic
     `name`."""
     cluster, _, topic = root.rpartition("/topics/")
@@ -49,7 +49,7 @@ def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, lis
 def carry_offsets(
     store: ObjectStore,
     own: ObjectStore,
-    offsets: list[CommittedOffset],
+    offsets: list[OffsetLocation],
     key: str,
     look_again: Callable[[], None],
 ) -> CarriedOver:

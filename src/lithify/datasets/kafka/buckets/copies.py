@@ -173,7 +173,7 @@ def ending_at(watermark: bytes | None, key: str, end: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class OffsetLocation:
     """Where an offset lies that a group has committed."""
 
     group: str
@@ -184,18 +184,18 @@ class CommittedOffset:
 
 def committed_offsets(
     listed: Iterable[ObjectMeta], groups: str, topic: str, name: str
-) -> Mapping[int, list[CommittedOffset]]:
+) -> Mapping[int, list[OffsetLocation]]:
     """Those for a topic, by partition, among all that lies in the folder `groups`."""
-    found: dict[int, list[CommittedOffset]] = {}
+    found: dict[int, list[OffsetLocation]] = {}
     for meta in listed:
         parts = _OFFSETS.fullmatch(meta.key.removeprefix(f"{groups}/"))
         if parts is not None and parts[2] == topic:
             target = f"{groups}/{parts[1]}/offsets/{name}/partitions/{parts[3]}.json"
-            found.setdefault(int(parts[3]), []).append(CommittedOffset(parts[1], meta, target))
+            found.setdefault(int(parts[3]), []).append(OffsetLocation(parts[1], meta, target))
     return found
 
 
-def marks_of(offsets: Iterable[CommittedOffset]) -> str:
+def marks_of(offsets: Iterable[OffsetLocation]) -> str:
     """Another one for whatever groups have committed since."""
     known = [
         f"{one.object.key} {one.object.size} {one.object.last_modified_ms} {one.object.etag}"

@@ -27,7 +27,7 @@ from lithify.base.errors import Refused
 from lithify.base.ids import Ids, ulid_ms
 from lithify.config.durations import to_milliseconds
 from lithify.datasets.kafka.buckets.carried_offsets import CarriedOver, carry_offsets, listed_offsets
-from lithify.datasets.kafka.buckets.copies import CommittedOffset, marks_of, rest_of, why_moved, why_not
+from lithify.datasets.kafka.buckets.copies import OffsetLocation, marks_of, rest_of, why_moved, why_not
 from lithify.datasets.kafka.buckets.copying import (
     CopyReport,
     CopyTask,
@@ -65,7 +65,7 @@ class CopySnapshot(CutSnapshot):
     """The name of the one that is copied."""
     name: str = ""
     """Of the new one."""
-    offsets: Mapping[int, list[CommittedOffset]] = field(default_factory=dict)
+    offsets: Mapping[int, list[OffsetLocation]] = field(default_factory=dict)
     """By number of the partition, what groups have committed."""
     count: int = 0
     """How many partitions the broker says that the topic has."""
