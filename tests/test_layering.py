@@ -72,3 +72,20 @@ def test_only_a_kind_knows_its_words() -> None:
         if not module.startswith(KINDS):
             found |= {(module, name) for name in names_in(path.read_text()) if WORDS.search(name)}
     assert found == set()
+
+
+def test_a_class_name_has_one_owner() -> None:
+    """One name, one concept. Kinds do not know each other, so each may have its own `RewriteTask`."""
+    root = ROOT / "src" / "lithify"
+    owners: dict[str, set[str]] = {}
+    for path in root.rglob("*.py"):
+        module = path.relative_to(root).as_posix()
+        room = next((kind for kind in KINDS if module.startswith(kind)), "elsewhere")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                owners.setdefault(node.name, set()).add(module if room == "elsewhere" else room)
+    assert {name: where for name, where in owners.items() if len(where) > 1 and _is_shared(where)} == {}
+
+
+def _is_shared(owners: set[str]) -> bool:
+    return any(not owner.endswith("/") for owner in owners)
