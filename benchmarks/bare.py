@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.child import ChildFailed
 from benchmarks.data import copy_for_a_run
 from benchmarks.ours import one_task
-from lithify.datasets.slatedb.execute import execute_merge
+from lithify.datasets.slatedb.compaction.execute import execute_merge
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 
 MERGES = 4

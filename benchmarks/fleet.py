@@ -38,7 +38,7 @@ from lithify.base.events import Committed, Event
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.format.manifest import encode_manifest
 from lithify.datasets.slatedb.model import View
 from lithify.fleet.catalog.changes import add_rules, first_catalog
 from lithify.fleet.catalog.model import DatasetRule

@@ -22,12 +22,12 @@ from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
+from lithify.datasets.slatedb.compaction.execute import execute_merge
+from lithify.datasets.slatedb.compaction.task import MergeTask
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.execute import execute_merge
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
-from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
-from lithify.datasets.slatedb.task import MergeTask
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.model import Compaction, Ledger
 from lithify.service import one_shot

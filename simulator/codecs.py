@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest, manifest_problem
+from lithify.datasets.slatedb.format.ledger import SlateLedger, decode_ledger, encode_ledger
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest, manifest_problem
 from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.model import Ledger
 

@@ -17,8 +17,8 @@ from typing import Any
 from lithify.base.errors import Cancelled, EngineError, LithifyError
 from lithify.base.ids import Ulid
 from lithify.coordination.sidecar import MovementReporter
+from lithify.datasets.slatedb.compaction.task import MergeTask, RowCounts, TaskResult, sst_key
 from lithify.datasets.slatedb.model import Sst
-from lithify.datasets.slatedb.task import MergeTask, RowCounts, TaskResult, sst_key
 from lithify.engine.ports import ArgumentT, ResultT
 from lithify.testing.faulty import Crash
 from simulator.rows import (

@@ -13,14 +13,14 @@ from typing import NoReturn
 
 from lithify.base.errors import ObjectNotFound
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import Manifest
-from lithify.datasets.slatedb.paths import (
+from lithify.datasets.slatedb.format.ledger import SlateLedger
+from lithify.datasets.slatedb.format.paths import (
     COMPACTIONS_SUFFIX,
     MANIFEST_SUFFIX,
     DatabasePaths,
     parse_sst_key,
 )
+from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.model import CompactionState
 from lithify.store.versions import parse_boundary, parse_key
 from simulator import rules

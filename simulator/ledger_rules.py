@@ -19,7 +19,7 @@ from itertools import combinations
 from typing import NoReturn
 
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import Sst, TieredSpec
 from lithify.protocol.model import CompactionState
 from simulator import rules

@@ -26,9 +26,9 @@ from typing import NoReturn
 
 from lithify.base.errors import ObjectNotFound
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, SortedRun, TieredSpec, Tree, View
-from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.protocol.model import CompactionState
 from simulator import rules
 from simulator.rows import (

@@ -28,16 +28,16 @@ import lithify.service.worker
 import lithify.service.worker_pool
 from lithify.base import concurrency as together_module
 from lithify.datasets.slatedb import dataset as dataset_module
-from lithify.datasets.slatedb import garbage as garbage_module
-from lithify.datasets.slatedb import ledger as ledger_module
-from lithify.datasets.slatedb import manifest as manifest_module
-from lithify.datasets.slatedb import retention as retention_module
-from lithify.datasets.slatedb import split as split_module
+from lithify.datasets.slatedb.compaction import split as split_module
+from lithify.datasets.slatedb.compaction.split import CompactionSplit, Foreseen
+from lithify.datasets.slatedb.compaction.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-from lithify.datasets.slatedb.paths import parse_sst_key
-from lithify.datasets.slatedb.plan import TieredPolicy
-from lithify.datasets.slatedb.split import CompactionSplit, Foreseen
-from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
+from lithify.datasets.slatedb.format import ledger as ledger_module
+from lithify.datasets.slatedb.format import manifest as manifest_module
+from lithify.datasets.slatedb.format.paths import parse_sst_key
+from lithify.datasets.slatedb.garbage import collection as garbage_module
+from lithify.datasets.slatedb.garbage import retention as retention_module
+from lithify.datasets.slatedb.planning.plan import TieredPolicy
 from lithify.store.objects import ObjectStore
 from simulator.core.waiting import AnyTime, wait_for_futures
 from simulator.rows import ROW_BYTES, cut, decode_rows

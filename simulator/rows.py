@@ -17,8 +17,8 @@ from functools import lru_cache
 from itertools import groupby
 
 from lithify.base.ids import Ulid, ulid_ms
+from lithify.datasets.slatedb.compaction.task import RowRules
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange, Manifest, Sst, SstInfo, Tree
-from lithify.datasets.slatedb.task import RowRules
 
 ROW_BYTES = 100
 """What a row counts in sizes."""

@@ -17,7 +17,7 @@ from lithify.base.errors import CorruptObject, EngineError, Fenced, LithifyError
 from lithify.base.ids import Ulid
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.garbage import GarbageOptions, collect
+from lithify.datasets.slatedb.garbage.collection import GarbageOptions, collect
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult

@@ -19,9 +19,9 @@ from functools import partial
 
 from lithify.base.errors import CoordinatorAlive, Fenced, StoreError
 from lithify.base.ids import ulid_ms
+from lithify.datasets.slatedb.format.paths import DatabasePaths, parse_sst_key
 from lithify.datasets.slatedb.model import Manifest, Tree
-from lithify.datasets.slatedb.paths import DatabasePaths, parse_sst_key
-from lithify.datasets.slatedb.plan import TieredPolicy, propose
+from lithify.datasets.slatedb.planning.plan import TieredPolicy, propose
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 from lithify.testing.faulty import Crash
 from simulator import rules

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lithify.base.errors import Fenced
-from lithify.datasets.slatedb.paths import (
+from lithify.datasets.slatedb.format.paths import (
     COMPACTIONS_SUFFIX,
     MANIFEST_SUFFIX,
     DatabasePaths,

@@ -18,9 +18,9 @@ from functools import partial
 
 from lithify.base.errors import ObjectNotFound, Refused
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
+from lithify.datasets.slatedb.format.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.model import Checkpoint, DrainSpec, Manifest, Spec, TieredSpec
-from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.protocol import transitions
 from lithify.protocol.model import Compaction
 from lithify.service import control

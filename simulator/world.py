@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lithify.base.ids import RandomIds, Ulid
-from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, ObjectWriter
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import FaultyStore, StoreFault

@@ -20,8 +20,8 @@ from itertools import takewhile
 from typing import TypeVar
 
 from lithify.base.errors import Fenced, StoreError
+from lithify.datasets.slatedb.format.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.model import Manifest, Tree, View
-from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.store.versions import VersionedFiles
 from simulator.rows import Row, describe, encode_rows, in_order, newest_l0_ms
 from simulator.scenario import L0_MAX_SSTS

@@ -13,7 +13,7 @@ from lithify.base.errors import StoreError
 from lithify.base.events import Event, GarbageCollected
 from lithify.base.ids import RandomIds
 from lithify.datasets.collecting import DirectoryOptions
-from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
+from lithify.datasets.slatedb.garbage.collector import GarbageCollectorOptions, garbage_collector
 from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import collecting
 from lithify.service.loops import run_coordinator

@@ -15,7 +15,7 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import Fenced
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership, Term
-from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.protocol.lease import LOOK_AFTER_MS
 from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator, TickResult

@@ -9,7 +9,8 @@ from typing import Any
 
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.model import (
     KeyRange,
     Manifest,
@@ -20,8 +21,7 @@ from lithify.datasets.slatedb.model import (
     View,
     tree_label,
 )
-from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
-from lithify.datasets.slatedb.plan import TieredPolicy, source_names
+from lithify.datasets.slatedb.planning.plan import TieredPolicy, source_names
 from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork

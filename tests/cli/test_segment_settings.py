@@ -10,7 +10,7 @@ from lithify.api.wiring import open_dataset
 from lithify.base.errors import Refused
 from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.timeline import SegmentTimes
+from lithify.datasets.slatedb.planning.timeline import SegmentTimes
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from tests.cli.invoking import invoke, invoke_json
 from tests.judge.official import Put, open_db

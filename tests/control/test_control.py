@@ -11,10 +11,10 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds, Ulid
 from lithify.coordination.leadership import Leadership
+from lithify.datasets.slatedb.compaction.request import spec_of
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Spec, TieredSpec
-from lithify.datasets.slatedb.request import spec_of
-from lithify.datasets.slatedb.tiered import TieredPolicy
+from lithify.datasets.slatedb.planning.tiered import TieredPolicy
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.service import control
 from lithify.service.coordinator import Coordinator

@@ -16,8 +16,8 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.io.catalogs import TableUrl
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import encode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.ledger import encode_ledger
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.lease import FoundLease, Lease
 from lithify.protocol.model import Ledger

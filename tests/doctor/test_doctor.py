@@ -17,7 +17,7 @@ from lithify.base.ids import RandomIds, Ulid
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb import checks as database
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import setup, storage
 from lithify.engine.spark import SparkEngine
 from lithify.protocol import checks, transitions

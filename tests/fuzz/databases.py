@@ -31,13 +31,13 @@ from typing import Any
 from lithify.base.clock import SystemClock
 from lithify.base.errors import LithifyError
 from lithify.base.ids import RandomIds, ulid_ms
-from lithify.datasets.slatedb import ledger as ledger_codec
-from lithify.datasets.slatedb import manifest as manifest_codec
-from lithify.datasets.slatedb.flatbuffer import TableType, read, write
+from lithify.datasets.slatedb.format import ledger as ledger_codec
+from lithify.datasets.slatedb.format import manifest as manifest_codec
+from lithify.datasets.slatedb.format.flatbuffer import TableType, read, write
+from lithify.datasets.slatedb.format.ledger import SlateLedger
+from lithify.datasets.slatedb.format.sst import encode_tail, seal, unseal
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
-from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Codec, DrainSpec, Manifest, Sst, SstInfo, TieredSpec
-from lithify.datasets.slatedb.sst import encode_tail, seal, unseal
 from lithify.protocol import transitions
 from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.lease import Lease
@@ -249,7 +249,7 @@ def _damaged_seal(stored: bytes, codec: Codec, rng: random.Random) -> bytes:
 
 def _damaged_blocks(data: bytes, sst: Sst, rng: random.Random) -> bytes:
     """The data blocks with one damaged in place: it keeps its length, so that the index holds."""
-    from lithify.datasets.slatedb.index import decode_index
+    from lithify.datasets.slatedb.format.index import decode_index
 
     info = sst.info
     raw = unseal(data[info.index_offset : info.index_offset + info.index_len], info.compression, "sound")

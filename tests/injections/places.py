@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from lithify.datasets.slatedb import ledger as ledger_codec
-from lithify.datasets.slatedb import manifest as manifest_codec
-from lithify.datasets.slatedb.flatbuffer import read, write
+from lithify.datasets.slatedb.format import ledger as ledger_codec
+from lithify.datasets.slatedb.format import manifest as manifest_codec
+from lithify.datasets.slatedb.format.flatbuffer import read, write
 from tests.datasets.iceberg.avro import read_avro, write_avro
 
 Make = Callable[[], str]

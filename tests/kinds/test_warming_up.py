@@ -26,7 +26,7 @@ print(json.dumps([
 
 
 LEFT = {
-    "lithify.datasets.slatedb.filter",
+    "lithify.datasets.slatedb.format.filter",
     "lithify.kernel.crc32c",
 }
 """Their small functions are not all compiled ahead of time yet."""

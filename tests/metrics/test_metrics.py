@@ -18,7 +18,7 @@ from lithify.coordination.leadership import Term
 from lithify.datasets.registry import registered_for
 from lithify.datasets.slatedb.command_options import OPTIONS
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics

@@ -16,7 +16,7 @@ from lithify.base.errors import StoreUnavailable
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds
 from lithify.config.model import Config
-from lithify.datasets.slatedb import execute, split
+from lithify.datasets.slatedb.compaction import execute, split
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import KIND
 from lithify.store.resilience.waiting import WaitPolicy

@@ -12,7 +12,7 @@ import pytest
 from lithify.base import events
 from lithify.base.events import Event
 from lithify.datasets.slatedb.model import Codec
-from lithify.datasets.slatedb.tiered import TieredPolicy
+from lithify.datasets.slatedb.planning.tiered import TieredPolicy
 from tests.compacting import check_state_files, compact, compact_cleanly, dataset_at
 from tests.judge.official import (
     Admin,

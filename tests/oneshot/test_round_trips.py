@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from lithify.datasets.slatedb import execute, split
+from lithify.datasets.slatedb.compaction import execute, split
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.shape import TreeShape, shape_of
-from lithify.datasets.slatedb.timeline import SegmentTimes
+from lithify.datasets.slatedb.planning.shape import TreeShape, shape_of
+from lithify.datasets.slatedb.planning.timeline import SegmentTimes
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.judge.official import Delete, Put, Write, open_db
 

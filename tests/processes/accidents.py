@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from lithify.base.errors import EngineDown
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.protocol.model import CompactionState
 from tests.cluster import Cluster
 from tests.compacting import dataset_at

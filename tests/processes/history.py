@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger
 from lithify.protocol.model import CompactionState
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
-from lithify.datasets.slatedb.garbage import GarbageKind, GarbageOptions, collect
-from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage.collection import GarbageKind, GarbageOptions, collect
 from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker

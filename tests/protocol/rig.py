@@ -19,8 +19,8 @@ from lithify.base.ids import RandomIds, Ulid
 from lithify.coordination.leadership import Term
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
-from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, encode_ledger
+from lithify.datasets.slatedb.format.paths import COMPACTIONS_SUFFIX
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.service.coordinator import Coordinator
 from lithify.service.options import CoordinatorOptions, WorkerOptions

@@ -20,8 +20,8 @@ from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
-from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, encode_ledger
+from lithify.datasets.slatedb.format.manifest import encode_manifest
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, SortedRun, Sst, TieredSpec
 from lithify.protocol.model import AssignedWorker as Owner
 from lithify.protocol.model import Compaction, CompactionState, Ledger

@@ -15,7 +15,7 @@ from rich.console import Console
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import DrainSpec, TieredSpec
 from lithify.protocol.attempts import MAX_FAILURES
 from lithify.protocol.model import AssignedWorker as Owner

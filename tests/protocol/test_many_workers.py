@@ -17,8 +17,8 @@ from lithify.base.events import Claimed, Committed, Event
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.format.ledger import decode_ledger
 from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
-from lithify.datasets.slatedb.ledger import decode_ledger
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.model import CompactionState

@@ -20,8 +20,8 @@ from lithify.base.events import Event
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
 from lithify.coordination.sidecar import REPORT_INTERVAL_S, ObjectJournal
+from lithify.datasets.slatedb.compaction.execute import run_merge
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.execute import run_merge
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.attempts import Movement
 from lithify.service.coordinator import Coordinator

@@ -17,8 +17,8 @@ from lithify.base.events import Event
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
 from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker, WorkerOptions
@@ -244,7 +244,7 @@ def test_a_worker_whose_clock_is_behind_breaks_no_database(
         def now_ms(self) -> int:
             return super().now_ms() - 5_000
 
-    monkeypatch.setattr("lithify.datasets.slatedb.execute.SystemClock", Behind)
+    monkeypatch.setattr("lithify.datasets.slatedb.compaction.execute.SystemClock", Behind)
     dataset = dataset_at(path, clock=Behind(), max_sst_size=8000)
     worker = Worker(dataset, InlineEngine(), Behind(), "behind")
     # Under a coordinator that compares clocks, a worker further behind than the timeout is always silent.

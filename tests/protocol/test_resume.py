@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lithify.base import events
-from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
 from lithify.protocol import transitions
 from lithify.protocol.model import CompactionState, Progress, RangeProgress

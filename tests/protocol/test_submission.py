@@ -8,7 +8,7 @@ import pytest
 
 from lithify.base import events
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb.tiered import TieredPolicy
+from lithify.datasets.slatedb.planning.tiered import TieredPolicy
 from lithify.protocol.model import CompactionState
 from tests.judge.official import Admin, Put, TreeShape, open_db
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write

@@ -20,12 +20,13 @@ from lithify.coordination import leadership
 from lithify.coordination.leadership import Leadership
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.sidecar import ObjectJournal
-from lithify.datasets.slatedb import commit, garbage, prepare, retention, transform, validate
-from lithify.datasets.slatedb.commit import Commit
+from lithify.datasets.slatedb.compaction import commit, prepare, transform, validate
+from lithify.datasets.slatedb.compaction.commit import Commit
+from lithify.datasets.slatedb.compaction.task import MergeTask, RowRules
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.garbage import collection, retention
+from lithify.datasets.slatedb.garbage.retention import Cutoff
 from lithify.datasets.slatedb.model import Manifest
-from lithify.datasets.slatedb.retention import Cutoff
-from lithify.datasets.slatedb.task import MergeTask, RowRules
 from lithify.protocol import transitions
 from lithify.protocol.failure_detector import SilenceWatch
 from lithify.protocol.heartbeat_gate import ProgressGate
@@ -336,7 +337,7 @@ MUTANTS = (
     Mutant(
         "a collector takes its own clock for the store's",
         (rules.KEPT,),
-        ((garbage, "store_now_ms", _never),),
+        ((collection, "store_now_ms", _never),),
     ),
     Mutant(
         "a commit pins the version that it makes",
@@ -357,7 +358,7 @@ MUTANTS = (
     Mutant(
         "garbage collection does not look at checkpoints",
         (rules.KEPT,),
-        ((garbage._Collection, "_pinned_manifests", _no_pins),),
+        ((collection._Collection, "_pinned_manifests", _no_pins),),
     ),
     Mutant(
         "checkpoints go before their time",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.datasets.slatedb.backlog import backlog
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
-from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.format.ledger import SlateLedger, SlateProgress
+from lithify.datasets.slatedb.format.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
+from lithify.datasets.slatedb.planning.backlog import backlog
 from lithify.protocol import transitions
 from lithify.protocol.lease import LEASE_MS, VALID_MS, Lease, Taking
 from lithify.protocol.model import AssignedWorker, CompactionState, Progress, RangeProgress

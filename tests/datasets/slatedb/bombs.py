@@ -12,8 +12,8 @@ import zlib
 
 from lithify.base.errors import CorruptObject
 from lithify.base.peak_memory import peak_memory_bytes
+from lithify.datasets.slatedb.format.sst import unseal
 from lithify.datasets.slatedb.model import Codec
-from lithify.datasets.slatedb.sst import unseal
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
 from tests.datasets.slatedb.reference_model import assemble, varint
 

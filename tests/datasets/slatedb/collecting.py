@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lithify.base.clock import Clock, SystemClock
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.garbage import GarbageOptions, GarbageReport, collect
-from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage.collection import GarbageOptions, GarbageReport, collect
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.wrapped import WrappedStore

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.ledger import SlateLedger, decode_ledger, encode_ledger
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Manifest
 from tests.judge.client import open_db
 

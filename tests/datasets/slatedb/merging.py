@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lithify.base.ids import RandomIds
-from lithify.datasets.slatedb.execute import run_merge
+from lithify.datasets.slatedb.compaction.execute import run_merge
+from lithify.datasets.slatedb.compaction.task import (
+    MergeTask,
+    RowRules,
+    SourceSst,
+    SstOptions,
+    TaskResult,
+    sst_key,
+)
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
-from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult, sst_key
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.reference_model import build_sst

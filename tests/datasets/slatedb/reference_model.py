@@ -21,9 +21,9 @@ import numpy as np
 import zstandard
 
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.format.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.format.sst import encode_tail
 from lithify.datasets.slatedb.model import Codec, FilterFormat, Sst, SstInfo
-from lithify.datasets.slatedb.sst import encode_tail
 from tests.judge.sst import HAS_CREATE, HAS_EXPIRE, MERGE, ROWS_PER_RESTART, TOMBSTONE, Row
 
 KINDS = {"put": 0, "delete": TOMBSTONE, "merge": MERGE}

@@ -10,8 +10,8 @@ import pytest
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
 from lithify.datasets.slatedb.checks import check_database
-from lithify.datasets.slatedb.garbage import GarbageOptions, collect
-from lithify.datasets.slatedb.plan import FullRequest, propose_full
+from lithify.datasets.slatedb.garbage.collection import GarbageOptions, collect
+from lithify.datasets.slatedb.planning.plan import FullRequest, propose_full
 from lithify.protocol.finding import Severity
 from lithify.protocol.model import Compaction, Ledger
 from lithify.service.status import status

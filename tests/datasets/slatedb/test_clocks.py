@@ -10,7 +10,7 @@ import pytest
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.garbage import GarbageOptions, collect
+from lithify.datasets.slatedb.garbage.collection import GarbageOptions, collect
 from lithify.store.times import StoreClock
 from lithify.testing import ManualClock, MemoryStore
 from tests.compacting import compact, dataset_at

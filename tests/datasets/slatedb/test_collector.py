@@ -11,8 +11,8 @@ from lithify.base.errors import Refused, StoreError
 from lithify.base.events import Event, GarbageCollected
 from lithify.base.ids import RandomIds
 from lithify.datasets.collecting import DirectoryOptions, Due, due_kinds, until_due_s
-from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
-from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageKind
+from lithify.datasets.slatedb.garbage.collection import DEFAULT_KINDS, GarbageKind
+from lithify.datasets.slatedb.garbage.collector import GarbageCollectorOptions, garbage_collector
 from lithify.store.wrapped import Call
 from lithify.testing import FaultyStore, ManualClock, StoreFault
 from tests.compacting import dataset_at

@@ -10,13 +10,13 @@ import pytest
 
 from lithify.base.errors import Fenced
 from lithify.base.ids import RandomIds
-from lithify.datasets.slatedb.commit import is_committed
+from lithify.datasets.slatedb.compaction.commit import is_committed
+from lithify.datasets.slatedb.compaction.transform import apply_compaction
+from lithify.datasets.slatedb.compaction.validate import validate
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.format.manifest import encode_manifest
+from lithify.datasets.slatedb.garbage.retention import without_expired_checkpoints
 from lithify.datasets.slatedb.model import Manifest, TieredSpec
-from lithify.datasets.slatedb.retention import without_expired_checkpoints
-from lithify.datasets.slatedb.transform import apply_compaction
-from lithify.datasets.slatedb.validate import validate
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.trees import FIRST_MS, Mint, drain, manifest_of, tiered

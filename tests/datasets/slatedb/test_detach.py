@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lithify.base.errors import Refused
-from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageKind
+from lithify.datasets.slatedb.garbage.collection import DEFAULT_KINDS, GarbageKind
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import crash_at_every_call

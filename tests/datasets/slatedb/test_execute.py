@@ -19,13 +19,13 @@ from lithify.base.errors import CorruptObject, LithifyError, Refused, StoreError
 from lithify.base.ids import ulid_ms
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import Reporting
-from lithify.datasets.slatedb.execute import execute_merge, run_merge
-from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.compaction.execute import execute_merge, run_merge
+from lithify.datasets.slatedb.compaction.sources import source_views
+from lithify.datasets.slatedb.compaction.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
+from lithify.datasets.slatedb.format.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.format.sst import unseal
 from lithify.datasets.slatedb.kernel import libraries
 from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, TieredSpec
-from lithify.datasets.slatedb.sources import source_views
-from lithify.datasets.slatedb.sst import unseal
-from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedWriter

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.datasets.slatedb.filter import NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.format.filter import NamedFilter, build_bloom, encode_filters
 from tests.judge.sst import might_contain, siphash13
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.slatedb import split
-from lithify.datasets.slatedb.filter import NamedFilter, decode_names, encode_filters
+from lithify.datasets.slatedb.compaction import split
+from lithify.datasets.slatedb.format.filter import NamedFilter, decode_names, encode_filters
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Put, open_db
 

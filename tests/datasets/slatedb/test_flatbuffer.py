@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, Unsupported
-from lithify.datasets.slatedb.flatbuffer import (
+from lithify.datasets.slatedb.format.flatbuffer import (
     BYTES,
     I8,
     I64,

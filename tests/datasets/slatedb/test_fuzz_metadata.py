@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lithify.datasets.slatedb.index import decode_blocks, decode_index, encode_index
-from lithify.datasets.slatedb.ledger import (
+from lithify.datasets.slatedb.format.index import decode_blocks, decode_index, encode_index
+from lithify.datasets.slatedb.format.ledger import (
     SlateCompaction,
     SlateLedger,
     SlateProgress,
     decode_ledger,
     encode_ledger,
 )
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.sst import encode_tail, read_info, seal, unseal
+from lithify.datasets.slatedb.format.stats import decode_stats, encode_stats
 from lithify.datasets.slatedb.model import Codec, DrainSpec, KeyRange, SstInfo, TieredSpec
-from lithify.datasets.slatedb.sst import encode_tail, read_info, seal, unseal
-from lithify.datasets.slatedb.stats import decode_stats, encode_stats
 from lithify.protocol.model import (
     AssignedWorker,
     Compaction,

@@ -21,8 +21,8 @@ import pytest
 import zstandard
 
 from lithify.base.errors import CorruptObject
+from lithify.datasets.slatedb.compaction.task import SstOptions, TaskResult
 from lithify.datasets.slatedb.model import Codec
-from lithify.datasets.slatedb.task import SstOptions, TaskResult
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
 from tests.datasets.slatedb.reference_model import (
     COMPRESS,

@@ -18,8 +18,14 @@ from lithify.base.errors import CorruptObject, Refused, StoreError, VersionConfl
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.cli.main import app
-from lithify.datasets.slatedb.garbage import Count, GarbageKind, GarbageOptions, GarbageReport, collect
-from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage.collection import (
+    Count,
+    GarbageKind,
+    GarbageOptions,
+    GarbageReport,
+    collect,
+)
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 from lithify.protocol.attempts import Attempt, FailedAttempt
 from lithify.protocol.model import Compaction, Ledger

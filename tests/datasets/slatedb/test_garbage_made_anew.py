@@ -16,8 +16,8 @@ import pytest
 
 from lithify.base.clock import SystemClock
 from lithify.base.errors import LithifyError
-from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageKind, GarbageOptions, collect
-from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage.collection import DEFAULT_KINDS, GarbageKind, GarbageOptions, collect
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore

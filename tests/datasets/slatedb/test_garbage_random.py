@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
-from lithify.datasets.slatedb.garbage import GarbageKind, GarbageOptions, collect
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, encode_ledger
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage.collection import GarbageKind, GarbageOptions, collect
 from lithify.datasets.slatedb.model import (
     Checkpoint,
     ExternalDb,
@@ -29,7 +30,6 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
-from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.store.local import LocalStore
 from lithify.testing import ManualClock, MemoryStore

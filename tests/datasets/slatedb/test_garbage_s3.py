@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 
 from lithify.base.clock import SystemClock
-from lithify.datasets.slatedb.garbage import GarbageKind, collect
-from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage.collection import GarbageKind, collect
 from lithify.store.urls import open_store
 from tests.compacting import compact, dataset_at
 from tests.datasets.slatedb.collecting import AT_ONCE, Model, write

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lithify.base.errors import Refused
+from lithify.datasets.slatedb.compaction.task import RowRules, SstOptions
 from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Modify, Row, RowKind
-from lithify.datasets.slatedb.task import RowRules, SstOptions
 from tests.datasets.slatedb.merging import CONCATENATE, LAST_RUN, Bench, delete, merge, put
 from tests.judge import sst
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, Unsupported
-from lithify.datasets.slatedb.flatbuffer import BYTES, U8, U64, TableType, required, tables, write
-from lithify.datasets.slatedb.index import BlockIndex, decode_blocks, decode_index, encode_index
+from lithify.datasets.slatedb.format.flatbuffer import BYTES, U8, U64, TableType, required, tables, write
+from lithify.datasets.slatedb.format.index import BlockIndex, decode_blocks, decode_index, encode_index
 from lithify.datasets.slatedb.model import SstInfo
 
 NAME = "db/compacted/01M7XX0DYH21RD4ETECS3XV00P.sst (index)"

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject
+from lithify.datasets.slatedb.compaction.task import RowRules, SstOptions
 from lithify.datasets.slatedb.model import Codec, KeyRange
-from lithify.datasets.slatedb.task import RowRules, SstOptions
 from tests.datasets.slatedb.merging import (
     CONCATENATE,
     KEEP_ALL,

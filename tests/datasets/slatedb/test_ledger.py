@@ -12,10 +12,10 @@ from slatedb.uniffi import Error, InternalError
 
 from lithify.base.errors import CorruptObject, LithifyError, Unsupported
 from lithify.base.ids import Ulid, parse_ulid, ulid_from_int, ulid_ms, ulid_to_halves
-from lithify.datasets.slatedb import ledger as codec
-from lithify.datasets.slatedb import wire
-from lithify.datasets.slatedb.flatbuffer import U8, U32, U64, Ref, TableType, Union, tables, write
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
+from lithify.datasets.slatedb.format import ledger as codec
+from lithify.datasets.slatedb.format import wire
+from lithify.datasets.slatedb.format.flatbuffer import U8, U32, U64, Ref, TableType, Union, tables, write
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Spec, Sst, SstInfo, TieredSpec
 from lithify.protocol.model import (
     AssignedWorker,

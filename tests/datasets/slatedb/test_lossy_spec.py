@@ -8,7 +8,7 @@ from pathlib import Path
 from lithify.base.clock import SystemClock
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.protocol.model import CompactionState
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine

@@ -13,10 +13,10 @@ from slatedb.uniffi import Error, InternalError
 
 from lithify.base.errors import CorruptObject, LithifyError, Unsupported
 from lithify.base.ids import Ulid, ulid_from_int
-from lithify.datasets.slatedb import manifest as codec
-from lithify.datasets.slatedb import wire
-from lithify.datasets.slatedb.flatbuffer import Ref, TableType, write
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format import manifest as codec
+from lithify.datasets.slatedb.format import wire
+from lithify.datasets.slatedb.format.flatbuffer import Ref, TableType, write
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import (
     I64_MIN,
     Checkpoint,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lithify.datasets.slatedb.index import decode_index
-from lithify.datasets.slatedb.ledger import decode_ledger, encode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.index import decode_index
+from lithify.datasets.slatedb.format.ledger import decode_ledger, encode_ledger
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.sst import read_info, unseal
+from lithify.datasets.slatedb.format.stats import decode_stats
 from lithify.datasets.slatedb.model import Manifest
-from lithify.datasets.slatedb.sst import read_info, unseal
-from lithify.datasets.slatedb.stats import decode_stats
 from lithify.protocol.model import CompactionState
 from lithify.store.local import LocalStore
 from tests.datasets.slatedb.judging import official_compactions, official_manifest, same

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb.paths import DatabasePaths, parse_sst_key
+from lithify.datasets.slatedb.format.paths import DatabasePaths, parse_sst_key
 
 ID = Ulid("01M7XX0DYH21RD4ETECS3XV00P")
 

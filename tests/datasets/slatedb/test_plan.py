@@ -9,10 +9,16 @@ import pytest
 
 from lithify.base.errors import Refused
 from lithify.base.ids import ulid_ms
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.compaction.transform import apply_compaction
+from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree
-from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full, visible_size_bytes
-from lithify.datasets.slatedb.transform import apply_compaction
+from lithify.datasets.slatedb.planning.plan import (
+    FullRequest,
+    TieredPolicy,
+    propose,
+    propose_full,
+    visible_size_bytes,
+)
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import Plan
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Manifest, SortedRun, Spec, Tree, View
-from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
+from lithify.datasets.slatedb.planning.plan import TieredPolicy, propose, visible_size_bytes
 from lithify.protocol.model import CompactionState, Ledger
 from tests.datasets.slatedb.coordinated import OfficialCoordinator, coordinate
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, manifests

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, EngineError, ObjectNotFound, Refused
-from lithify.datasets.slatedb import prepare, split
-from lithify.datasets.slatedb.execute import execute_merge, run_merge
+from lithify.datasets.slatedb.compaction import prepare, split
+from lithify.datasets.slatedb.compaction.execute import execute_merge, run_merge
+from lithify.datasets.slatedb.compaction.prepare import CompactionPreparer, Sources, narrowed
+from lithify.datasets.slatedb.compaction.split import ranges_between
+from lithify.datasets.slatedb.compaction.task import RowRules, SourceSst, SstOptions, sst_key
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.kernel.block_ranges import bounds_of
-from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
     EVERYTHING,
     KeyRange,
@@ -26,10 +30,6 @@ from lithify.datasets.slatedb.model import (
     View,
 )
 from lithify.datasets.slatedb.options import SlateOptions
-from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.datasets.slatedb.prepare import CompactionPreparer, Sources, narrowed
-from lithify.datasets.slatedb.split import ranges_between
-from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
 from lithify.protocol.model import Compaction, CompactionState, Progress, RangeProgress
 from lithify.protocol.work import RangeJob

@@ -7,20 +7,9 @@ from dataclasses import replace
 import pytest
 
 from lithify.base.ids import RandomIds
-from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import (
-    Checkpoint,
-    ExternalDb,
-    Manifest,
-    SortedRun,
-    Sst,
-    SstInfo,
-    TieredSpec,
-    Tree,
-    View,
-)
-from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.datasets.slatedb.retention import (
+from lithify.datasets.slatedb.format.ledger import SlateLedger
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage.retention import (
     Cutoff,
     deletable_notes,
     deletable_ssts,
@@ -31,6 +20,17 @@ from lithify.datasets.slatedb.retention import (
     live_ssts,
     sst_cutoff,
     without_expired_checkpoints,
+)
+from lithify.datasets.slatedb.model import (
+    Checkpoint,
+    ExternalDb,
+    Manifest,
+    SortedRun,
+    Sst,
+    SstInfo,
+    TieredSpec,
+    Tree,
+    View,
 )
 from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.store.objects import ObjectMeta

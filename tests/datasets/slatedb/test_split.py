@@ -11,11 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.datasets.slatedb.block_size import largest_of, read_block_size
-from lithify.datasets.slatedb.index import BlockIndex
+from lithify.datasets.slatedb.compaction.split import (
+    CompactionSplit,
+    plan_ranges,
+    range_bytes,
+    shown_parts,
+    split,
+)
+from lithify.datasets.slatedb.compaction.task import SstOptions
+from lithify.datasets.slatedb.format.block_size import largest_of, read_block_size
+from lithify.datasets.slatedb.format.index import BlockIndex
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
-from lithify.datasets.slatedb.split import CompactionSplit, plan_ranges, range_bytes, shown_parts, split
-from lithify.datasets.slatedb.task import SstOptions
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
 from tests.judge.sst import Row
 

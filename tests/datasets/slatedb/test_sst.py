@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, ObjectNotFound, Unsupported
-from lithify.datasets.slatedb import sst
-from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
-from lithify.datasets.slatedb.index import decode_index, encode_index
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format import sst
+from lithify.datasets.slatedb.format.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.format.index import decode_index, encode_index
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.sst import decode_info, encode_info, encode_tail, read_info, seal, unseal
+from lithify.datasets.slatedb.format.stats import decode_stats, encode_stats
 from lithify.datasets.slatedb.model import Codec, FilterFormat, SstInfo
-from lithify.datasets.slatedb.sst import decode_info, encode_info, encode_tail, read_info, seal, unseal
-from lithify.datasets.slatedb.stats import decode_stats, encode_stats
 from lithify.testing.memory import MemoryStore
 from tests.datasets.slatedb.official_ssts import varied_rows, written_sst
 from tests.datasets.slatedb.values import infos, keys

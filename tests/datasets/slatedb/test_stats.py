@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, Unsupported
-from lithify.datasets.slatedb.flatbuffer import U8, U64, Scalar, TableType, tables, write
-from lithify.datasets.slatedb.stats import SstStats, decode_stats, encode_stats
+from lithify.datasets.slatedb.format.flatbuffer import U8, U64, Scalar, TableType, tables, write
+from lithify.datasets.slatedb.format.stats import SstStats, decode_stats, encode_stats
 from tests.datasets.slatedb.values import u16s
 
 NAME = "db/compacted/01M7XX0DYH21RD4ETECS3XV00P.sst (stats)"

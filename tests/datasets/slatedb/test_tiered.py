@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import Refused
-from lithify.datasets.slatedb.tiered import (
+from lithify.datasets.slatedb.planning.tiered import (
     L0,
     MAX_RUN_ID,
     ActiveWork,

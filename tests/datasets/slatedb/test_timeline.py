@@ -9,13 +9,13 @@ import pytest
 
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
+from lithify.datasets.slatedb.compaction.transform import apply_compaction
+from lithify.datasets.slatedb.compaction.validate import validate
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec, Tree
-from lithify.datasets.slatedb.plan import TieredPolicy, source_names
-from lithify.datasets.slatedb.timeline import SegmentTimes, plan_segments, propose_by_time
-from lithify.datasets.slatedb.transform import apply_compaction
-from lithify.datasets.slatedb.validate import validate
+from lithify.datasets.slatedb.planning.plan import TieredPolicy, source_names
+from lithify.datasets.slatedb.planning.timeline import SegmentTimes, plan_segments, propose_by_time
 from lithify.planning.timeline.calendar import MAX_US, Calendar, Granularity
 from lithify.planning.timeline.model import DeletesStatus
 from lithify.protocol.model import CompactionState, Ledger

@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import Refused
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.compaction.transform import (
+    apply_compaction,
+    apply_trivial_move,
+    trivial_move_views,
+    with_checkpoint,
+)
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import (
     Checkpoint,
     ExternalDb,
@@ -22,13 +28,7 @@ from lithify.datasets.slatedb.model import (
     Tree,
     View,
 )
-from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
-from lithify.datasets.slatedb.transform import (
-    apply_compaction,
-    apply_trivial_move,
-    trivial_move_views,
-    with_checkpoint,
-)
+from lithify.datasets.slatedb.planning.plan import FullRequest, TieredPolicy, propose, propose_full
 from lithify.protocol.model import CompactionState, Ledger
 from tests.datasets.slatedb.coordinated import OfficialCoordinator
 from tests.datasets.slatedb.trees import MB, Mint, drain, manifest_of, manifests, tiered

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lithify.datasets.slatedb.compaction.transform import apply_compaction
+from lithify.datasets.slatedb.compaction.validate import validate
 from lithify.datasets.slatedb.model import KeyRange, Manifest, TieredSpec, Tree, View
-from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
-from lithify.datasets.slatedb.transform import apply_compaction
-from lithify.datasets.slatedb.validate import validate
+from lithify.datasets.slatedb.planning.plan import TieredPolicy, propose, visible_size_bytes
 from lithify.protocol.model import CompactionState, Ledger
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import Model

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.compaction.transform import apply_compaction
+from lithify.datasets.slatedb.compaction.validate import validate
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, Spec, Sst, TieredSpec, Tree
-from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
-from lithify.datasets.slatedb.transform import apply_compaction
-from lithify.datasets.slatedb.validate import validate
+from lithify.datasets.slatedb.planning.plan import FullRequest, TieredPolicy, propose, propose_full
 from lithify.protocol.model import CompactionState, Ledger
 from tests.datasets.slatedb.coordinated import OfficialCoordinator
 from tests.datasets.slatedb.trees import MB, Mint, drain, manifest_of, manifests, tiered

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import pytest
 
-from lithify.datasets.slatedb import execute
+from lithify.datasets.slatedb.compaction import execute
+from lithify.datasets.slatedb.compaction.task import MergeTask, SourceSst
 from lithify.datasets.slatedb.kernel import read_ahead
 from lithify.datasets.slatedb.kernel.block_ranges import bounds_of, open_span, read_index, sent_blocks
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
-from lithify.datasets.slatedb.task import MergeTask, SourceSst
 from lithify.kernel.memory import SLACK
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from lithify.base.ids import RandomIds, Ulid
-from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
     DrainSpec,
     KeyRange,

@@ -9,7 +9,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from lithify.base.ids import Ulid, ulid_from_int
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import (
     Checkpoint,
     Codec,

@@ -25,11 +25,17 @@ from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting
 from lithify.datasets.kind import DatasetPort
-from lithify.datasets.slatedb.backlog import backlog
-from lithify.datasets.slatedb.clients import why_too_old
-from lithify.datasets.slatedb.commit import Commit, is_committed
+from lithify.datasets.slatedb.compaction.commit import Commit, is_committed
+from lithify.datasets.slatedb.compaction.sources import source_views
+from lithify.datasets.slatedb.compaction.task import TaskResult
+from lithify.datasets.slatedb.compaction.transform import (
+    is_trivial_move,
+)
+from lithify.datasets.slatedb.compaction.validate import validate
 from lithify.datasets.slatedb.files import DatabaseFiles
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
+from lithify.datasets.slatedb.format.clients import why_too_old
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
+from lithify.datasets.slatedb.format.paths import COMPACTIONS_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.model import (
     KeyRange,
     Manifest,
@@ -39,15 +45,9 @@ from lithify.datasets.slatedb.model import (
     tree_label,
 )
 from lithify.datasets.slatedb.options import SlateOptions
-from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, DatabasePaths
-from lithify.datasets.slatedb.plan import FullRequest, priority, propose, propose_full, source_names
-from lithify.datasets.slatedb.sources import source_views
-from lithify.datasets.slatedb.task import TaskResult
-from lithify.datasets.slatedb.timeline import SegmentTimeline, propose_by_time, show_segments
-from lithify.datasets.slatedb.transform import (
-    is_trivial_move,
-)
-from lithify.datasets.slatedb.validate import validate
+from lithify.datasets.slatedb.planning.backlog import backlog
+from lithify.datasets.slatedb.planning.plan import FullRequest, priority, propose, propose_full, source_names
+from lithify.datasets.slatedb.planning.timeline import SegmentTimeline, propose_by_time, show_segments
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Lease, Permit, Taking, Tries, judge_lease, next_epoch
@@ -61,7 +61,7 @@ from lithify.store.times import StoreTime, store_now_ms
 from lithify.store.versions import PendingVersion
 
 if TYPE_CHECKING:
-    from lithify.datasets.slatedb.prepare import CompactionPreparer
+    from lithify.datasets.slatedb.compaction.prepare import CompactionPreparer
 
 MOMENT_S = 1.0
 """For so long what was read need not be read again before an epoch is taken: whatever was published meanwhile
@@ -416,7 +416,9 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     @cached_property
     def _preparation(self) -> CompactionPreparer:
-        from lithify.datasets.slatedb.prepare import CompactionPreparer  # with the compiler, which few need
+        from lithify.datasets.slatedb.compaction.prepare import (
+            CompactionPreparer,  # with the compiler, which few need
+        )
 
         return CompactionPreparer(self.store, self.paths, self._store_options, self.options)
 

@@ -16,10 +16,15 @@ from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.errors import Refused, Replaced
 from lithify.base.ids import Ids
-from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest, may_follow
+from lithify.datasets.slatedb.format.ledger import SlateLedger, decode_ledger, encode_ledger
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest, may_follow
+from lithify.datasets.slatedb.format.paths import (
+    COMPACTIONS_SUFFIX,
+    MANIFEST_SUFFIX,
+    DatabasePaths,
+    check_whole,
+)
 from lithify.datasets.slatedb.model import Manifest
-from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths, check_whole
 from lithify.protocol.model import Ledger
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Bond, Change, PendingVersion, Version, VersionedFiles

@@ -15,18 +15,19 @@ from lithify.datasets.collecting import PeriodicCollector, asked_for
 from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
-from lithify.datasets.slatedb import garbage, view
+from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.checks import check_database
-from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
+from lithify.datasets.slatedb.compaction.request import spec_of
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.garbage import collection
+from lithify.datasets.slatedb.garbage.collector import GarbageCollectorOptions, garbage_collector
 from lithify.datasets.slatedb.model import Manifest, Spec
 from lithify.datasets.slatedb.options import slate_options
-from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.datasets.slatedb.request import spec_of
+from lithify.datasets.slatedb.planning.shape import Shape, shape_of
+from lithify.datasets.slatedb.planning.tiered import parse_scheduler_options
 from lithify.datasets.slatedb.settings import SlatedbSettings
-from lithify.datasets.slatedb.shape import Shape, shape_of
-from lithify.datasets.slatedb.tiered import parse_scheduler_options
 from lithify.datasets.waiting import command_waiting
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.protocol.finding import Finding
@@ -132,7 +133,9 @@ class SlateKind:
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
         if part == "sst":
-            from lithify.datasets.slatedb.inspect import inspect_sst  # with the compiler, which few need
+            from lithify.datasets.slatedb.format.sst_facts import (
+                inspect_sst,  # with the compiler, which few need
+            )
 
             store, key = open_store(url, config.store_options_of(url), command_waiting(url, config))
             return view.show_sst(key, inspect_sst(store, key))
@@ -155,7 +158,7 @@ class SlateKind:
 
     def collector(
         self, dataset: SlateDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
-    ) -> PeriodicCollector[garbage.GarbageKind]:
+    ) -> PeriodicCollector[collection.GarbageKind]:
         options = _garbage_options(config)
         return garbage_collector(dataset, clock, ids, options=options, observer=observer)
 
@@ -171,16 +174,16 @@ class SlateKind:
         min_age_ms: int | None,
     ) -> Shown:
         options = dict(_garbage_options(config).by_kind())
-        fences = options.pop(garbage.GarbageKind.WAL_FENCE, None)
+        fences = options.pop(collection.GarbageKind.WAL_FENCE, None)
         if fences is not None and asked.given.get("wal_fences"):
-            options[garbage.GarbageKind.WAL_FENCE] = replace(
+            options[collection.GarbageKind.WAL_FENCE] = replace(
                 fences, dry_run=False
             )  # by default services leave them
         dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
         store, root = open_store(url, config.store_options_of(url), command_waiting(url, config))
         paths = DatabasePaths(root)
         store = proved(store, paths.own_folder, ids)
-        report = garbage.collect_each(store, paths, clock, dues, dry_run=dry_run, ids=ids)
+        report = collection.collect_each(store, paths, clock, dues, dry_run=dry_run, ids=ids)
         return view.show_garbage(url, report)
 
     # History

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lithify.base.errors import Refused
+from lithify.datasets.slatedb.compaction.task import SstOptions
 from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.model import Codec
+from lithify.datasets.slatedb.planning.tiered import TieredPolicy, parse_scheduler_options
+from lithify.datasets.slatedb.planning.timeline import SegmentTimes
 from lithify.datasets.slatedb.settings import SegmentSettings, SlatedbSettings
-from lithify.datasets.slatedb.task import SstOptions
-from lithify.datasets.slatedb.tiered import TieredPolicy, parse_scheduler_options
-from lithify.datasets.slatedb.timeline import SegmentTimes
 from lithify.planning.timeline.calendar import Calendar, Granularity
 
 _log = logging.getLogger("lithify")
@@ -53,7 +53,9 @@ class SlateOptions:
 
 
 def _check_block_size(block_size: int) -> None:
-    from lithify.datasets.slatedb.block_size import BLOCK_SIZES  # with the compiler, which few commands need
+    from lithify.datasets.slatedb.format.block_size import (
+        BLOCK_SIZES,  # with the compiler, which few commands need
+    )
 
     if block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))

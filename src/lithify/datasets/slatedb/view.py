@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from lithify.datasets.kind import DatasetRun
-from lithify.datasets.slatedb.garbage import Count, GarbageKind, GarbageReport
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
+from lithify.datasets.slatedb.garbage.collection import Count, GarbageKind, GarbageReport
 from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
-from lithify.datasets.slatedb.shape import Shape, shape_of
-from lithify.datasets.slatedb.timeline import SegmentTimeline
+from lithify.datasets.slatedb.planning.shape import Shape, shape_of
+from lithify.datasets.slatedb.planning.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.model import Compaction

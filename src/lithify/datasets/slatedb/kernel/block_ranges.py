@@ -17,11 +17,11 @@ import numpy.typing as npt
 import zstandard
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.slatedb.index import BlockIndex, decode_blocks
+from lithify.datasets.slatedb.compaction.task import Blocks, SourceSst
+from lithify.datasets.slatedb.format.index import BlockIndex, decode_blocks
+from lithify.datasets.slatedb.format.sst import unseal
 from lithify.datasets.slatedb.kernel.layout import CHECKSUM_BYTES
 from lithify.datasets.slatedb.model import KeyRange, layout_problem
-from lithify.datasets.slatedb.sst import unseal
-from lithify.datasets.slatedb.task import Blocks, SourceSst
 from lithify.kernel.buffers import new_bytes
 from lithify.kernel.crc32 import crc32_of
 from lithify.store.objects import ObjectStore

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.base.errors import CorruptObject
+from lithify.datasets.slatedb.compaction.task import SourceSst
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, Span
 from lithify.datasets.slatedb.kernel.layout import REASONS, KernelStatus
 from lithify.datasets.slatedb.kernel.read_ahead import WindowReader, Windows
-from lithify.datasets.slatedb.task import SourceSst
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 
 FIRST_KEY_CAPACITY = 1 << 10

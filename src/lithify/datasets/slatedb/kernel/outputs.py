@@ -27,17 +27,17 @@ import numpy as np
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.base.ids import Ids, Ulid
-from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
-from lithify.datasets.slatedb.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.compaction.task import SstOptions, sst_key
+from lithify.datasets.slatedb.format.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.format.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.format.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
+from lithify.datasets.slatedb.format.stats import SstStats, encode_stats
 from lithify.datasets.slatedb.kernel.blocks import finish_last_block
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
 from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES
 from lithify.datasets.slatedb.kernel.layout import OUTPUT, KernelStatus
 from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.model import Codec, Sst, SstInfo
-from lithify.datasets.slatedb.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
-from lithify.datasets.slatedb.stats import SstStats, encode_stats
-from lithify.datasets.slatedb.task import SstOptions, sst_key
 from lithify.kernel.buffers import PAGE_BYTES, Bound, Bytes, new_bytes, new_pages
 from lithify.kernel.siphash import LANES
 from lithify.store.objects import ObjectStore, ObjectWriter, is_local

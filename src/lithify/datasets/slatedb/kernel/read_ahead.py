@@ -29,8 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lithify.base.errors import CorruptObject
+from lithify.datasets.slatedb.compaction.task import SourceSst
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, Span, knows_blocks, open_span
-from lithify.datasets.slatedb.task import SourceSst
 from lithify.kernel.buffers import Bytes, new_bytes
 from lithify.kernel.memory import SLACK
 from lithify.store.objects import ObjectStore

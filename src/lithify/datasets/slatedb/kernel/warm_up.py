@@ -15,14 +15,14 @@ import numpy as np
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds, Ulid
 from lithify.base.scratch import Scratch
-from lithify.datasets.slatedb.block_size import read_block_size
-from lithify.datasets.slatedb.execute import run_merge
-from lithify.datasets.slatedb.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.compaction.execute import run_merge
+from lithify.datasets.slatedb.compaction.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
+from lithify.datasets.slatedb.format.block_size import read_block_size
+from lithify.datasets.slatedb.format.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.format.sst import encode_tail, seal
 from lithify.datasets.slatedb.kernel.layout import MERGE
 from lithify.datasets.slatedb.kernel.ready import KERNEL
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst, SstInfo
-from lithify.datasets.slatedb.sst import encode_tail, seal
-from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
 from lithify.kernel.cache import all_is_compiled
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

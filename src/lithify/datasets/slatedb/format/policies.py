@@ -11,10 +11,10 @@ import logging
 from collections.abc import Sequence
 
 from lithify.base.errors import CorruptObject, Refused
-from lithify.datasets.slatedb.filter import BLOOM_NAME, decode_names
+from lithify.datasets.slatedb.compaction.task import SourceSst
+from lithify.datasets.slatedb.format.filter import BLOOM_NAME, decode_names
+from lithify.datasets.slatedb.format.sst import unseal
 from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, FilterFormat, layout_problem
-from lithify.datasets.slatedb.sst import unseal
-from lithify.datasets.slatedb.task import SourceSst
 from lithify.store.objects import ObjectStore
 
 _log = logging.getLogger("lithify")

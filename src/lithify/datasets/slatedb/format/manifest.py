@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb import wire
-from lithify.datasets.slatedb.flatbuffer import (
+from lithify.datasets.slatedb.format import wire
+from lithify.datasets.slatedb.format.flatbuffer import (
     BOOL,
     BYTES,
     I64,
@@ -48,7 +48,7 @@ from lithify.datasets.slatedb.flatbuffer import (
     tables,
     write,
 )
-from lithify.datasets.slatedb.flatbuffer import OPTIONAL_U16 as FORMAT_VERSION
+from lithify.datasets.slatedb.format.flatbuffer import OPTIONAL_U16 as FORMAT_VERSION
 from lithify.datasets.slatedb.model import (
     Checkpoint,
     ExternalDb,

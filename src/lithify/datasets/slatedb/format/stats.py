@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.base.errors import CorruptObject, Unsupported
+from lithify.datasets.slatedb.format.sst import BytesLike
 from lithify.datasets.slatedb.kernel import flatbuffer as fb
-from lithify.datasets.slatedb.sst import BytesLike
 from lithify.kernel.cache import entry, inlined
 
 _COUNT = struct.Struct("<I")

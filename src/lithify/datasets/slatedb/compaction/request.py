@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from lithify.base.errors import Refused
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec
-from lithify.datasets.slatedb.tiered import MAX_RUN_ID
+from lithify.datasets.slatedb.planning.tiered import MAX_RUN_ID
 
 
 def spec_of(

@@ -29,9 +29,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
+from lithify.datasets.slatedb.format.paths import DatabasePaths, parse_note_key, parse_sst_key
 from lithify.datasets.slatedb.model import Checkpoint, ExternalDb, Manifest, Tree
-from lithify.datasets.slatedb.paths import DatabasePaths, parse_note_key, parse_sst_key
 from lithify.store.objects import ObjectMeta
 
 Numbered = tuple[int, ObjectMeta]

@@ -26,10 +26,16 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from lithify.base.errors import Refused
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
-from lithify.datasets.slatedb.plan import TieredPolicy, active_work, as_plan, held_sources, tree_shape
-from lithify.datasets.slatedb.tiered import (
+from lithify.datasets.slatedb.planning.plan import (
+    TieredPolicy,
+    active_work,
+    as_plan,
+    held_sources,
+    tree_shape,
+)
+from lithify.datasets.slatedb.planning.tiered import (
     ActiveWork,
     HeldSources,
     TieredProposal,

@@ -12,7 +12,7 @@ from lithify.base.events import GarbageCollected, Observer
 from lithify.base.ids import Ids
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.garbage import GarbageKind, GarbageOptions, GarbageReport, collect
+from lithify.datasets.slatedb.garbage.collection import GarbageKind, GarbageOptions, GarbageReport, collect
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 
 

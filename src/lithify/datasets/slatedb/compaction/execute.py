@@ -30,7 +30,17 @@ from lithify.base.errors import CorruptObject, StoreError
 from lithify.base.ids import Ids, RandomIds
 from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import BackgroundReporter, reported
-from lithify.datasets.slatedb.block_size import read_block_size
+from lithify.datasets.slatedb.compaction.task import (
+    SMALL_BYTES,
+    MergeTask,
+    RowCounts,
+    RowRules,
+    SourceSst,
+    TaskResult,
+    sst_key,
+)
+from lithify.datasets.slatedb.format.block_size import read_block_size
+from lithify.datasets.slatedb.format.policies import check_policies, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, bounds_of
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
@@ -57,16 +67,6 @@ from lithify.datasets.slatedb.kernel.python_rows import (
 )
 from lithify.datasets.slatedb.kernel.read_ahead import WindowReader
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
-from lithify.datasets.slatedb.policies import check_policies, newest_filtered, read_stored_filter
-from lithify.datasets.slatedb.task import (
-    SMALL_BYTES,
-    MergeTask,
-    RowCounts,
-    RowRules,
-    SourceSst,
-    TaskResult,
-    sst_key,
-)
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.store.objects import ObjectStore, is_local
 from lithify.store.preloaded import PreloadedStore

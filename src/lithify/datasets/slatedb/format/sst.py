@@ -25,8 +25,8 @@ import lz4.block
 import zstandard
 
 from lithify.base.errors import CorruptObject, Unsupported
-from lithify.datasets.slatedb import wire
-from lithify.datasets.slatedb.flatbuffer import read, write
+from lithify.datasets.slatedb.format import wire
+from lithify.datasets.slatedb.format.flatbuffer import read, write
 from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, Codec, SstInfo
 from lithify.store.objects import ObjectStore
 

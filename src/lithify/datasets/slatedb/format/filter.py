@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.slatedb.sst import BytesLike
+from lithify.datasets.slatedb.format.sst import BytesLike
 from lithify.kernel.cache import entry
 
 BLOOM_NAME = "_bf"

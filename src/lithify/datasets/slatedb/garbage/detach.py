@@ -21,9 +21,9 @@ from dataclasses import replace
 from lithify.base.clock import Clock
 from lithify.base.errors import LithifyError, Refused
 from lithify.base.ids import Ids
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.model import ExternalDb, Manifest
-from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid, ulid_from_halves, ulid_to_halves
-from lithify.datasets.slatedb.flatbuffer import (
+from lithify.datasets.slatedb.format.flatbuffer import (
     BYTES,
     I8,
     OPTIONAL_U16,

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.base.errors import CorruptObject, Unsupported
-from lithify.datasets.slatedb.flatbuffer import SHARING_ALLOWANCE_BYTES, SHARING_FACTOR
+from lithify.datasets.slatedb.format.flatbuffer import SHARING_ALLOWANCE_BYTES, SHARING_FACTOR
+from lithify.datasets.slatedb.format.sst import BytesLike
 from lithify.datasets.slatedb.kernel import flatbuffer as fb
 from lithify.datasets.slatedb.model import SstInfo
-from lithify.datasets.slatedb.sst import BytesLike
 from lithify.kernel.cache import entry, inlined
 
 _COUNT = struct.Struct("<I")

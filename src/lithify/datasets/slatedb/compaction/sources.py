@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lithify.base.errors import ObjectNotFound, Refused
+from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.model import Manifest, TieredSpec, Tree, View
-from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.store.objects import ObjectStore
 
 

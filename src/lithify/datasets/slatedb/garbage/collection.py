@@ -39,13 +39,10 @@ from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, LithifyError, ObjectNotFound, Refused, Replaced
 from lithify.base.ids import Ids, RandomIds
 from lithify.datasets.collecting import Due, carried_out
-from lithify.datasets.slatedb import retention
-from lithify.datasets.slatedb.clients import why_too_old
-from lithify.datasets.slatedb.detach import Detacher
-from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger
-from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
-from lithify.datasets.slatedb.model import Manifest
-from lithify.datasets.slatedb.paths import (
+from lithify.datasets.slatedb.format.clients import why_too_old
+from lithify.datasets.slatedb.format.ledger import SlateLedger, decode_ledger
+from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.format.paths import (
     COMPACTIONS_SUFFIX,
     MANIFEST_SUFFIX,
     DatabasePaths,
@@ -54,7 +51,10 @@ from lithify.datasets.slatedb.paths import (
     parse_sst_key,
     parse_wal_key,
 )
-from lithify.datasets.slatedb.retention import Cutoff
+from lithify.datasets.slatedb.garbage import retention
+from lithify.datasets.slatedb.garbage.detach import Detacher
+from lithify.datasets.slatedb.garbage.retention import Cutoff
+from lithify.datasets.slatedb.model import Manifest
 from lithify.store.deleting import Deleting, delete_listed
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms

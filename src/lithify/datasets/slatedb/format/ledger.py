@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.base.ids import Ulid
-from lithify.datasets.slatedb import wire
-from lithify.datasets.slatedb.flatbuffer import (
+from lithify.datasets.slatedb.format import wire
+from lithify.datasets.slatedb.format.flatbuffer import (
     BYTES,
     I8,
     STRING,

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.slatedb.index import BlockIndex
+from lithify.datasets.slatedb.compaction.task import DEFAULT_BLOCK_SIZE, SourceSst
+from lithify.datasets.slatedb.format.index import BlockIndex
+from lithify.datasets.slatedb.format.sst import CHECKSUM_BYTES, MAX_MULTI_ROW_BLOCK_BYTES, unseal
+from lithify.datasets.slatedb.format.stats import decode_stats, max_stats_bytes
 from lithify.datasets.slatedb.kernel.block_ranges import read_index
 from lithify.datasets.slatedb.model import Codec, layout_problem
-from lithify.datasets.slatedb.sst import CHECKSUM_BYTES, MAX_MULTI_ROW_BLOCK_BYTES, unseal
-from lithify.datasets.slatedb.stats import decode_stats, max_stats_bytes
-from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst
 from lithify.store.objects import ObjectStore
 
 BLOCK_SIZES = tuple(1024 << i for i in range(7))

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 from lithify.base.errors import Refused
 from lithify.base.ids import Ulid, ulid_ms
-from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.model import (
     KeyRange,
     Manifest,
@@ -45,7 +45,7 @@ from lithify.datasets.slatedb.model import (
     View,
     tree_label,
 )
-from lithify.datasets.slatedb.tiered import (
+from lithify.datasets.slatedb.planning.tiered import (
     L0,
     ActiveWork,
     HeldSources,

@@ -29,8 +29,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from lithify.base.ids import ulid_ms
-from lithify.datasets.slatedb.clients import why_too_old
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.format.clients import why_too_old
+from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import (
     DrainSpec,
     Manifest,

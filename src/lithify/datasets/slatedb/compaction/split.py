@@ -33,12 +33,12 @@ import numpy as np
 
 from lithify.base import concurrency
 from lithify.base.errors import LithifyError
-from lithify.datasets.slatedb.block_size import block_size_of, largest_of, read_stored_stats
-from lithify.datasets.slatedb.index import BlockIndex
+from lithify.datasets.slatedb.compaction.task import SENT_BYTES, SMALL_BYTES, SourceSst, SstOptions
+from lithify.datasets.slatedb.format.block_size import block_size_of, largest_of, read_stored_stats
+from lithify.datasets.slatedb.format.index import BlockIndex
+from lithify.datasets.slatedb.format.policies import newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.kernel.block_ranges import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
-from lithify.datasets.slatedb.policies import newest_filtered, read_stored_filter
-from lithify.datasets.slatedb.task import SENT_BYTES, SMALL_BYTES, SourceSst, SstOptions
 from lithify.store.objects import ObjectStore, is_local
 
 MAX_RANGES = 10_000

@@ -26,12 +26,16 @@ from dataclasses import replace
 
 from lithify.base.errors import Fenced, StoreError
 from lithify.base.ids import Ids, Ulid
+from lithify.datasets.slatedb.compaction.transform import (
+    apply_compaction,
+    apply_trivial_move,
+    with_checkpoint,
+)
+from lithify.datasets.slatedb.compaction.validate import validate
 from lithify.datasets.slatedb.files import DatabaseFiles
-from lithify.datasets.slatedb.ledger import SlateCompaction
-from lithify.datasets.slatedb.manifest import manifest_problem
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.manifest import manifest_problem
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, TieredSpec
-from lithify.datasets.slatedb.transform import apply_compaction, apply_trivial_move, with_checkpoint
-from lithify.datasets.slatedb.validate import validate
 from lithify.protocol.model import CompactionState, Ledger
 
 _log = logging.getLogger("lithify")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from lithify.datasets.slatedb.index import decode_index
-from lithify.datasets.slatedb.sst import read_info, unseal
-from lithify.datasets.slatedb.stats import decode_stats, max_stats_bytes
+from lithify.datasets.slatedb.format.index import decode_index
+from lithify.datasets.slatedb.format.sst import read_info, unseal
+from lithify.datasets.slatedb.format.stats import decode_stats, max_stats_bytes
 from lithify.store.objects import ObjectStore
 
 

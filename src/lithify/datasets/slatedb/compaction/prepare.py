@@ -22,18 +22,18 @@ from itertools import pairwise
 from lithify.base.errors import Refused
 from lithify.base.ids import ulid_ms
 from lithify.coordination.sidecar import Reporting
-from lithify.datasets.slatedb import split
-from lithify.datasets.slatedb.block_size import read_block_size
-from lithify.datasets.slatedb.execute import execute_merge
+from lithify.datasets.slatedb.compaction import split
+from lithify.datasets.slatedb.compaction.execute import execute_merge
+from lithify.datasets.slatedb.compaction.sources import Locator, source_views
+from lithify.datasets.slatedb.compaction.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
+from lithify.datasets.slatedb.compaction.validate import older_l0_left
+from lithify.datasets.slatedb.format.block_size import read_block_size
+from lithify.datasets.slatedb.format.ledger import SlateCompaction
+from lithify.datasets.slatedb.format.paths import DatabasePaths
+from lithify.datasets.slatedb.format.policies import check_policies, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.kernel.block_ranges import bounds_of, sent_blocks
-from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
 from lithify.datasets.slatedb.options import SlateOptions
-from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.datasets.slatedb.policies import check_policies, newest_filtered, read_stored_filter
-from lithify.datasets.slatedb.sources import Locator, source_views
-from lithify.datasets.slatedb.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
-from lithify.datasets.slatedb.validate import older_l0_left
 from lithify.protocol.work import RangeJob, RangeWork
 from lithify.store.objects import ObjectStore
 
