@@ -28,7 +28,7 @@ from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
 from lithify.datasets.iceberg.maintenance.orphans import DEFAULT_AGE_MS, OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.maintenance.reachable import FileKind, Names
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from lithify.datasets.options import Asked
 from lithify.protocol.model import Ledger
 from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, folder_of

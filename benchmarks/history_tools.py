@@ -61,7 +61,7 @@ def _lithify(folder: Path) -> dict[str, Job]:
     from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
     from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
     from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
-    from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+    from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
     from lithify.datasets.maintenance import HoldRequest
 
     clock, ids = SystemClock(), RandomIds()

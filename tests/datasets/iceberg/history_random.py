@@ -48,8 +48,8 @@ from lithify.datasets.iceberg.maintenance import expire as expire_module
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from lithify.datasets.maintenance import HoldRequest
 from lithify.store.times import store_now_ms
 from tests.datasets.iceberg.reachability import EQUALITY, Needed, needed_by

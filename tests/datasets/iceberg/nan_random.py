@@ -54,8 +54,8 @@ from pyiceberg.types import (
 
 from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of

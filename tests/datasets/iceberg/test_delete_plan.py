@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lithify.datasets.iceberg.format.partitions import place
-from lithify.datasets.iceberg.maintenance.delete_plan import (
+from lithify.datasets.iceberg.rewriting.delete_plan import (
     MAX_ROWS,
     DataFacts,
     DeleteFacts,

@@ -19,8 +19,8 @@ from lithify.datasets.iceberg.maintenance.duties import Duty, duties
 from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, Expirer
 from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, collector_options
 from lithify.datasets.iceberg.maintenance.orphans import remove_orphans
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (

@@ -46,7 +46,7 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.model import Ledger
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of

@@ -18,9 +18,9 @@ from pyiceberg.table import Table
 from lithify.base.errors import Refused
 from lithify.datasets.iceberg.deletes import equality_deletes
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter, RewritingManifests
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter, RewritingManifests
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (

@@ -36,8 +36,8 @@ from pyiceberg.types import (
 )
 
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import START, duckdb_with_iceberg, files_of, fresh, new_table

@@ -14,8 +14,8 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.maintenance.garbage import collect
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, check, fresh, make_rows, new_table
 

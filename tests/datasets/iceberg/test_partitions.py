@@ -19,8 +19,8 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, NestedField
 
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

@@ -16,8 +16,8 @@ from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
 from tests.datasets.iceberg.running import a_clock, dataset_of

@@ -23,8 +23,8 @@ from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.format.publish import MAX_TRIES
 from lithify.datasets.iceberg.maintenance.duties import duties
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter, RewritingDeletes
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter, RewritingDeletes
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,

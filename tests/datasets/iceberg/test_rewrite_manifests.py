@@ -23,9 +23,9 @@ from lithify.datasets.iceberg.format.manifest_plan import RewriteReason
 from lithify.datasets.iceberg.format.publish import MAX_TRIES
 from lithify.datasets.iceberg.maintenance.duties import duties
 from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, GarbageOptions, collect
-from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter, RewritingManifests
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.manifest_merge import ManifestMerge
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter, RewritingManifests
 from tests.datasets.iceberg.avro import header_of
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -262,8 +262,8 @@ def test_entries_are_written_in_blocks(catalog: SqlCatalog) -> None:
 def test_what_does_not_fit_the_buffer_is_sorted_all_the_same(
     catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.datasets.iceberg.format.entry_sorter.BUFFER_BYTES", 3000)
-    monkeypatch.setattr("lithify.datasets.iceberg.maintenance.manifest_merge.BUFFER_BYTES", 3000)
+    monkeypatch.setattr("lithify.datasets.iceberg.rewriting.entry_sorter.BUFFER_BYTES", 3000)
+    monkeypatch.setattr("lithify.datasets.iceberg.rewriting.manifest_merge.BUFFER_BYTES", 3000)
     table = new_table(catalog, spec=BY_DAY)
     for n in (5, 3, 8, 1, 9, 2, 7, 0, 6, 4):
         append(table, make_rows(1, START + n * DAY))

@@ -19,9 +19,9 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField, StringType, StructType
 
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from tests.datasets.iceberg.avro import read_avro
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of

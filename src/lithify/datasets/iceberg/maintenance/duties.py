@@ -38,9 +38,9 @@ from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, DONE, 
 from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, collect_due
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.policy import TablePolicy
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 
 _log = logging.getLogger("lithify")
 

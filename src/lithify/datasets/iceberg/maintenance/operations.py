@@ -22,10 +22,10 @@ from lithify.datasets.iceberg.maintenance.expiry_policy import position_of
 from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.maintenance.own_state import FolderIdentity
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.maintenance.rewriting_view import show_deletes, show_manifests
 from lithify.datasets.iceberg.maintenance.snapshot_pins import SNAPSHOT, snapshot_at
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.rewriting.view import show_deletes, show_manifests
 from lithify.datasets.maintenance import ExpiryAsked, HoldRequest, MaintenanceResult, OrphansAsked
 from lithify.views.blocks import Shown
 

@@ -65,8 +65,8 @@ from lithify.datasets.iceberg.format.publish import (
 )
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.time_column import find_time_column
-from lithify.datasets.iceberg.maintenance.manifest_merge import ManifestMerge
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.manifest_merge import ManifestMerge
 
 MAX_SLOW_TRIES = 2
 """Times that new manifests are written which are too old once they could be committed: the store was away, or

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lithify.datasets.iceberg.maintenance.rewrite_deletes import RewritingDeletes
-from lithify.datasets.iceberg.maintenance.rewrite_manifests import RewritingManifests
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import RewritingDeletes
+from lithify.datasets.iceberg.rewriting.rewrite_manifests import RewritingManifests
 from lithify.views import text
 from lithify.views.blocks import Line, Shown, notes
 

@@ -63,13 +63,13 @@ from lithify.datasets.iceberg.format.replace import Added, SnapshotWriter
 from lithify.datasets.iceberg.format.summary import deletes_summary
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.write_options import write_options
-from lithify.datasets.iceberg.maintenance.delete_plan import (
+from lithify.datasets.iceberg.rewriting.delete_plan import (
     DataFacts,
     DeleteFacts,
     DeletePlan,
     plan_deletes,
 )
-from lithify.datasets.iceberg.maintenance.rewriting import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
 
 MIN_FILES = 5
 """So many delete files to drop or merge are worth a snapshot when nobody asked for it: what Java takes."""
