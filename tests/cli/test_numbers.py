@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lithify.base.errors import Refused
-from lithify.cli.settings import load_settings
+from lithify.cli.options.settings import load_settings
 from lithify.config.durations import MAX_DURATION_MS
 from lithify.config.model import section_of
 from lithify.datasets.registry import config_type

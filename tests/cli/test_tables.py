@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 import lithify
 from lithify.api import wiring
 from lithify.base import events
-from lithify.cli.settings import load_settings
+from lithify.cli.options.settings import load_settings
 from lithify.datasets.iceberg.deletes import equality_deletes
 from lithify.datasets.iceberg.format.ownership import mark_of
 from tests.cli.invoking import invoke, invoke_json

@@ -80,7 +80,7 @@ def test_quick_runs_are_not_looked_at(told: list[str]) -> None:
 
 
 def test_settings_are_completed() -> None:
-    from lithify.cli.options import complete_setting
+    from lithify.cli.options.common import complete_setting
 
     assert "service.poll_interval=" in complete_setting("service.po")
     assert complete_setting("no.such") == []

@@ -16,8 +16,8 @@ import pytest
 import lithify
 from lithify.api import wiring
 from lithify.base import events
-from lithify.cli.kind_options import Given
-from lithify.cli.settings import SINGLE, TABLES, load_settings, settings
+from lithify.cli.options.of_kinds import Given
+from lithify.cli.options.settings import SINGLE, TABLES, load_settings, settings
 from lithify.config.model import Config, options
 from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.registry import all_registered, config_type

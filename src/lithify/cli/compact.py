@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.kind_options import Given, takes_kind_options
-from lithify.cli.options import (
+from lithify.cli.options.common import (
     AsJson,
     ConfigFile,
     Full,
@@ -21,8 +20,9 @@ from lithify.cli.options import (
     TakeOver,
     Url,
 )
+from lithify.cli.options.of_kinds import Given, takes_kind_options
+from lithify.cli.options.settings import settings
 from lithify.cli.running import GOES_ON, errors, print_json
-from lithify.cli.settings import settings
 from lithify.datasets.options import Asked
 from lithify.views.consoles import standard_output
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions
+from lithify.cli.options.settings import load_settings
 from lithify.cli.running import errors, print_json
-from lithify.cli.settings import load_settings
 from lithify.config.sizes import Bytes, format_size
 from lithify.views.consoles import print_text, standard_error, write_document
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from lithify.base.errors import Refused
-from lithify.cli.kind_options import Given, takes_kind_options
-from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Sets, StoreOptions, Url
+from lithify.cli.options.common import AsJson, CompactionIds, ConfigFile, Full, Sets, StoreOptions, Url
+from lithify.cli.options.of_kinds import Given, takes_kind_options
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors, print_json
-from lithify.cli.settings import settings
 from lithify.views import text
 from lithify.views.consoles import standard_error, write_line
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
+from lithify.cli.options.common import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors, print_json
-from lithify.cli.settings import settings
 from lithify.datasets.registry import registered_for
 from lithify.views import text
 from lithify.views.consoles import standard_output

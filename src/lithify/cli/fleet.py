@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.kind_options import NOTHING
-from lithify.cli.options import (
+from lithify.cli.options.common import (
     AsJson,
     ConfigFile,
     LogFormat,
@@ -21,10 +20,11 @@ from lithify.cli.options import (
     StoreOptions,
     WebPort,
 )
+from lithify.cli.options.of_kinds import NOTHING
+from lithify.cli.options.settings import settings
+from lithify.cli.options.values import seconds_of
 from lithify.cli.running import errors, pairs, print_json, print_shown
 from lithify.cli.serving import served_beside, watched_beside
-from lithify.cli.settings import settings
-from lithify.cli.values import seconds_of
 
 if TYPE_CHECKING:
     from lithify.api.fleets import Fleet

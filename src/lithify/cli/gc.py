@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.kind_options import Given, takes_kind_options
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.of_kinds import Given, takes_kind_options
+from lithify.cli.options.settings import settings
+from lithify.cli.options.values import age_s
 from lithify.cli.running import errors, print_shown
-from lithify.cli.settings import settings
-from lithify.cli.values import age_s
 
 
 @takes_kind_options("gc")

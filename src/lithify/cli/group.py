@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors, print_shown
-from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
     from lithify.api.groups import Group

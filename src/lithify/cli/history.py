@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.settings import settings
+from lithify.cli.options.values import seconds_of, time_of
 from lithify.cli.running import errors, print_shown
-from lithify.cli.settings import settings
-from lithify.cli.values import seconds_of, time_of
 
 DEFAULT_LAST = 50
 

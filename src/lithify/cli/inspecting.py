@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.kind_options import Given, with_options
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.of_kinds import Given, with_options
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors, print_shown
-from lithify.cli.settings import settings
 from lithify.datasets.options import Inspection
 from lithify.datasets.registry import Registered, all_registered, registered_for
 

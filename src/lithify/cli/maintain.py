@@ -6,9 +6,18 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions, TakeOver, Url
+from lithify.cli.options.common import (
+    AsJson,
+    ConfigFile,
+    Master,
+    Sets,
+    SparkConf,
+    StoreOptions,
+    TakeOver,
+    Url,
+)
+from lithify.cli.options.settings import settings
 from lithify.cli.running import GOES_ON, errors
-from lithify.cli.settings import settings
 
 
 def maintain(

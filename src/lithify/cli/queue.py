@@ -9,7 +9,7 @@ import typer
 
 from lithify.base.errors import Refused
 from lithify.cli.fleet import FleetUrl, run
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions
 
 if TYPE_CHECKING:
     from lithify.api.fleets import Fleet

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lithify.cli.kind_options import NOTHING, Given, takes_kind_options
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.of_kinds import NOTHING, Given, takes_kind_options
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors, print_shown
-from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
     from lithify.api.client import Dataset

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors, print_shown
-from lithify.cli.settings import settings
 
 
 def rewrite_manifests(

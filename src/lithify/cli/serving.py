@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from lithify.cli.kind_options import Given, takes_kind_options
-from lithify.cli.options import (
+from lithify.cli.options.common import (
     ConfigFile,
     LogFormat,
     Master,
@@ -19,8 +18,9 @@ from lithify.cli.options import (
     Urls,
     WebPort,
 )
+from lithify.cli.options.of_kinds import Given, takes_kind_options
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors
-from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
     from lithify.api.fleets import Fleet, WatchedFleet

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 from lithify.base.printable import printable
-from lithify.cli.kind_options import Given, takes_kind_options
-from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.options.of_kinds import Given, takes_kind_options
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors, print_json
-from lithify.cli.settings import settings
 from lithify.datasets.status_view import show_status
 from lithify.views import text
 from lithify.views.blocks import Alarm, Table, columns

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.kind_options import Given, takes_kind_options
-from lithify.cli.options import ConfigFile, LogFormat, Sets, StoreOptions
+from lithify.cli.options.common import ConfigFile, LogFormat, Sets, StoreOptions
+from lithify.cli.options.of_kinds import Given, takes_kind_options
+from lithify.cli.options.settings import settings
 from lithify.cli.running import errors
-from lithify.cli.settings import settings
 
 
 @takes_kind_options("web")

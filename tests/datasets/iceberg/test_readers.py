@@ -374,7 +374,7 @@ def test_what_descends_from_a_needed_snapshot_stays_though_a_clock_went_back(tab
 
 
 def test_a_time_is_read_as_people_write_it() -> None:
-    from lithify.cli.values import time_of
+    from lithify.cli.options.values import time_of
 
     assert (
         time_of("2025-01-31T12:00:00Z")

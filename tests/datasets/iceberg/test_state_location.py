@@ -14,7 +14,7 @@ from lithify.api import wiring
 from lithify.base import events
 from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds
-from lithify.cli.settings import load_settings
+from lithify.cli.options.settings import load_settings
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lithify.base.redaction import is_secret
-from lithify.cli.kind_options import NOTHING, Given
+from lithify.cli.options.of_kinds import NOTHING, Given
 from lithify.cli.running import pairs
 from lithify.datasets.registry import all_registered, config_type
 from lithify.observe.logs import LOGGER, set_up_logs
