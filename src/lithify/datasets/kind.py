@@ -1,7 +1,16 @@
-"""What the service asks of a dataset kind, and what a kind gives back.
+"""The contract of a kind of dataset.
 
-Coordinator, worker and one-shot run are written once, against `DatasetPort`, commands against `Kind`.
-Snapshots, specs, ranges and outputs are the kind's own values; nobody else looks inside.
+The coordinator, the worker and the one-shot run are written once, against `DatasetPort`; commands are written
+against `Kind`. Snapshots, specs, ranges and outputs are values of the kind, opaque to all other modules.
+
+Four methods identify a spec:
+
+| method    | used for                                                              |
+|-----------|-----------------------------------------------------------------------|
+| `unit`    | grouping compactions in status, metrics and logs                      |
+| `name`    | the key of a planned or active compaction; unique at any time         |
+| `scope`   | backing off after a commit conflict                                   |
+| `sources` | backing off after a failure                                           |
 """
 
 from __future__ import annotations
@@ -44,29 +53,28 @@ DatasetT = TypeVar("DatasetT")
 
 
 class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
-    """One dataset. Methods that read give the latest committed state; `snapshot` and `ledger`
-    values are immutable."""
+    """One dataset. Methods that read return the latest committed state; snapshots and ledgers are
+    immutable."""
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
-        """The latest ledger; `None` when no coordinator ever ran. To who has not looked for long it may give
-        an older one a few times more, on which nothing can be published: what follows from a ledger is
-        written into it."""
+        """Return the latest ledger, or `None` when no coordinator ever ran. May return a stale ledger if this
+        process has not read it for a while. That is safe: publishing on top of a stale version fails with
+        `VersionConflict`."""
         ...
 
     def snapshot(self) -> SnapshotT:
-        """The latest committed state. Whoever needs both reads the ledger first."""
+        """Return the latest committed state. If you need both, read the ledger first."""
         ...
 
     def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
-        """Ledger and snapshot, as cheaply as can be, for who looks again and again. Either may be older than
-        it could be, as `ledger` says: good enough to find out what to publish, too little to refuse anything
-        by it."""
+        """Read ledger and snapshot with as few requests as possible. Intended for polling; either may be stale
+        (see `ledger`), so it may decide what to publish but must not be the reason to refuse anything."""
         ledger = self.ledger()
         return ledger, self.snapshot()
 
     def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
-        """Ledger and snapshot as they were last read or published here, without a request where that can
-        be: for who has just done so."""
+        """Return ledger and snapshot as this process last read or published them, if possible without a
+        request."""
         return self.glance()
 
     def update_ledger(
@@ -74,9 +82,9 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        """Apply `change` to the ledger seen last and publish the result as the next version; on each conflict
-        do so with the latest. Publishes nothing when `change` returns its argument. Where there is no ledger,
-        the coordinator that has just taken the epoch begins with `first`; whoever else changes one is
+        """Apply `change` to the cached ledger and publish the result as the next version; after each conflict,
+        apply it to the latest ledger. Publish nothing when `change` returns its argument. If there is no
+        ledger, the coordinator that has just taken the epoch starts with `first`; all other callers get
         `Refused`."""
         ...
 
@@ -85,126 +93,129 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> tuple[Ledger[SpecT, RangeT, OutputT], PendingVersion]:
-        """As `update_ledger`, but without waiting for the proof that what was written counts
-        (`lithify.store.versions`): `PendingVersion` tells that. Until then it may only be used for what does
-        no harm if it does not."""
+        """Do the same as `update_ledger`, but return before the new version is known to be valid
+        (`lithify.store.versions`). Until `PendingVersion` confirms it, do nothing that would be harmful on top
+        of an invalid version."""
         ...
 
     @property
     def journal(self) -> Journal:
-        """What the service keeps beside the ledger (`lithify.coordination.sidecar.ObjectJournal`)."""
+        """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
         ...
 
     def history(self) -> History:
-        """What is still known of the ledger's past."""
+        """Return what older versions of the ledger show."""
         ...
 
     def store_ms(self) -> int | None:
-        """Return what time it is by the clock that lease, ledger and `history` go by, the store's; `None`
-        where the store does not tell. It tells by the time of an object that is written, so this writes an
-        empty one of Lithify's own, at most once a minute."""
+        """Return the time by the store's clock, which dates lease, ledger and `history`, in wall-clock
+        milliseconds; `None` if the store cannot be asked. The clock is read off the timestamp of an object,
+        so this writes an empty object of Lithify's own, at most once a minute."""
         ...
 
     def coordinator(self) -> CoordinatorStatus:
-        """Which coordinator the dataset has, and whether it is alive, by `store_ms`."""
+        """Return which coordinator the dataset has, and whether it is alive (by `store_ms`)."""
         ...
 
     def backlog(self, snapshot: SnapshotT, now_ms: int) -> tuple[Backlog, ...]:
-        """The backlog of each unit whose writer stalls when too much piles up; nothing where none
-        does (pure)."""
+        """Return the backlog of each unit whose writer stalls when too much piles up; empty for kinds whose
+        writers never stall (pure)."""
         ...
 
     def past(self, snapshot: SnapshotT) -> Past | None:
-        """How much of its past the dataset keeps; `None` where it keeps none that Lithify could let go
+        """Return how much history the dataset keeps, or `None` if it has none that Lithify could expire
         (pure)."""
         return None
 
     def retained(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
-        """The same, and who needs it, in a few small requests however large the dataset is. What is damaged
-        of that is told and is no error."""
+        """Return how much history the dataset keeps and which readers and holds need it. Costs a few small
+        requests, regardless of the dataset's size. Damaged records are reported in the result; they raise no
+        error."""
         return None
 
     def beside(self) -> Any:
-        """What a shown plan tells and planning does not need, in the kind's own words and a few small
-        requests; `None` where there is no such thing."""
+        """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
+        use them. Costs a few small requests."""
         return None
 
     def unit(self, spec: SpecT) -> str:
-        """The name of the unit a spec compacts (pure)."""
+        """Return the name of the unit that a spec compacts (pure)."""
         ...
 
     def name(self, spec: SpecT) -> str:
-        """A name of what a spec does: of all that is planned or active at a time, no two have the same, and
-        planned again it has the same (pure)."""
+        """Return the key of a spec: unique among all planned and active specs, and the same if the same work
+        is planned again (pure)."""
         ...
 
     def scope(self, spec: SpecT) -> frozenset[Any]:
-        """What a spec is about. After a conflict the same is left alone for a while, but not what more has
-        joined (pure)."""
+        """Return the parts of the dataset that a spec rewrites. After a commit conflict, the planner backs off
+        from specs of the same scope, but not from larger ones (pure)."""
         ...
 
     def capacity(self, snapshot: SnapshotT) -> Capacity:
-        """How much of the dataset may be compacted at the same time (pure)."""
+        """Return how much of the dataset may be compacted at the same time (pure)."""
         ...
 
     def max_commits(self, snapshot: SnapshotT) -> int | None:
-        """In how many publications at most all that is planned at a time is to be committed
-        (`lithify.protocol.commit_batches`); `None`: each compaction as soon as it is finished (pure)."""
+        """Return the maximum number of commits for all compactions that are planned together
+        (`lithify.protocol.commit_batches`); `None` commits each compaction as soon as it is finished
+        (pure)."""
         return None
 
     def newest_ms(self, snapshot: SnapshotT) -> int:
-        """The newest time in the snapshot, by the clock of who writes the dataset; wall-clock
-        milliseconds, 0 when there is none. Ids of new compactions are not newer than that, so that a
-        coordinator whose clock runs ahead does no harm (pure)."""
+        """Return the newest time in the snapshot by the clock of the dataset's writer, in wall-clock
+        milliseconds; 0 if there is none. Ids of new compactions are never newer, so a coordinator whose clock
+        runs ahead does no harm (pure)."""
         ...
 
     def new_id_ms(self, snapshot: SnapshotT, now_ms: int) -> int:
-        """The time in ids of new compactions, at `now_ms` by the clock of this machine."""
+        """Return the time to put into ids of new compactions, given the time `now_ms` of this machine's
+        clock."""
         return min(now_ms, self.newest_ms(snapshot))
 
     def sources(self, spec: SpecT) -> frozenset[str]:
-        """Names of what a spec reads, as fine as is useful, each its own in the whole dataset (pure).
-        What shares one with a compaction that has just failed for good is left alone for a while."""
+        """Return the names of a spec's inputs, unique within the dataset (pure). After a compaction has failed
+        for good, the planner backs off from specs that share an input with it."""
         ...
 
     def encode_spec(self, spec: SpecT) -> str:
-        """A spec as text, for the journal (pure)."""
+        """Encode a spec as text for the journal (pure)."""
         ...
 
     def decode_spec(self, text: str) -> SpecT:
-        """The spec of such a text; `CorruptObject` when it is none, `Unsupported` when a later version of
-        Lithify wrote it (pure)."""
+        """Decode the text of `encode_spec` (pure). Raise `CorruptObject` if it is not a spec, and
+        `Unsupported` if a later version of Lithify wrote it."""
         ...
 
     def cost_bytes(self, spec: SpecT, snapshot: SnapshotT) -> int:
-        """Bytes of what a spec reads that is still in the snapshot (pure)."""
+        """Return the bytes of a spec's inputs that are still in the snapshot (pure)."""
         ...
 
     def priority(self, spec: SpecT, snapshot: SnapshotT) -> float:
-        """How urgent a compaction is as things are now, 0 (may wait) to 1 (urgent), whenever it was
-        planned; 0 when the snapshot does not show what it reads any more (pure)."""
+        """Return how urgent a compaction is given this snapshot, from 0 (may wait) to 1 (urgent); 0 if its
+        inputs are not in the snapshot any more (pure)."""
         ...
 
     def output_name(self, output: OutputT) -> str:
-        """A name that no other output of any compaction has (pure)."""
+        """Return the name of an output, unique among the outputs of all compactions (pure)."""
         ...
 
     def output_bytes(self, output: OutputT) -> int:
-        """The size of an output (pure)."""
+        """Return the size of an output (pure)."""
         ...
 
     def propose(
         self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
     ) -> Plan[SpecT]:
-        """What should be compacted, by the clock of this process; nothing is read or written, and what of it
-        starts now is decided by the service. What is held takes no place of anything else: the plan is the
-        one for the rest, and where it would be another without `held`, a note has that sentence."""
+        """Plan what to compact, by the clock of this process, without reading or writing anything. The service
+        decides which proposals start. Held inputs are planned around: they use up no limit of the plan, and a
+        note explains what would be planned without `held`."""
         ...
 
     def remember(self, plan: Plan[SpecT], shed: Sequence[SpecT], *, is_queue_empty: bool) -> None:
-        """A coordinator has acted on the plan: keep what it found out, if anything; what was `shed`, since
-        the queue was full, may be deferred until the queue is empty. A memory only: nothing is lost when this
-        is never called."""
+        """Save the planner's state after a coordinator has acted on the plan. Specs in `shed` did not fit into
+        the queue and may be deferred until it is empty. This is a cache: nothing is lost if it is never
+        called."""
         ...
 
     def validate(
@@ -213,29 +224,29 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         snapshot: SnapshotT,
         ledger: Ledger[SpecT, RangeT, OutputT],
     ) -> str | None:
-        """Why the compaction must not be scheduled (when it is Submitted), carried out (Scheduled) or
-        committed (Compacted) as things are; `None` if it may (pure)."""
+        """Return why the compaction must not be scheduled (if it is Submitted), executed (Scheduled) or
+        committed (Compacted) given snapshot and ledger; `None` if it may (pure)."""
         ...
 
     def needs_worker(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT) -> bool:
-        """Whether rows must be read; otherwise the coordinator commits it by itself."""
+        """Return whether a worker has to rewrite data; otherwise the coordinator commits it directly."""
         ...
 
     def foresee(self, spec: SpecT, snapshot: SnapshotT) -> None:
-        """A compaction of this spec will probably be prepared next here: begin to read what that takes. What
-        it raises is raised again when it is prepared."""
+        """Start reading what `prepare` will need, because a compaction of this spec will probably be prepared
+        next. `prepare` raises any error again."""
         return
 
     def prepare(
         self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT, slots: int = 0
     ) -> RangeJob[RangeT]:
-        """Cut the compaction into ranges, or take up the ranges its progress records. `compaction` is
-        as it was claimed: `compaction.worker` is the claim its tasks report their movements for. `slots` is
-        how many ranges the engine runs at once, 0 when that is not known."""
+        """Cut the compaction into ranges, or resume the ranges that its progress records. `compaction.worker`
+        is the claim for which tasks report progress. `slots` is the number of ranges that the engine runs at
+        once; 0 if unknown."""
         ...
 
     def outcome(self, result: Any) -> RangeOutcome[OutputT]:
-        """Read what a range's function returned."""
+        """Decode the result of a range's function."""
         ...
 
     def commit(
@@ -244,32 +255,33 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         epoch: int,
         tell_dropped: Callable[[Ulid, str], None],
     ) -> Mapping[Ulid, str | None]:
-        """Publish the outputs atomically. For each compaction: `None` when committed, else why it was
-        refused. `tell_dropped` is told of those committed without a part that did not hold any more: what,
-        and why. `Fenced` when `epoch` is no longer the newest."""
+        """Publish the outputs of all compactions in one atomic commit. Return, for each compaction, `None` if
+        it was committed, else the reason for the refusal. `tell_dropped(compaction_id, reason)` is called for
+        each one that was committed without a part that had become invalid. Raise `Fenced` if `epoch` is not
+        the newest any more."""
         ...
 
     def was_committed(self, compaction: Compaction[SpecT, RangeT, OutputT]) -> bool:
-        """Whether the dataset, as far as its past is known, has or had the compaction's outputs."""
+        """Return whether the dataset's known history contains the compaction's outputs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPlan:
-    """How to show what would be compacted."""
+    """A plan, ready to be displayed."""
 
     shown: Shown
     timeline: Timeline | None = None
-    """`None` where times play no part."""
+    """`None` for kinds without time chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRun:
-    """A run over a dataset, from what it looked like before to what it looks like after."""
+    """A finished run over a dataset."""
 
     url: str
     before: Any
-    """Of the kind's `look`."""
+    """The result of `Kind.look`, before the run; `after` likewise."""
     after: Any
     summary: RunSummary
     totals: Totals
@@ -277,7 +289,7 @@ class DatasetRun:
 
 
 class Kind(Protocol[DatasetT]):
-    """A kind of dataset, as commands see it: how one is opened, and what can be asked and shown of it."""
+    """A kind of dataset, as commands use it: opening, planning, displaying, checking, collecting."""
 
     def open(
         self,
@@ -288,48 +300,48 @@ class Kind(Protocol[DatasetT]):
         wrap: Callable[[ObjectStore], ObjectStore],
         waiting: WaitPolicy,
     ) -> DatasetT:
-        """The dataset at `url`. Objects beside it are read and written through `wrap` of their store. Stores
-        are waited for as `waiting` says."""
+        """Open the dataset at `url`. Lithify's own objects are read and written through `wrap(store)`.
+        `waiting` says how long to wait for a store that does not answer."""
         ...
 
     def check_settings(self, config: Config) -> None:
-        """`Refused` when one of its settings has a value with which no dataset of the kind could be worked
-        on, or that does nothing. What is the user's own, such as a merge operator, need not be installed
-        here."""
+        """Raise `Refused` if a setting of the kind has a value that no dataset of the kind could use, or that
+        has no effect. User code, such as a merge operator, need not be installed here."""
         ...
 
     def own_place(self, dataset: DatasetT) -> tuple[ObjectStore, str]:
-        """Where Lithify may write beside it: a store, and the key of a folder."""
+        """Return the folder where Lithify may write: its store and key."""
         ...
 
     def planner(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planner:
-        """What a run compacts."""
+        """Return the planner for a run with these options."""
         ...
 
     def request(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planner:
-        """What a person asks for. `Refused` unless the options say exactly one thing."""
+        """Return a planner that proposes exactly what the options request. Raise `Refused` unless they
+        request exactly one thing."""
         ...
 
     def show_plan(
         self, dataset: DatasetT, snapshot: Any, ledger: AnyLedger, plan: Plan, asked: Asked, clock: Clock
     ) -> ShownPlan:
-        """What would start now, of what `planner` proposes."""
+        """Return how to display a plan, and which of its proposals would start now."""
         ...
 
     def look(self, snapshot: Any) -> Any:
-        """What is worth telling of a snapshot, before a run and after it."""
+        """Return the figures of a snapshot that a run's summary compares, before and after the run."""
         ...
 
     def show_run(self, run: DatasetRun) -> Shown:
-        """What a run did."""
+        """Return the summary of a run."""
         ...
 
     def show_status(self, found: Status) -> Shown:
-        """What there is to say beside what every status says."""
+        """Return the part of a status that only this kind has."""
         ...
 
     def show_spec(self, spec: Any) -> Mapping[str, Any]:
-        """A spec as a JSON value."""
+        """Return a spec as a JSON value."""
         ...
 
     def check(
@@ -339,14 +351,14 @@ class Kind(Protocol[DatasetT]):
         config: Config,
         now_ms: int,
     ) -> Iterator[Finding]:
-        """What is wrong with a dataset, and with the settings for it. The first finding says whether there is
-        a sound one at all. Writes nothing but what tells the store's time (`DatasetPort.store_ms`)."""
+        """Check a dataset and its settings. The first finding says whether a readable dataset exists at all.
+        Writes nothing except the object that shows the store's time (`DatasetPort.store_ms`)."""
         ...
 
     def collector(
         self, dataset: DatasetT, config: Config, clock: Clock, ids: Ids, observer: Observer
     ) -> PeriodicCollector[Any]:
-        """What collects its garbage again and again, as the settings say."""
+        """Return the collector that deletes the dataset's garbage periodically, according to the settings."""
         ...
 
     def collect(
@@ -360,15 +372,15 @@ class Kind(Protocol[DatasetT]):
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        """Collect the garbage of the dataset at `url` once, as the settings say: a minimum age that is
-        given wins over theirs, and what they only report is not deleted."""
+        """Collect the garbage of the dataset at `url` once, according to the settings. `min_age_ms` overrides
+        their minimum age. Kinds of garbage that the settings only report are not deleted."""
         ...
 
     def maintenance(self, dataset: DatasetT, clock: Clock, ids: Ids) -> Maintenance:
-        """Its history: what it is kept for. `Refused` where datasets of the kind have none that Lithify
-        could let go."""
+        """Return the operations on the dataset's history. Raise `Refused` if datasets of the kind have no
+        history that Lithify could expire."""
         ...
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
-        """One part of what a dataset consists of (`Registered.inspections`)."""
+        """Return one part of a dataset for display (`Registered.inspections` lists the parts)."""
         ...
