@@ -67,8 +67,9 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         ...
 
     def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
-        """Read ledger and snapshot with as few requests as possible. Intended for polling; either may be stale
-        (see `ledger`), so it may decide what to publish but must not be the reason to refuse anything."""
+        """Read ledger and snapshot with as few requests as possible. Intended for polling; either may be
+        stale (see `ledger`), so it may decide what to publish but must not be the reason to refuse
+        anything."""
         ledger = self.ledger()
         return ledger, self.snapshot()
 
@@ -82,9 +83,9 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        """Apply `change` to the cached ledger and publish the result as the next version; after each conflict,
-        apply it to the latest ledger. Publish nothing when `change` returns its argument. If there is no
-        ledger, the coordinator that has just taken the epoch starts with `first`; all other callers get
+        """Apply `change` to the cached ledger and publish the result as the next version; after each
+        conflict, apply it to the latest ledger. Publish nothing when `change` returns its argument. If there
+        is no ledger, the coordinator that has just taken the epoch starts with `first`; all other callers get
         `Refused`."""
         ...
 
@@ -94,8 +95,8 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> tuple[Ledger[SpecT, RangeT, OutputT], PendingVersion]:
         """Do the same as `update_ledger`, but return before the new version is known to be valid
-        (`lithify.store.versions`). Until `PendingVersion` confirms it, do nothing that would be harmful on top
-        of an invalid version."""
+        (`lithify.store.versions`). Until `PendingVersion` confirms it, do nothing that would be harmful on
+        top of an invalid version."""
         ...
 
     @property
@@ -148,8 +149,8 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         ...
 
     def scope(self, spec: SpecT) -> frozenset[Any]:
-        """Return the parts of the dataset that a spec rewrites. After a commit conflict, the planner backs off
-        from specs of the same scope, but not from larger ones (pure)."""
+        """Return the parts of the dataset that a spec rewrites. After a commit conflict, the planner backs
+        off from specs of the same scope, but not from larger ones (pure)."""
         ...
 
     def capacity(self, snapshot: SnapshotT) -> Capacity:
@@ -174,8 +175,8 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         return min(now_ms, self.newest_ms(snapshot))
 
     def sources(self, spec: SpecT) -> frozenset[str]:
-        """Return the names of a spec's inputs, unique within the dataset (pure). After a compaction has failed
-        for good, the planner backs off from specs that share an input with it."""
+        """Return the names of a spec's inputs, unique within the dataset (pure). After a compaction has
+        failed for good, the planner backs off from specs that share an input with it."""
         ...
 
     def encode_spec(self, spec: SpecT) -> str:
@@ -207,14 +208,14 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     def propose(
         self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
     ) -> Plan[SpecT]:
-        """Plan what to compact, by the clock of this process, without reading or writing anything. The service
-        decides which proposals start. Held inputs are planned around: they use up no limit of the plan, and a
-        note explains what would be planned without `held`."""
+        """Plan what to compact, by the clock of this process, without reading or writing anything. The
+        service decides which proposals start. Held inputs are planned around: they use up no limit of the
+        plan, and a note explains what would be planned without `held`."""
         ...
 
     def remember(self, plan: Plan[SpecT], shed: Sequence[SpecT], *, is_queue_empty: bool) -> None:
-        """Save the planner's state after a coordinator has acted on the plan. Specs in `shed` did not fit into
-        the queue and may be deferred until it is empty. This is a cache: nothing is lost if it is never
+        """Save the planner's state after a coordinator has acted on the plan. Specs in `shed` did not fit
+        into the queue and may be deferred until it is empty. This is a cache: nothing is lost if it is never
         called."""
         ...
 
