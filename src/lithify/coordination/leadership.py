@@ -1,68 +1,8 @@
-"""Leadership: being the one coordinator of a dataset, from its lease and its epoch to its end.
+"""Leadership: being the only coordinator of a dataset, from lease and epoch to the end of the term.
 
-The epoch keeps data from harm: whoever takes the next one fences all older coordinators, Lithify's and the
-owner's. The lease keeps that from happening for nothing, or to a program that may be alive. Acquiring:
-
-1. Read the lease and the epoch. Whatever cannot be coordinated is refused here. Who has other things to read
-   may have read the lease with them (`look_ahead`). Neither the order of the two nor their age matters: what
-   was decided by a lease that is not there any more ends at the first write, which goes by its etag, and by
-   an epoch that is not the newest any more in step 4. An older lease proves less, never more.
-2. Unless told to take over, nobody but Lithify's coordinators may hold the epoch (`FencedResource.why_held`).
-   What is not known counts as held.
-3. Unless told to take over, or its holder has resigned, ask the holder: write an own name into its lease
-   (`challenger`), and watch. A holder that writes its lease is alive. A question without an answer for
-   `LEASE_MS` has no live holder. A question of somebody else serves as well. Whoever knows by other signs
-   that the holder is dead need not ask; if that is wrong, it is as if the holder had been suspended.
-4. Take the next epoch. Before each try it must still follow the one found in step 1: a coordinator that
-   started meanwhile may be alive. Then the lease announces what is about to be written (`Taking`), so that
-   a run that dies right after it can be recognised, and nobody else is taken for it. Nothing is written to
-   the dataset before this, and nothing is announced that the dataset refuses.
-   A try that was given up, because its store was away, may land during the next one: all of them carry one
-   mark until one is known to have been made, so that it is not taken for another coordinator's (`Tries`).
-   Then the lease says that the epoch was taken, while the coordinator begins its work. The announcement
-   proves it too, but only until the version with its mark is collected: so it does not matter in which order
-   the two are done, or whether only one is before a crash. Who finds there that another has taken a newer
-   epoch is fenced by that, whatever it does.
-
-From then on `renew`, which is to be called at least every few seconds, looks at the lease and writes it:
-
-5. Every `LOOK_AFTER_MS` one look at the etag. If it is as it was left, nobody has asked.
-6. The lease is written at the first look after `RENEW_AFTER_MS`; when somebody has asked; and at the very
-   first look, if it was not said yet that the epoch was taken.
-7. Whatever ends the leadership ends the lease too (`acquire` is a context manager).
-
-Every write is conditional, on the etag that was seen last. So nobody writes over what he has not read, also
-by a request that arrives late, and nothing need be read before a write. No two leases are ever alike (names,
-`renewals`, marks), so an etag may be made of the content. A write that finds another lease there reads it,
-and then:
-
-- It is the very one that was to be written, and only the answer was lost: done.
-- It is the holder's own, with a question or from an earlier write whose answer was lost: write over it.
-- It proves a newer epoch: `Fenced`. It only announces one: its author is given one look's time to take it
-  or to die, because what he takes could not be proved once his announcement is gone. Then it is written
-  over.
-- It is gone: somebody has removed it, with the dataset or without it. If the dataset is still the one that is
-  led, it is written anew; else `Replaced`. Where another says that it has taken the very same epoch, it is of
-  a dataset in the place of this one: `Replaced`.
-- It is an older coordinator's, of one who resigned, or no lease: write over it. To announce, only a lease
-  whose holder was found dead, or has resigned since, may be written over; any other has a live author.
-
-Why few writes are enough. Asking costs two writes, and only when there is somebody to ask; that nobody asks
-costs one look. What can go wrong is that a live coordinator is taken for dead, and it loses nothing then:
-the one who takes the next epoch fences it, each of its publications is refused from then on, what it
-finished is in the ledger, and it ends with `Fenced` at the next tick, or at the next look.
-
-- *Clocks that jump.* Only monotonic clocks are read, and only differences of one process's own clock. A
-  challenger does not even read it: it counts the pauses it sleeps between its looks, so that neither a
-  store that does not answer nor being suspended counts as watching.
-- *A holder that is suspended* for longer than `LEASE_MS` while somebody asks loses the leadership. Woken
-  up, it believes in it until its next look or publication, whichever comes first, and writes over nobody's
-  lease.
-- *A store that is away* for the holder alone: it can neither look nor answer, so a challenger takes over, and
-  the holder is fenced when it comes back. A holder whose look fails begins no tick, so it never goes on
-  without having looked. Away for all: the challenger's looks fail too, and it ends or waits.
-- *A loop that is slow.* `LEASE_MS` is longer than two looks; a tick that takes longer than the rest may
-  cost the leadership, and nothing else.
+The epoch protects data: taking the next one fences all older coordinators, Lithify's and the owner's. The
+lease avoids fencing a coordinator that is alive. The steps and their proof are in docs/protocol.md
+(*Leadership*).
 """
 
 from __future__ import annotations

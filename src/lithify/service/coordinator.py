@@ -1,56 +1,9 @@
-"""The coordinator of one dataset: schedules, reclaims, commits. One tick, over ports.
+"""The coordinator of one dataset: schedules, reclaims and commits compactions.
 
-The epoch it is given fences older coordinators (`lithify.coordination.leadership`). Each `tick`:
-
-1. glances at ledger and snapshot (`DatasetPort.glance`), unless it is told that they are known;
-2. stops for good when the ledger carries another epoch than its own. The first tick *takes up* the ledger
-   instead (below);
-3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
-4. commits all Compacted ones, what the worker beside it has finished (below), and those that need no worker,
-   in one atomic publication each batch, once they are enough for one (`lithify.protocol.commit_batches`);
-5. marks Failed what has been tried `max_attempts` times; others go on;
-6. adds what is planned and may start now, validates what waits, and claims for the worker beside it
-   (`lithify.service.scheduler`).
-
-Steps 3, 5 and 6 are one publication of the ledger, and none at all when nothing changed, so an idle
-dataset costs reads only. What is published is refused where a glance was not at the latest versions, and the
-next tick sees them; but nothing is called invalid before the latest snapshot has been read. What the planner
-found out is kept after that (`DatasetPort.remember`). The snapshot is always published before the ledger that
-calls its compactions Completed. After a crash between the two, the next coordinator finds in the snapshot
-what the commit made of it. Where that leaves no trace, the inputs are gone, validation refuses the compaction
-and says so, and marking it Failed loses nothing.
-
-*Taking up the ledger* puts the epoch into it, makes it where there is none, and takes back what the worker in
-the process of the predecessor, known to be dead, was running. Where something is active that is a version of
-its own, before anything else is done. Where nothing is, there is nobody to take anything from, and the first
-version that this coordinator publishes carries the epoch with whatever it adds. Until then an older
-coordinator may write, as it may until its next look in any case: then the publication meets a conflict, and
-what that one has added is taken up first. A crash before leaves what a crash behind the epoch always left.
-
-*Whether a version counts* (`DatasetPort.write_ledger`) is proved beside what follows, where it does no harm
-if it turns out that it does not, and at the latest before the next tick (`settle`). Nothing is taken back,
-given up or deleted before the proof. Two things are harmless:
-
-- What was only added, and claimed for the worker beside it: its tasks read, and write outputs that nobody
-  names. If the version does not count, the next tick shows that the worker owns nothing, and it drops them.
-  Nothing is committed by it, because a commit is a later tick's.
-- What was committed: the snapshot with the outputs has been proved to count before. If the version that says
-  Completed does not, it is written anew. Who dies before leaves what a crash between the two leaves.
-
-*What the worker beside it has finished* soon after its claim goes from Running to Completed in one version:
-the snapshot with the outputs is published first, as always, and no version says Compacted before. The
-worker must own it in the ledger that this tick goes by. Nobody can take it from that worker until the
-snapshot is published: only a coordinator takes a compaction back, and another one would have fenced this
-one there. A person can cancel it meanwhile: then the ledger goes on saying Failed, and the outputs are in.
-They are still there, however long this takes: only a coordinator takes a finished compaction out of the
-ledger, and while it is there no collector of a database deletes what is younger; those of tables go by the
-minimum age. If this process dies before it has published the snapshot, a few seconds of work are lost; if
-it dies between the two, nothing says which outputs were the compaction's, so the next coordinator takes it
-back and refuses it, as its inputs are gone. If only the ledger could not be written, the worker still has
-the outputs: the next tick, or the worker on its way out, goes by them.
-
-The coordinator keeps no state of its own that matters: everything is in the ledger, and attempts and
-failures are in the journal.
+Each `tick` is one pass over ledger and snapshot and publishes at most one version of the ledger; the steps
+and the proof that a crash at any point loses nothing are in docs/protocol.md (*The coordinator's tick*). The
+coordinator has no durable state of its own: the ledger has the compactions, the journal has attempts and
+failures, and the epoch fences older coordinators (`lithify.coordination.leadership`).
 """
 
 from __future__ import annotations
@@ -92,7 +45,7 @@ class TickResult:
     refused: tuple[tuple[AnyCompaction, str], ...] = ()
     """Compactions found invalid in this tick, with the reason."""
     failed: tuple[tuple[AnyCompaction, str], ...] = ()
-    """Compactions given up in this tick after too many attempts, as they were, with the reason."""
+    """Compactions that failed for good in this tick, as they were before, with the reason."""
 
     @property
     def ledger(self) -> AnyLedger:
@@ -100,13 +53,13 @@ class TickResult:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is active, nothing was proposed, and nothing has failed either: what fails frees
-        its sources only after the planner was asked."""
+        """Whether nothing is active, proposed, refused or failed. A failure counts as work, because it frees
+        its sources only after the planner has run."""
         return not (self.ledger.active() or self.plan.proposals or self.refused or self.failed)
 
 
 CountAttempts = Callable[[AnyCompaction, Sequence[Attempt]], int]
-"""How many of these attempts at a compaction, the oldest first, say something against it."""
+"""Return how many of these attempts (oldest first) to hold against the compaction."""
 
 
 def _count_all(compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
@@ -116,12 +69,12 @@ def _count_all(compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
 class Coordinator:
     """Schedules, reclaims and commits the compactions of one dataset.
 
-    `plan` replaces the dataset's own planner, for runs that compact what a person asked for; then earlier
-    failures hold nothing back. `admit` says what of a plan may start at all, where somebody who sees to many
-    datasets decides that; what it leaves out is planned again. `counts` is told of the attempts at what
-    waits to be tried again, and says how many of them count: who sees many workers knows whose fault they
-    were. `companion` is the worker whose ticks take
-    turns with this one's.
+    `plan` replaces the dataset's own planner, for runs that compact what an operator requested; earlier
+    failures then do not delay anything. `admit(plan)` filters the plan; fleets use it, because they decide
+    about admission across datasets. Rejected proposals are planned again in the next tick.
+    `counts(compaction, attempts)` returns how many failed attempts to hold against a compaction; fleets use
+    it to ignore failures of a bad worker. `companion` is the embedded worker, whose ticks alternate with this
+    coordinator's.
     """
 
     def __init__(
@@ -151,23 +104,23 @@ class Coordinator:
         self._observe = observer
         self._term: Term | None = None
         self._has_taken_up = False
-        """The ledger carries its epoch."""
+        """Whether the ledger carries this coordinator's epoch."""
         self._unproved: tuple[PendingVersion, Callable[[], object]] | None = None
-        """What was published last, if that may not count, and what to do then."""
+        """The last version published, until it is known to be valid, and what to do if it is not."""
         self._unnoted: list[tuple[AnyCompaction, Attempt]] = []
-        """Attempts that ended with a reclaim and are not in the journal yet."""
+        """Attempts that ended in a reclaim and are not in the journal yet."""
         self._batches = CommitBatches(self.options.max_commit_wait_ms)
         self._is_holding = False
-        """Whether something that is finished waits to be committed with others."""
+        """Whether a finished compaction waits to be committed together with others."""
         self._may_hold = True
         self._refusal = ""
         """Why the dataset cannot be compacted, as reported last."""
         self._looked_at: AnyLedger | None = None
-        """The ledger with which attempts were counted last."""
+        """The ledger for which attempts were counted last."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that `start` was given."""
+        """The epoch of the term given to `start`."""
         return self._led.epoch
 
     @property
@@ -182,8 +135,8 @@ class Coordinator:
         self._observe(events.EpochTaken(self._dataset.url, term.epoch))
 
     def take_up(self) -> AnyLedger:
-        """Put the epoch into the ledger, and take back what the worker in the process of the predecessor was
-        running. The first tick does so, by itself or with what it publishes."""
+        """Put the epoch into the ledger, and reclaim what the embedded worker of the dead predecessor was
+        running. The first tick does this, in a version of its own or with the first changes."""
         predecessor = self._led.predecessor or ""
         held: list[AnyCompaction] = []
 
@@ -200,9 +153,8 @@ class Coordinator:
         return ledger
 
     def tick(self, *, is_known: bool = False) -> TickResult:
-        """One round of the algorithm above. `Fenced` ends this coordinator for good. With `is_known` the
-        dataset need not be read: it was just now, in the same thread, or something is about to be
-        published."""
+        """Run one pass. `Fenced` ends this coordinator for good. `is_known` skips reading the dataset,
+        because the same thread has just read it or is about to publish."""
         self.settle()
         found, snapshot = self._dataset.known() if is_known else self._dataset.glance()
         if not self._has_taken_up and found is not None and found.active():
@@ -278,7 +230,7 @@ class Coordinator:
         return TickResult(seen, choice.plan, commits.committed, commits.dropped, refused, failed)
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
-        """Give a compaction up for good."""
+        """Mark a compaction as Failed."""
         self.settle()
         compaction = self._own(self._dataset.ledger()).get(compaction_id)
 
@@ -293,8 +245,8 @@ class Coordinator:
         self._dataset.journal.clear(compaction_id)
 
     def settle(self) -> None:
-        """Wait until it is known whether what was published last counts, and do what is to be done if it does
-        not. To be called in the end as well: a tick leaves this to the next one."""
+        """Wait until the last published version is known to be valid, and undo its consequences if it is not.
+        Call this once more at the end: a tick leaves it to the next tick."""
         if self._unproved is None:
             return
         counts, otherwise = self._unproved
@@ -310,8 +262,8 @@ class Coordinator:
         is_harmless: Callable[[], bool],
         otherwise: Callable[[], object],
     ) -> AnyLedger:
-        """Publish the next version of the ledger. If it is harmless that it may not count, that is found out
-        while the caller goes on, and then `otherwise` is done."""
+        """Publish the next version of the ledger. If an invalid version would be harmless, the check runs
+        while the caller goes on, and calls `otherwise` if it fails."""
         self.settle()
         ledger, counts = self._dataset.write_ledger(change, first)
         if is_harmless():
@@ -321,16 +273,16 @@ class Coordinator:
         return ledger
 
     def _take_up_anew(self, had_taken_up: bool) -> None:
-        """What would have taken up the ledger does not count."""
+        """Undo the take-over of the ledger, because its version is not valid."""
         self._has_taken_up = had_taken_up
 
     @property
     def _empty(self) -> AnyLedger:
-        """Where there is no ledger yet, this one is taken up."""
+        """The ledger to start from if the dataset has none."""
         return Ledger(self.epoch)
 
     def _own(self, ledger: AnyLedger | None) -> AnyLedger:
-        """A ledger that was read, as this coordinator's."""
+        """Return a ledger that was read, with this coordinator's epoch in it."""
         if not self._has_taken_up:
             return transitions.recover(ledger if ledger is not None else self._empty, self.epoch)
         if ledger is None:
@@ -449,11 +401,11 @@ class Coordinator:
         return Attempt(owner, reason, self._clock.now_ms(), recorded_ranges(compaction))
 
     def _exhausted(self, ledger: AnyLedger) -> list[tuple[AnyCompaction, Attempt]]:
-        """What has been tried too often and waits to be tried again, with the last attempt. The reason is
-        put on record before anything is Failed."""
+        """Return the compactions that wait to be retried after too many attempts, each with its last attempt.
+        The reason is recorded in the journal before anything becomes Failed."""
         waiting = transitions.claimable(ledger)
-        # An attempt is noted before the compaction is free again: with the same ledger there is no new one.
-        if not waiting or ledger is self._looked_at:
+        # An attempt is recorded before its compaction becomes claimable, so an unchanged ledger has no new
+        one. if not waiting or ledger is self._looked_at:
             return []
         attempts = self._dataset.journal.attempts()
         tried = [(c, attempts[c.id]) for c in waiting if attempts.get(c.id)]
@@ -467,7 +419,8 @@ class Coordinator:
     def _settle(
         self, exhausted: list[tuple[AnyCompaction, Attempt]], failed: tuple[AnyCompaction, ...]
     ) -> tuple[tuple[AnyCompaction, str], ...]:
-        """Tell of what is Failed now; take back what was put on record but claimed in the last moment."""
+        """Report the compactions that are Failed now; withdraw the records of those that a worker has claimed
+        at the last moment."""
         ids = {compaction.id for compaction in failed}
         for compaction, last in exhausted:
             if compaction.id not in ids:
@@ -491,7 +444,8 @@ class Coordinator:
 
 
 def _is_noted(compaction: AnyCompaction, attempts: Iterable[Attempt]) -> bool:
-    """Whether its worker has noted the end of this attempt: after its last sign of life, by its own clock."""
+    """Return whether the worker has recorded the end of this attempt, after its last heartbeat by its own
+    clock."""
     owner = compaction.worker
     return owner is not None and any(
         a.worker == owner.id and a.at_ms >= owner.last_heartbeat_ms for a in attempts
@@ -500,7 +454,7 @@ def _is_noted(compaction: AnyCompaction, attempts: Iterable[Attempt]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Commits:
-    """What one publication of outputs came to; see `TickResult`."""
+    """The result of one publication of outputs; see `TickResult`."""
 
     committed: tuple[Ulid, ...] = ()
     refused: tuple[tuple[AnyCompaction, str], ...] = ()
@@ -512,8 +466,8 @@ class _Commits:
 
 
 def report_refusal(url: str, plan: Plan, before: str, observe: Observer) -> str:
-    """Report that something of a dataset cannot be compacted until a person acts, or that it can again,
-    unless that was so `before`. Return what is to be given the next time."""
+    """Report that a part of a dataset cannot be compacted until an operator acts, or that it can again,
+    unless that is unchanged since `before`. Return the value for the next call's `before`."""
     now = plan.refusal or ("stuck" if plan.stuck else "")
     if now and now != before:
         observe(events.CannotCompact(url, plan.refusal or "; ".join(plan.stuck)))
@@ -523,4 +477,4 @@ def report_refusal(url: str, plan: Plan, before: str, observe: Observer) -> str:
 
 
 class _OthersAtWork(Exception):
-    """Something is active in a ledger that has not been taken up yet."""
+    """The ledger has active compactions and has not been taken over yet."""
