@@ -404,8 +404,8 @@ class Coordinator:
         """Return the compactions that wait to be retried after too many attempts, each with its last attempt.
         The reason is recorded in the journal before anything becomes Failed."""
         waiting = transitions.claimable(ledger)
-        # An attempt is recorded before its compaction becomes claimable, so an unchanged ledger has no new
-        one. if not waiting or ledger is self._looked_at:
+        # Attempts are recorded before their compaction becomes claimable: an unchanged ledger has no new one.
+        if not waiting or ledger is self._looked_at:
             return []
         attempts = self._dataset.journal.attempts()
         tried = [(c, attempts[c.id]) for c in waiting if attempts.get(c.id)]
