@@ -1,80 +1,15 @@
 """A value that advances through numbered files (SlateDB format: numbered files).
 
-Version N of the value is the object `<folder>/<N as 20 digits><suffix>`. Versions start at 1, follow
-each other without a gap and never change. Garbage collection deletes old ones, and says so before in
-the *boundary*: an object with a decimal number, at or below which no version counts any more.
+Version N of the value is the object `<folder>/<N as 20 digits><suffix>`. Versions start at 1, have no gaps
+and never change. To publish on top of version N, create N+1 only if it is absent; if it exists, raise
+`VersionConflict`. Garbage collection first raises the *boundary*, an object with a decimal number, and then
+deletes versions: a version at or below the boundary is not valid.
 
-Publishing on top of version N:
+The steps of publishing and searching, and the proof that a crash, a lost answer, a collected version or a
+replaced folder loses nothing, are in docs/protocol.md (*Numbered files*).
 
-1. Create N+1 unless it exists. If it does, another party was faster: `VersionConflict`.
-2. If the answer is in doubt (`ObjectExists` after the store repeated a lost request, or any other
-   failure), read N+1 back. It is ours only if it carries the id of this very attempt. If there is
-   none, the request may still be under way, and the outcome is reported as unknown.
-3. Read the boundary, always anew. If N+1 is at or below it, the write came after a collection had
-   deleted a version of that number: it does not count, and is a conflict.
-
-Step 3 may go on while its caller does something else (`write`): something that does no harm if the version
-does not count. What is published on top of such a version is safe too. If N+1 was created behind the
-boundary, N+2 was there before, because the boundary never reaches the latest version. So another N+2 is
-refused as existing, or, where the first was collected as well, by its own step 3.
-
-Equal bytes alone prove nothing in step 2. Two coordinators that take over at the same time both raise
-the same epoch by one and so write the same bytes; both would believe to own it. SlateDB solves this
-by an id of its own in the object's user metadata, and so does this (`ObjectStore.create`'s `put_id`).
-Where a store keeps no such id, a write in doubt counts as a conflict although it may have landed: the
-caller reads the latest version, which then is its own. So a change must be able to meet its own
-result; that is also what it meets after a crash.
-
-Finding the latest version:
-
-1. Cold: list the folder and read the highest. If that has been deleted since, list again. What was found
-   must lie above the boundary, else begin again.
-2. Warm: the last one seen is remembered; read its successors until one is missing. After
-   `MAX_PROBES` hits, and each `LISTING_EVERY_S`, the folder is listed instead. If there were any, read the
-   boundary: the last of them must lie above it, else forget it and begin again. For who slept while the one
-   it had seen, and the ones after it, were collected, a "successor" can be what another sleeper has just
-   created behind the boundary.
-3. If there is no successor, the one seen is the latest, or it has been collected with all that came up to
-   the latest (never the latest itself). Then it is as if it had been read before a long sleep: everything
-   that is published on top of it is refused, by step 3 of publishing. So for who publishes what it makes of
-   it the boundary need not be read (`latest`); only each `MAX_TRUSTED_LOOKS`th such search in a row reads it,
-   so that who finds nothing to publish notices too. Who does something else with it, who deletes by it or
-   refuses something in another place, has to know (`confirmed`).
-
-What was just published is the last one seen, and is not read back. `update` starts with the one seen, without
-a search: if that is not the latest any more, publishing on it is a conflict like any other. Only where
-nothing is to be published on it, because nothing has to change or can, nobody would notice: then the latest
-is looked for, and what is newer is asked again. What is remembered never goes back to an older version
-because a search that began before it was slow.
-
-A version never changes, so what was read is not read again, unless it cannot be decoded (`decode`): then
-the next search is cold. So a process notices that a damaged version was restored, or taken away.
-
-*A folder that was deleted, made anew or restored from a backup* has nothing to do with what is remembered,
-and a successor of that would stand on top of it for everybody. What shows it is that the version seen last is
-gone although the boundary does not say so, or is another. That is checked
-
-1. wherever the boundary is read by a search: by who finds successors, by `confirmed`, and by each
-   `MAX_TRUSTED_LOOKS`th search that finds nothing;
-2. before a version is created on top of one that was last known to be there more than `FRESH_S` ago, on a
-   disk always;
-3. beside step 3 of publishing. Where it is too late then, because all of this happened meanwhile, the version
-   that was just created is deleted again, if what else there is shows that it is of another history: versions
-   below it that came after the one it was built on. (Nothing else shows that: an old collector without a
-   boundary may just have deleted that one.)
-
-Then `Replaced` is raised, and the next search is cold. Folders that stand or fall together share a `Bond`:
-once one of them was replaced, every further call through any of them raises `Replaced`, and a caller that
-goes on opens the dataset anew. What is written between 2 and 3, within a round trip or `FRESH_S`, may be seen
-by others until it is deleted; only a store with conditions over several objects could prevent that.
-
-Gaps in a listing are no error: collection keeps single versions that checkpoints need, and an old or
-differently configured collector keeps no boundary. The highest version counts, as for every client;
-and nothing here creates one, because a version is only published on top of the latest.
-
-A name with this suffix that is not exactly 20 digits directly in the folder is refused: SlateDB's
-clients would find its number, not find the object, and list again for ever. Other suffixes are
-ignored.
+A name with this suffix that is not exactly 20 digits directly in the folder is refused: SlateDB's clients
+would find its number, not find the object, and list again for ever. Other suffixes are ignored.
 """
 
 from __future__ import annotations
@@ -117,11 +52,11 @@ MAX_TRUSTED_LOOKS = 8
 MAX_LOOKUPS = 20
 """Times the search for the latest version begins again."""
 FRESH_S = 2.0
-"""So long a version that was read or written counts as there. Shorter than it takes a person to replace a
-folder, and longer than a tick."""
+"""For so long a version that was read or written is assumed to exist. Shorter than an operator needs to
+replace a folder, and longer than a tick."""
 LISTING_EVERY_S = 3_600.0
-"""The folder is listed so often at least. Where a collector that keeps no boundary has left the version that
-was seen, and taken its successors, nothing else shows that there are newer ones."""
+"""The folder is listed at least so often: if a collector without a boundary keeps the cached version and
+deletes its successors, only a listing shows that there are newer versions."""
 MAX_BOUNDARY_TRIES = 20
 """Times an advance of the boundary is repeated after a conflict."""
 MAX_UPDATE_TRIES = 20
@@ -135,9 +70,9 @@ _CANONICAL_ID = re.compile(rf"[0-9]{{{_ID_DIGITS}}}")
 _BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
 _MAX_SHOWN_BYTES = 40
 _WHOLE_SECOND_MS = 1_000
-"""Some stores count in seconds only."""
+"""Some stores report times in whole seconds."""
 _DISK = "file:"
-"""Where a look costs next to nothing, and a copy may keep the times of a backup."""
+"""Scheme of local disks, where a check costs next to nothing, and a copy may keep the times of a backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,61 +82,59 @@ class Version:
     id: int
     data: bytes
     etag: str | None = field(default=None, compare=False, repr=False)
-    """Of its object, where that is known."""
+    """The object's etag, if known."""
     there_s: float = field(default=float("-inf"), compare=False, repr=False)
-    """When it was last known to be there, by the monotonic clock of the files it came from."""
+    """When it was last known to exist, in seconds of the monotonic clock of its `VersionedFiles`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LatestVersion:
-    """The version that was found or published last."""
+    """The version that was found or published last: the cache of a search."""
 
     version: Version
-    """With number 0: there was none."""
+    """Its number is 0 if there was no version."""
     trusted_looks: int
-    """How many searches may find no successor of it before the boundary has to be read; none: it may itself
-    lie behind the boundary."""
+    """How many searches may end without a successor before the boundary must be read. 0: the version itself
+    may lie at or below the boundary."""
 
 
 _NONE = Version(0, b"")
 
 
 class Bond:
-    """What the files of one dataset have in common: once the history of one was replaced, none of them is
-    read or written through here any more."""
+    """Joins the numbered files of one dataset: once the history of one of them was replaced, all of them
+    raise `Replaced`."""
 
     def __init__(self) -> None:
         self._broken: Replaced | None = None
         self._files: list[VersionedFiles] = []
 
     def join(self, files: VersionedFiles) -> None:
-        """These stand or fall with the others."""
+        """Add files to the bond."""
         self._files.append(files)
 
     def others(self, files: VersionedFiles) -> Sequence[VersionedFiles]:
-        """All but these."""
+        """Return all other files of the bond."""
         return [other for other in self._files if other is not files]
 
     def check(self) -> None:
-        """`Replaced` once it is broken."""
+        """Raise `Replaced` if the bond is broken."""
         if self._broken is not None:
             raise Replaced(str(self._broken))
 
     def break_off(self, error: Replaced) -> None:
-        """From now on nothing of this holds."""
+        """Break the bond."""
         self._broken = error
 
 
 def format_id(version_id: int) -> str:
-    """The number as it stands in the object's name."""
+    """Format a version's number as in the object's name."""
     return f"{version_id:0{_ID_DIGITS}d}"
 
 
 def parse_key(key: str, folder: str, suffix: str) -> int | None:
-    """The number of the version that `key` names; `None` when it names something else.
-
-    `CorruptObject` when the name would mislead a client.
-    """
+    """Return the number of the version that `key` names, or `None` if it names something else. Raise
+    `CorruptObject` if the name would mislead a client."""
     if not key.endswith(suffix):
         return None
     stem = key.removeprefix(f"{folder}/").removesuffix(suffix)
@@ -215,7 +148,7 @@ def parse_key(key: str, folder: str, suffix: str) -> int | None:
 
 
 def parse_boundary(data: bytes, key: str) -> int:
-    """The number in a boundary object."""
+    """Parse the number in a boundary object."""
     match = _BOUNDARY.fullmatch(data)
     if match is None or int(match[1]) > MAX_VERSION_ID:
         raise CorruptObject(key, f"is not a decimal number of 64 bits: {data[:_MAX_SHOWN_BYTES]!r}")
@@ -223,19 +156,21 @@ def parse_boundary(data: bytes, key: str) -> int:
 
 
 Change = Callable[[Version | None], bytes | None]
-"""What is to be published on top of a version, `None` where there is no version yet; `None` for nothing."""
+"""Returns the bytes to publish on top of a version (`None`: there is no version yet), or `None` for
+nothing."""
 
 
 class PendingVersion:
-    """Whether a version that was written counts. The proof begins at once, beside the caller. Without one
-    there is nothing to prove."""
+    """A version that was written and is not yet known to be valid. The check starts at once, in the
+    background; without `prove`, the version is valid."""
 
     def __init__(self, prove: Callable[[], None] | None = None) -> None:
         self._prove = prove
         self._under_way = concurrency.beside.start(prove) if prove is not None else None
 
     def __call__(self) -> bool:
-        """Wait for the proof. A `StoreError` leaves it open: call again, and it is tried again."""
+        """Wait for the check, and return whether the version is valid. After a `StoreError`, call again to
+        repeat the check."""
         finish, self._under_way = self._under_way or self._prove, None
         try:
             if finish is not None:
@@ -259,14 +194,14 @@ class VersionedFiles:
         clock: Clock | None = None,
         bond: Bond | None = None,
     ) -> None:
-        """`bond`: these files stand or fall with others."""
+        """`bond` joins these files with others of the same dataset."""
         self.folder = folder
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._bond = bond
         if bond is not None:
             bond.join(self)
         self._lost: Version | None = None
-        """The version that was found to be gone, or another."""
+        """The version that was found missing or different."""
         self._listed_s = float("-inf")
         """When the folder was last listed."""
         self._store = store
@@ -277,52 +212,52 @@ class VersionedFiles:
         self._remembering = threading.Lock()
 
     def key(self, version_id: int) -> str:
-        """The object key of a version."""
+        """Return the object key of a version."""
         return f"{self.folder}/{format_id(version_id)}{self._suffix}"
 
     def listed(self) -> list[tuple[int, ObjectMeta]]:
-        """The versions that exist, with what the listing says of them, oldest first."""
+        """List the versions that exist, with their metadata, oldest first."""
         numbered = ((parse_key(m.key, self.folder, self._suffix), m) for m in self._store.list(self.folder))
         return sorted((version_id, meta) for version_id, meta in numbered if version_id is not None)
 
     def ids(self) -> list[int]:
-        """The numbers of all versions that are listed, ascending, whatever the boundary says."""
+        """List the numbers of all existing versions, ascending, regardless of the boundary."""
         self._listed_s = self._now_s()
         return [version_id for version_id, _ in self.listed()]
 
     def read(self, version_id: int) -> bytes:
-        """The bytes of one version (of a checkpoint, for example), whatever the boundary says."""
+        """Read one version (for example that of a checkpoint), regardless of the boundary."""
         return self._store.get(self.key(version_id))
 
     def has_mark(self, version_id: int, mark: bytes) -> bool:
-        """Whether a version is there, counts, and contains `mark`. One that came after a collection had
-        deleted its number does not count, however it looks; nor can it be told from one that was there
-        before."""
+        """Return whether a version exists, is valid, and contains `mark`. A version created after a
+        collection had deleted its number is not valid; it looks the same as the one that was deleted."""
         try:
             return mark in self.read(version_id) and version_id > self.boundary()
         except ObjectNotFound:
             return False
 
     def latest(self) -> Version | None:
-        """The latest version; `None` when there is none at all. Who has not looked for so long that the one
-        it had seen was collected meanwhile may be given that one a few times more; nothing can be published
-        on it."""
+        """Return the latest version, or `None` if there is none. May return a stale version a few times, if
+        the cached one was collected meanwhile; publishing on top of that one fails."""
         return self._search(is_trusting=True)
 
     def confirmed(self) -> Version | None:
-        """The latest version, for who does something else with it than publish the next."""
+        """Return the latest version and make sure that it is valid. Needed by all callers that do something
+        else with it than publish the next version."""
         return self._search(is_trusting=False)
 
     def found_anew(self) -> Version | None:
-        """The latest version as a process finds it that has seen none. For a folder of which another program
-        may remove versions: who goes on from one that it has seen then is alone with those that follow."""
+        """Return the latest version as a process without a cache finds it. Needed if another program may
+        remove versions from the folder: versions that follow a removed one would be visible to this process
+        only."""
         with self._remembering:
             self._seen = None
         return self.confirmed()
 
     def known(self) -> Version | None:
-        """The version seen or published last, or `None` if there was none then, without a request; what
-        `latest` says where nobody has looked yet."""
+        """Return the cached version, without a request; `None` if there was no version. Without a cache, do
+        the same as `latest`."""
         seen = self._seen
         if seen is None or not seen.trusted_looks:
             return self.latest()
@@ -342,7 +277,7 @@ class VersionedFiles:
                         return _none_as_none(found)
                     if found is seen.version and self._now_s() - self._listed_s >= LISTING_EVERY_S:
                         found = self._highest_of(self.ids())
-                    # Behind the successors: it may be raised while they are read.
+                    # Read after the successors: the boundary may be raised while they are read.
                     boundary, there = both(self.boundary, partial(self._still_there, seen.version))
                     if found is seen.version and there is not None:
                         found = there
@@ -361,20 +296,21 @@ class VersionedFiles:
         )
 
     def _replace(self, before: _LatestVersion | None, seen: _LatestVersion) -> None:
-        """Remember what a search has found, unless another thread has published or found a newer one."""
+        """Cache the result of a search, unless another thread has published or found a newer version."""
         with self._remembering:
             now = self._seen
             if now is before or now is None or now.version.id <= seen.version.id:
                 self._seen = seen
 
     def _forget(self, before: _LatestVersion | None) -> None:
-        """Begin again, unless another thread has found something since."""
+        """Drop the cache, unless another thread has replaced it."""
         with self._remembering:
             if self._seen is before:
                 self._seen = None
 
     def decode(self, version: Version, decode: Callable[[bytes, str], ValueT]) -> ValueT:
-        """The value of a version, of its bytes and its key. What cannot be decoded is not remembered."""
+        """Decode a version by its bytes and its key. A version that cannot be decoded is dropped from the
+        cache."""
         try:
             return decode(version.data, self.key(version.id))
         except Exception:
@@ -382,22 +318,20 @@ class VersionedFiles:
             raise
 
     def publish(self, base: Version | None, data: bytes) -> Version:
-        """Publish `data` as the successor of `base`, `None` meaning that there is no version yet.
-
-        `VersionConflict` when another party was faster. Any other `StoreError` leaves the outcome
-        unknown: what was written may still become the next version.
-        """
+        """Publish `data` as the successor of `base` (`None`: there is no version yet). Raise
+        `VersionConflict` if another process was faster. After any other `StoreError` the outcome is unknown:
+        the request may still create the next version."""
         version, base = self._create_on(base, data)
         self._prove(version, base)
         return version
 
     def _create_on(self, base: Version | None, data: bytes) -> tuple[Version, Version | None]:
-        """Steps 1 and 2, and what was built on."""
+        """Do steps 1 and 2. Return the new version and its base."""
         base = self._founded(base)
         try:
             return self._create(base, data), base
         except VersionConflict:
-            self._check_there(base)  # what is there in its place may be of another history
+            self._check_there(base)  # the version in its place may be of another history
             raise
 
     def _create(self, base: Version | None, data: bytes) -> Version:
@@ -538,17 +472,17 @@ class VersionedFiles:
         return not listed or any(i <= lost.id and meta.last_modified_ms >= since_ms for i, meta in listed)
 
     def update(self, change: Change, clock: Clock, rng: random.Random) -> Version | None:
-        """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
-        number of times and after pauses of random length. `None` from `change` means that nothing has to
-        change, an error that nothing can: each counts of the latest version only. The answer is the version
-        that then is the latest known."""
+        """Apply `change` to the cached version and publish the result; after each conflict, apply it to the
+        latest version, up to `MAX_UPDATE_TRIES` times and after random pauses. If `change` returns `None` or
+        raises, it is repeated with the latest version before that result is returned or raised. Return the
+        latest known version."""
         return self._update(change, clock, rng, self.publish)
 
     def write(
         self, change: Change, clock: Clock, rng: random.Random
     ) -> tuple[Version | None, PendingVersion]:
-        """As `update`, but does not wait for the proof that what was written counts. That is under way when
-        this returns; `PendingVersion` waits for it."""
+        """Do the same as `update`, but return before the new version is known to be valid. `PendingVersion`
+        waits for that check."""
         written: list[tuple[Version, Version | None]] = []
 
         def create(base: Version | None, data: bytes) -> Version:
@@ -587,15 +521,15 @@ class VersionedFiles:
             base, is_latest = self.latest(), True
 
     def boundary(self) -> int:
-        """The highest number that does not count any more; 0 when nothing was ever collected."""
+        """Return the highest number that is not valid any more; 0 if nothing was ever collected."""
         try:
             return parse_boundary(self._store.get(self._boundary_key), self._boundary_key)
         except ObjectNotFound:
             return 0
 
     def advance_boundary(self, to: int) -> int:
-        """Raise the boundary to `to`, never lower it, and say where it is. To be done before any
-        version up to `to` is deleted."""
+        """Raise the boundary to at least `to`, and return it. Call this before deleting any version up to
+        `to`."""
         latest = self.confirmed()
         if to >= (latest.id if latest is not None else 1):
             raise Refused(f"{self._boundary_key}: advancing it to {to} would discard the latest version")
@@ -622,12 +556,12 @@ class VersionedFiles:
         raise StoreError(f"{self._boundary_key}: changed by others {MAX_BOUNDARY_TRIES} times in a row")
 
     def _lower_again(self, before: bytes | None, etag: str | None, latest: Version) -> None:
-        """The boundary was just raised where the version that it was to stay below is gone: in a folder that
-        was made anew, or by another collector's doing. It is as it was before, unless that one raised it."""
+        """Undo raising the boundary, because the version above it is missing: the folder was made anew, or
+        another collector deleted the version. Leave the boundary alone if another process has changed it."""
         with suppress(ObjectExists, ObjectNotFound, PreconditionFailed):
             found = self._highest_of(self.ids())
             if found.id > latest.id:
-                return  # it has a successor, and was collected
+                return  # there is a successor, so it was collected
             now = self._store.head(self._boundary_key)
             if etag is not None and now.etag != etag:
                 return
@@ -638,13 +572,13 @@ class VersionedFiles:
         raise self._replaced(latest)
 
     def _find(self) -> tuple[Version, int]:
-        """The highest version there is, whatever was seen before, and the boundary. The highest of a listing
-        cannot have been created behind the boundary, unless the latest was lost: so it does not matter which
-        of the two is read first."""
+        """Return the highest existing version, regardless of the cache, and the boundary. The order of the
+        two reads does not matter: the highest version of a listing cannot lie at or below the boundary unless
+        the latest version was lost."""
         return both(lambda: self._highest_of(self.ids()), self.boundary)
 
     def _follow(self, seen: Version) -> Version:
-        """The last of the successors of `seen` that follow each other."""
+        """Return the last of the consecutive successors of `seen`."""
         for version_id in range(seen.id + 1, seen.id + 1 + MAX_PROBES):
             try:
                 seen = self._read_version(version_id)
@@ -661,13 +595,13 @@ class VersionedFiles:
         return Version(version_id, data, meta.etag, now_s)
 
     def _settle(self, version: Version, put_id: str, failure: StoreError) -> str | None:
-        """The etag of `version`, if it is there and was written by the attempt `put_id`; else raise."""
+        """Return the etag of `version` if it exists and was written by the attempt `put_id`; else raise."""
         key = self.key(version.id)
         try:
             data, meta = self._store.get_with_meta(key)
         except StoreError as error:
             gone = isinstance(error, ObjectNotFound) and isinstance(failure, ObjectExists)
-            if gone:  # it existed, and was collected since
+            if gone:  # it existed and was collected meanwhile
                 raise _conflict_of(key) from failure
             text = f"publish {key}: whether it was published is unknown: {failure}"
             if isinstance(failure, StoreUnavailable):
