@@ -2,32 +2,34 @@
 
 Each `tick`:
 
-1. takes in the ranges that finished since the last one;
-2. reads the ledger; what is no longer its own is cancelled and dropped (it was reclaimed). A ledger may stay
-   where it is when its dataset is made anew, so a worker without a coordinator beside it confirms before its
-   first claim, and every `CONFIRM_EVERY_S`, that the dataset is the one that was opened (`Replaced`);
-3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
-   what goes on, when one is due and enough bytes have moved (`lithify.service.heartbeats`);
-4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
-   when it was the engine that went down, or the store stayed away, that is no attempt;
-5. claims Scheduled compactions while there is room (`lithify.service.slots`), cuts them into ranges and
-   starts those that are not finished. The most urgent as things are now has the first turn, with ageing
-   (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait behind older merges.
-   After a failed attempt a compaction is left alone by all workers for a pause that grows with each, and
-   then stands behind those that failed less often.
+1. collects the ranges that have finished since the last tick;
+2. reads the ledger, and cancels compactions that the worker does not own any more because they were reclaimed.
+   If a dataset is made anew, its ledger may lie in the same place; so a worker without a coordinator in its
+   process confirms before its first claim, and every `CONFIRM_EVERY_S`, that the dataset is the one that was
+   opened (`Replaced`);
+3. publishes Compacted for finished compactions and heartbeats with progress for running ones, in one version
+   of the ledger; a heartbeat is due if enough time has passed and bytes have moved
+   (`lithify.service.heartbeats`);
+4. returns a compaction to Scheduled, with its progress, if a range has failed for good, and records the
+   attempt; a lost engine or an unreachable store is not an attempt;
+5. claims Scheduled compactions while slots are free (`lithify.service.slots`), cuts them into ranges and starts
+   the unfinished ones. The most urgent compaction is claimed first, with ageing (`lithify.planning.turns`): an
+   L0 merge whose writer is about to stall does not wait for older merges. After a failed attempt all workers
+   back off from the compaction, longer after each attempt, and then prefer those that failed less often.
 
-What the coordinator in the same process has just read (`CoordinatorView`) is not read again. What that one
-could commit at once (`finished`) it asks for before step 3: then the ledger goes from Running to Completed.
+The embedded worker of a coordinator reuses what the coordinator has just read (`CoordinatorView`), and offers
+it the compactions that it could commit at once (`finished`) before step 3; the ledger then goes from Running
+to Completed.
 
-`look` does steps 1 to 4; `offer` and `claim` are step 5, for one compaction at a time, so that workers of
+`look` does steps 1 to 4. `offer` and `claim` do step 5 for one compaction at a time, so that workers of
 several datasets can take turns (`lithify.service.worker_pool`).
 
-Of N compactions that wait, each is claimed after at most AGEING_TURNS + N - 1 claims of others by this
-worker, with AGEING_TURNS more for each failed attempt at it.
+Of N waiting compactions, each is claimed after at most AGEING_TURNS + N - 1 claims of others by this worker,
+with AGEING_TURNS more for each failed attempt.
 
-The worker owns no state that matters: killed at any point, its compaction is reclaimed and resumed
-from the ranges recorded in the ledger. Its id must be new for each process, since the id in the
-ledger is all that tells an owner from a zombie.
+The worker has no durable state of its own: if it is killed, its compactions are reclaimed and resumed from the
+ranges recorded in the ledger. Its id must be new for each process, because the id in the ledger is all that
+distinguishes an owner from a zombie.
 """
 
 from __future__ import annotations
