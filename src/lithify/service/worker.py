@@ -3,19 +3,20 @@
 Each `tick`:
 
 1. collects the ranges that have finished since the last tick;
-2. reads the ledger, and cancels compactions that the worker does not own any more because they were reclaimed.
-   If a dataset is made anew, its ledger may lie in the same place; so a worker without a coordinator in its
-   process confirms before its first claim, and every `CONFIRM_EVERY_S`, that the dataset is the one that was
-   opened (`Replaced`);
+2. reads the ledger, and cancels compactions that the worker does not own any more because they were
+   reclaimed. If a dataset is made anew, its ledger may lie in the same place; so a worker without a
+   coordinator in its process confirms before its first claim, and every `CONFIRM_EVERY_S`, that the dataset
+   is the one that was opened (`Replaced`);
 3. publishes Compacted for finished compactions and heartbeats with progress for running ones, in one version
    of the ledger; a heartbeat is due if enough time has passed and bytes have moved
    (`lithify.service.heartbeats`);
 4. returns a compaction to Scheduled, with its progress, if a range has failed for good, and records the
    attempt; a lost engine or an unreachable store is not an attempt;
-5. claims Scheduled compactions while slots are free (`lithify.service.slots`), cuts them into ranges and starts
-   the unfinished ones. The most urgent compaction is claimed first, with ageing (`lithify.planning.turns`): an
-   L0 merge whose writer is about to stall does not wait for older merges. After a failed attempt all workers
-   back off from the compaction, longer after each attempt, and then prefer those that failed less often.
+5. claims Scheduled compactions while slots are free (`lithify.service.slots`), cuts them into ranges and
+   starts the unfinished ones. The most urgent compaction is claimed first, with ageing
+   (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait for older merges.
+   After a failed attempt all workers back off from the compaction, longer after each attempt, and then prefer
+   those that failed less often.
 
 The embedded worker of a coordinator reuses what the coordinator has just read (`CoordinatorView`), and offers
 it the compactions that it could commit at once (`finished`) before step 3; the ledger then goes from Running
@@ -27,9 +28,9 @@ several datasets can take turns (`lithify.service.worker_pool`).
 Of N waiting compactions, each is claimed after at most AGEING_TURNS + N - 1 claims of others by this worker,
 with AGEING_TURNS more for each failed attempt.
 
-The worker has no durable state of its own: if it is killed, its compactions are reclaimed and resumed from the
-ranges recorded in the ledger. Its id must be new for each process, because the id in the ledger is all that
-distinguishes an owner from a zombie.
+The worker has no durable state of its own: if it is killed, its compactions are reclaimed and resumed from
+the ranges recorded in the ledger. Its id must be new for each process, because the id in the ledger is all
+that distinguishes an owner from a zombie.
 """
 
 from __future__ import annotations
