@@ -1,7 +1,7 @@
-"""What the service keeps beside a dataset's ledger, as values and as a port.
+"""The journal: the service's own records about a dataset's compactions, as values and as a port.
 
-The ledger's format belongs to the dataset's owner and has no place for how far a running range is, how
-often a compaction was tried, or why it failed. These live in small objects of their own, the *journal*:
+The ledger's format belongs to the dataset's owner and has no fields for the progress of a running range, the
+number of attempts, or the reason of a failure. These are recorded in small objects, the *journal*:
 
 | value           | written by                                | read by                                    |
 |-----------------|-------------------------------------------|--------------------------------------------|
@@ -14,11 +14,11 @@ often a compaction was tried, or why it failed. These live in small objects of t
 
 Invariants:
 
-1. No data depend on the journal: without it a compaction is only tried again too soon, or ranges are run
-   again. The one thing that skips work, a finished range, counts only if the ledger records its outputs.
-2. Movements, attempts and finished ranges of a compaction go when it is Compacted or Failed; what a crash
-   leaves behind is garbage (`Journal.compactions` names it).
-3. At most `MAX_FAILURES` failures are kept, the newest.
+1. No data depend on the journal: without it, a compaction is retried too soon, or ranges run again. The only
+   record that skips work, a finished range, is used only if the ledger records its outputs.
+2. Movements, attempts and finished ranges of a compaction are deleted when it becomes Compacted or Failed.
+   After a crash they are garbage (`Journal.compactions` lists them).
+3. The newest `MAX_FAILURES` failures are kept.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ MAX_FAILURES = 100
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """How far one run of a range's task has come. A task that Spark runs again has a new one."""
+    """The progress of one run of a range's task. If Spark runs a task again, the new run has its own."""
 
     index: int
-    """Which range, counted as the ledger's progress does."""
+    """The position of the range in the ledger's progress."""
     worker: str
     claimed_at_ms: int
     """The worker's first heartbeat: with its name, the claim this task belongs to."""
     bytes_read: int
     bytes_written: int
-    """Made, rather: output that is still in memory counts."""
+    """Bytes produced, including output that is still in memory."""
     at_ms: int
     """When this was written, wall-clock milliseconds of the task's machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A try at a compaction that came to nothing: its worker gave up, or fell silent. A graceful
-    release is none."""
+    """A failed attempt at a compaction: its worker gave up or fell silent. A graceful release is not an
+    attempt."""
 
     worker: str
     reason: str
     at_ms: int
     recorded: int = 0
-    """Ranges that were finished and on record then."""
+    """Number of ranges that were finished and recorded at that time."""
 
 
 def recorded_ranges(compaction: AnyCompaction) -> int:
-    """How many of its ranges are finished and on record."""
+    """Return how many ranges of a compaction are finished and recorded."""
     progress = compaction.progress
     return 0 if progress is None else sum(bool(done.outputs) for done in progress.ranges)
 
 
 def in_vain(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
-    """Those of a compaction's attempts, oldest first, that came after the last one to bring it on. Who
-    finishes ranges and then dies was stopped, for instance with its machine; that says nothing against the
-    compaction, and happens to large ones again and again."""
+    """Return the attempts (oldest first) after the last one that finished a range. A worker that finishes
+    ranges and then dies was probably stopped together with its machine; that is no evidence against the
+    compaction, and happens to large ones repeatedly."""
     most, found = 0, list[Attempt]()
     for attempt in attempts:
         if attempt.recorded > most:
@@ -82,59 +82,59 @@ def in_vain(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """A compaction that is about to be marked Failed, by its coordinator or by somebody who cancels it."""
+    """A compaction that is about to be marked Failed, by its coordinator or by a command that cancels it."""
 
     compaction: Ulid
     reason: str
     attempts: int
-    """0: it was never tried, because it was found invalid or was cancelled before."""
+    """0 if it was never tried, because it was found invalid or was cancelled first."""
     at_ms: int
     spec: str
-    """As `DatasetPort.encode_spec` gives it, so that it can be submitted again."""
+    """The text of `DatasetPort.encode_spec`, so that it can be submitted again."""
     is_cancelled: bool = False
-    """Somebody gave it up who did not want it now. That says nothing against it."""
+    """An operator cancelled it. That is no evidence against it."""
     unit: str = ""
-    """Which part of the dataset it was to compact; empty where an older version noted it."""
+    """The unit that it was to compact; empty if an older version of Lithify recorded it."""
 
 
 class Journal(Protocol):
     """The journal of one dataset. Entries that cannot be read count as absent."""
 
     def compactions(self) -> frozenset[Ulid]:
-        """Compactions with movements, finished ranges or attempts."""
+        """Return the compactions that have movements, finished ranges or attempts."""
         ...
 
     def clear(self, compaction_id: Ulid) -> None:
-        """Remove movements, finished ranges and attempts of a compaction; its failure stays."""
+        """Delete the movements, finished ranges and attempts of a compaction, but not its failure."""
         ...
 
     def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
-        """What the tasks of a compaction report, by a name that is each run's own. A task removes its
-        entry when it is done, so these are the ranges being executed, and those whose task died."""
+        """Return what the tasks of a compaction report, by a name that is unique for each run. A task deletes
+        its entry at its end, so these are the running ranges and those whose task has died."""
         ...
 
     def finished(self, compaction_id: Ulid) -> frozenset[str]:
-        """Names (`DatasetPort.output_name`) of outputs that are the last of a finished range."""
+        """Return the names (`DatasetPort.output_name`) of the last outputs of finished ranges."""
         ...
 
     def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
-        """Add to `finished`; replaces what the same worker has noted before."""
+        """Record finished ranges; replaces what the same worker has recorded before."""
         ...
 
     def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
-        """The attempts that count (`in_vain`), oldest first, by compaction."""
+        """Return the attempts to hold against each compaction (`in_vain`), oldest first."""
         ...
 
     def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None: ...
 
     def failures(self) -> tuple[FailedAttempt, ...]:
-        """The failures that are remembered, oldest first."""
+        """Return the recorded failures, oldest first."""
         ...
 
     def add_failure(self, failure: FailedAttempt) -> None:
-        """Remember a failure (once for each compaction), and forget the oldest beyond `MAX_FAILURES`."""
+        """Record a failure (one for each compaction), and delete the oldest beyond `MAX_FAILURES`."""
         ...
 
     def forgive(self, compaction_id: Ulid) -> None:
-        """Forget a failure: its sources may be proposed again at once."""
+        """Delete a failure, so that its inputs may be proposed again at once."""
         ...

@@ -28,7 +28,7 @@ OutputT = TypeVar("OutputT", default=Any)
 
 
 class CompactionState(Enum):
-    """Where a compaction is in its life."""
+    """The state of a compaction."""
 
     SUBMITTED = "submitted"
     SCHEDULED = "scheduled"
@@ -39,13 +39,13 @@ class CompactionState(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether the state is final."""
         return self in (CompactionState.COMPLETED, CompactionState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedWorker:
-    """Who owns a compaction, and the wall-clock milliseconds of its last sign of life."""
+    """The owner of a compaction, and its last heartbeat in wall-clock milliseconds."""
 
     id: str
     last_heartbeat_ms: int = 0
@@ -66,7 +66,8 @@ class Progress(Generic[RangeT, OutputT]):
 
     ranges: tuple[RangeProgress[RangeT, OutputT], ...]
     horizon: int | None = None
-    """What the compaction was started with and must end with, where its kind has such a thing."""
+    """The sequence number below which the compaction may drop old versions, for kinds that have one. A
+    resumed compaction must use the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +84,21 @@ class Compaction(Generic[SpecT, RangeT, OutputT]):
 
 @dataclass(frozen=True, slots=True)
 class Ledger(Generic[SpecT, RangeT, OutputT]):
-    """All compactions a dataset remembers, ascending by id, and the epoch of its coordinator.
+    """All recorded compactions of a dataset, ascending by id, and the epoch of its coordinator.
 
-    Anybody can write thousands of entries into a ledger, so finding and changing one does not look at all.
+    A ledger may have thousands of entries, so finding and changing one takes logarithmic time.
     """
 
     epoch: int = 0
     compactions: tuple[Compaction[SpecT, RangeT, OutputT], ...] = ()
 
     def get(self, compaction_id: Ulid) -> Compaction[SpecT, RangeT, OutputT] | None:
-        """The compaction of that id, if the ledger has it."""
+        """Return the compaction with this id, or `None`."""
         place = self._place(compaction_id)
         return None if place is None else self.compactions[place]
 
     def active(self) -> tuple[Compaction[SpecT, RangeT, OutputT], ...]:
-        """Those in no terminal state."""
+        """Return the compactions whose state is not final."""
         return tuple(c for c in self.compactions if not c.state.is_terminal)
 
     def update(
@@ -105,7 +106,7 @@ class Ledger(Generic[SpecT, RangeT, OutputT]):
         compaction_id: Ulid,
         change: Callable[[Compaction[SpecT, RangeT, OutputT]], Compaction[SpecT, RangeT, OutputT]],
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        """The ledger with one compaction changed; `KeyError` when it is not there."""
+        """Return the ledger with one compaction changed. Raise `KeyError` if the ledger does not have it."""
         place = self._place(compaction_id)
         if place is None:
             raise KeyError(compaction_id)
@@ -118,5 +119,5 @@ class Ledger(Generic[SpecT, RangeT, OutputT]):
         return place if is_there else None
 
     def add(self, *new: Compaction[SpecT, RangeT, OutputT]) -> Ledger[SpecT, RangeT, OutputT]:
-        """The ledger with more compactions, kept ascending by id."""
+        """Return the ledger with more compactions, ascending by id."""
         return replace(self, compactions=tuple(sorted((*self.compactions, *new), key=lambda c: c.id)))

@@ -1,4 +1,4 @@
-"""What a planner says: proposals, and what it leaves alone."""
+"""The result of a planner: proposals, and reasons for not proposing the rest."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from lithify.protocol.model import SpecT
 
 MAX_PRIORITY = 1.0
 Held = Mapping[str, str]
-"""What is to be left alone for now: names of sources (`DatasetPort.sources`), each with a sentence why."""
+"""Inputs (`DatasetPort.sources`) that must not be compacted for now, each with a sentence that says why."""
 NOTHING_HELD: Held = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal(Generic[SpecT]):
-    """Something worth compacting, and why."""
+    """A compaction that the planner proposes."""
 
     spec: SpecT
     priority: float
     """0 (may wait) to `MAX_PRIORITY` (urgent)."""
     cost_bytes: int
-    """Bytes that would be read."""
+    """Bytes to read."""
     reason: str
-    """One sentence for people."""
+    """One sentence for the operator."""
     after: tuple[str, ...] = ()
-    """Names (`DatasetPort.name`) of others, planned or active, that must have ended before."""
+    """Names (`DatasetPort.name`) of planned or active compactions that must end first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """So many units and files with so many bytes and rows."""
+    """Totals of some part of a dataset."""
 
     units: int
     files: int
@@ -42,28 +42,29 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[SpecT]):
-    """What should be compacted, most urgent first, and what should not, and why."""
+    """A plan: proposals, the most urgent first, and reasons for not proposing the rest."""
 
     proposals: tuple[Proposal[SpecT], ...] = ()
     notes: tuple[str, ...] = ()
-    """Why the rest is left alone, one sentence for each unit."""
+    """Why the other units are not proposed, one sentence for each."""
     refusal: str = ""
-    """Why nothing of the dataset can be compacted at all, whatever there is to do; the first of the notes.
-    Empty when something can."""
+    """Why no part of the dataset can be compacted, regardless of the work there is; the first of the notes.
+    Empty if any part can."""
     left_alone: tuple[str, ...] = ()
-    """Of the notes, those about what cannot be compacted: there may be more to do than is proposed."""
+    """The notes about parts that cannot be compacted: there may be more work than is proposed."""
     stuck: tuple[str, ...] = ()
-    """Of these, what no later run can compact either and what grows worse: a person has to act."""
+    """The subset of `left_alone` that no later run can compact and that gets worse: an operator has to
+    act."""
     is_left_out: bool = False
-    """The dataset's own policy wants nothing of it compacted unasked."""
+    """Whether the dataset's own policy excludes it from planned compactions."""
     totals: Mapping[str, Total] = field(default_factory=dict)
-    """By what is to become of it, how much the dataset has; every file counts once. Empty where the
-    planner does not look at everything."""
+    """The dataset's totals by planned action; every file counts once. Empty if the planner does not read
+    everything."""
     memory: Any = field(default=None, compare=False, repr=False)
-    """What the kind found out meanwhile and wants to keep, for `DatasetPort.remember`."""
+    """Planner state for `DatasetPort.remember`, opaque to all but the kind."""
 
 
 class Planner(Protocol):
-    """What decides what should be compacted; see `DatasetPort.propose`."""
+    """A function that plans compactions; see `DatasetPort.propose`."""
 
     def __call__(self, snapshot: Any, ledger: Any, held: Held = NOTHING_HELD, /) -> Plan: ...
