@@ -1,26 +1,27 @@
-"""What nobody foresaw becomes an error of ours, at this one place.
+"""Converts unexpected exceptions into `LithifyError`s.
 
-An exception that is no `LithifyError` is a defect of Lithify, whatever bytes led to it. It must not hurt more
-than what it happened in: one compaction, one round over one dataset, one command. Whoever can go on without
-that runs it inside `contained`, and treats what comes out like any other `LithifyError`.
+An exception that is not a `LithifyError` is a defect of Lithify, even if damaged data caused it. It must not
+affect more than one compaction, one round over one dataset, or one command. Code that can go on without that
+unit runs it inside `contained`, and handles the result like any other `LithifyError`:
 
-1. A `LithifyError` passes as it is.
-2. That a disk is full becomes `NoRoom`: somebody can do something about it.
-3. Any other `Exception`, a lack of memory among them, becomes `Unexpected`: it says what was being done, what
-   was raised, and where in Lithify. So does a panic of a library written in Rust, which is no `Exception`,
-   and `SystemExit` in any thread but the main one, which it would end in silence.
-4. Everything else passes: an interrupt and the end of the process are no defects.
+1. A `LithifyError` passes unchanged.
+2. A full disk becomes `NoRoom`, because an operator can do something about it.
+3. Any other `Exception`, including a lack of memory, becomes `Unexpected`. Its message has the operation, the
+   exception, and the place in Lithify. The same is done with a panic of a Rust library, which is not an
+   `Exception`, and with `SystemExit` in any thread but the main one, which would end silently.
+4. All other exceptions pass: interrupts and the end of the process are not defects.
 
-The traceback is logged at DEBUG, and stays with the error as its cause. Nothing else in Lithify may catch
-`Exception` to go on, apart from
+The traceback is logged at DEBUG and is the error's cause. No other code in Lithify may catch `Exception` in
+order to go on, except
 
-- the engine, whose tasks end in other processes, and which asks a Spark that may be gone;
-- who is about to raise another error already, and ends what was begun beside it (`base.concurrency`, the
-  writers of Iceberg's files).
+- the engine, whose tasks end in other processes, and which calls a Spark that may be gone;
+- code that is about to raise another error and cleans up (`base.concurrency`, the writers of Iceberg's
+  files).
 
-Who catches it to raise it is no exception: in the thread that waits for it, once compiled code has returned
-(`datasets.slatedb.kernel.libraries`), or as an error that says more, where a library checks little of what it
-reads (`datasets.iceberg.manifests`, `neighbours`) or a function is the user's (`datasets.slatedb.hooks`).
+Code that catches an exception in order to raise it is allowed: in the waiting thread, after compiled code has
+returned (`datasets.slatedb.kernel.libraries`); or as a clearer error, if a library checks little of what it
+reads (`datasets.iceberg.format.manifests`, `datasets.iceberg.maintenance.shared_locations`) or if the
+function is the user's (`datasets.slatedb.hooks`).
 """
 
 from __future__ import annotations

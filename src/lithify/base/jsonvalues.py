@@ -1,23 +1,25 @@
-"""Values in JSON that anybody may have written, each checked before it is used."""
+"""Checks for untrusted JSON values, before they are used."""
 
 from __future__ import annotations
 
 from typing import Any
 
 UNDECODABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What taking such a document apart raises where it is not what it should be, whatever is in it: a list for
-an object, too deep a nesting, a number without bound."""
+"""The exceptions that reading a malformed document can raise: a list instead of an object, too deep a
+nesting, an unbounded number."""
 
 
 def whole_number(value: Any, *, least: int = 0, most: int) -> int:
-    """`ValueError` for what is out of range; also for floats, infinite ones among them, and truth values."""
+    """Return `value`. Raise `ValueError` unless it is an integer in the range; floats and booleans are
+    not."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{value!r} is no whole number from {least} to {most}")
     return value
 
 
 def text(value: Any) -> str:
-    """`ValueError` for what is no text, or has half a character in it: that can be written nowhere."""
+    """Return `value`. Raise `ValueError` unless it is a string without lone surrogates, which UTF-8 cannot
+    encode."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     try:
@@ -28,7 +30,7 @@ def text(value: Any) -> str:
 
 
 def name(value: Any) -> str:
-    """`ValueError` for what is no text, or no name of one object: with a slash it names another place."""
+    """Return `value`. Raise `ValueError` unless it is a string that can name one object: no slash, no NUL."""
     found = text(value)
     if not found or "/" in found or "\0" in found:
         raise ValueError(f"{found[:120]!r} is no name")

@@ -1,11 +1,11 @@
 """The object store as a small protocol.
 
-Everything Lithify keeps lives in objects of one store. A store is rooted (at a bucket, or at the
-root of a file system); keys are relative to that root, have no leading slash and use `/`.
+All of Lithify's state lies in objects of a store. A store is rooted (at a bucket, or at the root of a file
+system); keys are relative to that root, have no leading slash and use `/`.
 
-Invariants every implementation keeps:
+Every implementation guarantees:
 
-1. An object appears under its name whole or not at all, whatever crashes.
+1. An object appears under its name as a whole or not at all, even after a crash.
 2. `create` succeeds for exactly one of any number of concurrent callers.
 3. Listing and reading are consistent with completed writes.
 4. All methods may be called from several threads.
@@ -23,7 +23,7 @@ _LOCAL_SCHEMES = ("file:", "memory:")
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """What a listing or a head says of an object."""
+    """An object's metadata, from a listing or a HEAD request."""
 
     key: str
     size: int
@@ -31,17 +31,17 @@ class ObjectMeta:
     last_modified_ms: int
     """Wall-clock milliseconds, by the store's clock."""
     etag: str | None
-    """What `replace` expects; only `head`, `get_with_meta`, `create` and `replace` promise one."""
+    """The argument for `replace`; guaranteed only from `head`, `get_with_meta`, `create` and `replace`."""
     put_id: str | None = None
-    """The `put_id` given to `create`; only from `get_with_meta`, and only if the store keeps it."""
+    """The `put_id` given to `create`; only from `get_with_meta`, and only if the store has user metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """What lies directly in a folder."""
+    """The direct children of a folder."""
 
     folders: tuple[str, ...]
-    """Keys of the folders in it, without a closing slash."""
+    """Keys of its subfolders, without a closing slash."""
     objects: tuple[ObjectMeta, ...]
 
 
@@ -49,20 +49,19 @@ class ObjectWriter(Protocol):
     """A streaming upload. The object appears under its name only on `commit`."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes. They must stay as they are until the writer's next call returns: a writer may
-        read them meanwhile."""
+        """Append bytes. The caller must not change them before the writer's next call has returned."""
         ...
 
     def give(self, data: memoryview) -> None:
-        """Append bytes that nobody changes any more: they need not be copied."""
+        """Append bytes that are never changed any more, so that the writer need not copy them."""
         ...
 
     def commit(self) -> None:
-        """Publish the object under its key (replacing one of the same key)."""
+        """Publish the object under its key, replacing any object there."""
         ...
 
     def abort(self) -> None:
-        """Throw the upload away; harmless after `commit`."""
+        """Discard the upload; has no effect after `commit`."""
         ...
 
     def __enter__(self) -> ObjectWriter: ...
@@ -83,61 +82,61 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """The whole object; `ObjectNotFound` when there is none."""
+        """Read the whole object. Raise `ObjectNotFound` if there is none."""
         ...
 
     def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
-        """The whole object and its metadata, read in one request."""
+        """Read the whole object and its metadata in one request."""
         ...
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`. A shorter object is a `StoreError`."""
+        """Read `length` bytes from `offset`. Raise `StoreError` if the object is shorter."""
         ...
 
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
-        """Fill `target` with the bytes from `offset`. A shorter object is a `StoreError`."""
+        """Fill `target` with the bytes from `offset`. Raise `StoreError` if the object is shorter."""
         ...
 
     def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
-        """`length` bytes from `offset`, as they have arrived: in memory of their own, which nobody changes.
-        A shorter object is a `StoreError`."""
+        """Read `length` bytes from `offset` into new memory, without copying them again. Raise `StoreError`
+        if the object is shorter."""
         ...
 
     def head(self, key: str) -> ObjectMeta:
-        """Metadata of one object; `ObjectNotFound` when there is none."""
+        """Read the metadata of one object. Raise `ObjectNotFound` if there is none."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Objects whose key lies under the folder `prefix` (with or without its closing slash), in
-        key order. Objects in sub-folders are included. Staging names are never listed."""
+        """List the objects under the folder `prefix` (with or without its closing slash) and its subfolders,
+        in key order. Staging names are never listed."""
         ...
 
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:
-        """The same objects, asked for as they are taken, so that any number of them fits into memory. In any
-        order, each once."""
+        """List the same objects page by page, as the caller consumes them, so that memory does not limit
+        their number. Each object once, in any order."""
         ...
 
     def folder(self, prefix: str) -> FolderListing:
-        """What lies directly in the folder `prefix`."""
+        """List the direct children of the folder `prefix`."""
         ...
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
-        """Write the object if none of that key exists, else `ObjectExists`. The answer is its etag.
+        """Create the object and return its etag. Raise `ObjectExists` if the key exists.
 
-        A `StoreError` of another class may mean that the write landed and only the answer was lost,
-        and so may `ObjectExists` where the store repeats lost requests by itself. `put_id` is kept
-        beside the object (as user metadata, at most 64 letters and digits; the local file system
-        keeps none) so that `lithify.store.versions` can settle that by reading back.
+        After any other `StoreError` the object may have been created, with only the answer lost; the same is
+        true of `ObjectExists` if the store repeats lost requests by itself. `put_id` (at most 64 letters and
+        digits) is stored as user metadata, so that `lithify.store.versions` can find out by reading the
+        object back; the local file system has no user metadata.
         """
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Write the object, replacing one of the same key atomically."""
+        """Write the object, atomically replacing any object there."""
         ...
 
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
-        """Overwrite the object if its etag is still `etag`, else `PreconditionFailed`. The answer is its new
-        etag."""
+        """Overwrite the object if its etag is still `etag`, and return the new etag. Raise
+        `PreconditionFailed` otherwise."""
         ...
 
     def delete(self, key: str) -> None:
