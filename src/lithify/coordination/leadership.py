@@ -37,112 +37,113 @@ from lithify.protocol.lease import (
 )
 
 WATCH_PAUSE_MS = 1_000
-"""Between two looks at a lease that is watched."""
+"""Pause between two checks of a watched lease."""
 MAX_WRITES = 5
-"""Times a write is tried again because others write the lease too."""
+"""Attempts at a write that conflicts with writes of other processes."""
 
 _log = logging.getLogger("lithify")
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A time of being the coordinator."""
+    """A term: the time during which a process is the coordinator."""
 
     epoch: int
     predecessor: str | None = None
-    """The name of the process before, if it ended without resigning."""
+    """The name of the previous holder, if it ended without releasing its lease."""
 
 
 def _follows(taking: Taking, epoch: int) -> bool:
-    """Whether nobody has taken an epoch since `epoch` was found."""
+    """Return whether no epoch was taken since `epoch` was read."""
     return taking.epoch == epoch + 1
 
 
 class FencedResource(Protocol):
-    """What a dataset gives so that it can be led."""
+    """A dataset as leadership needs it: a lease, and an epoch that fences."""
 
     @property
     def url(self) -> str: ...
 
     @property
     def lease(self) -> LeaseFile:
-        """The lease of Lithify's coordinator."""
+        """The lease of Lithify's coordinator of this dataset."""
         ...
 
     def epoch(self) -> int:
-        """The newest coordinator's epoch, 0 when none ever ran. `Refused` and `CorruptObject` where no
+        """Return the newest coordinator's epoch; 0 if none ever ran. Raise `Refused` or `CorruptObject` if no
         coordinator may start."""
         ...
 
     def why_held(self, epoch: int, lease: Lease | None) -> str | None:
-        """Why somebody who is not Lithify may hold `epoch`, and what to do; `None` when nobody can."""
+        """Return why a program other than Lithify may hold `epoch`, and what to do; `None` if none can."""
         ...
 
     def take_epoch(self, permit: Permit) -> int:
-        """Fence every older coordinator; returns the new epoch. `permit` is asked before each try, and
-        refused is what `epoch` refuses before it is asked. A try that landed though its answer was lost is
-        found out and not made again."""
+        """Fence all older coordinators and return the new epoch. Each try first checks what `epoch` checks,
+        and then calls `permit`. A try that landed although its answer was lost is recognised and not
+        repeated."""
         ...
 
     def has_taken(self, taking: Taking) -> bool:
-        """Whether the version that was announced is there with its mark: its author took the epoch. False
-        too when it has been collected since."""
+        """Return whether the announced version exists with its mark, which proves that its author took the
+        epoch. Also false if that version has been collected meanwhile."""
         ...
 
     def may_have_taken(self, taking: Taking) -> bool:
-        """Whether it can have been this dataset in which an epoch was taken, without a request: another may
-        have been in its place when a lease was written that was left behind."""
+        """Return, without a request, whether the epoch of a lease can have been taken in this dataset. The
+        lease may be left over from another dataset in the same place."""
         ...
 
     def confirm(self) -> None:
-        """Make sure that this is still the dataset that was opened; `Replaced` when it is not."""
+        """Raise `Replaced` unless this is still the dataset that was opened."""
         ...
 
 
 class Leadership:
-    """The leadership of one dataset, as one process seeks and holds it."""
+    """The leadership of one dataset, from the view of one process."""
 
     def __init__(self, dataset: FencedResource, clock: Clock, ids: Ids, holder: str | None = None) -> None:
-        """Under a new name, unless it has one."""
+        """`holder` is the name of this process in the lease; by default a new one."""
         self._dataset = dataset
         self._clock = clock
         self._lease: Lease | None = None
-        """What this process holds, as it wrote it last or is to write it next; `None` when it holds none."""
+        """This process's lease, as last written or to be written next; `None` if it holds none."""
         self._etag: str | None = None
-        """Of the lease as this process wrote it, or of the one it is to replace; `None`: there was none."""
+        """The etag of the lease that this process wrote, or is about to replace; `None` if there was no
+        lease."""
         self._is_announced = False
-        """The lease of this process is known to have been there."""
+        """Whether the lease of this process is known to have been written."""
         self._is_said = False
-        """The lease says which epoch was taken."""
+        """Whether the lease says which epoch was taken."""
         self._saying: Callable[[], None] | None = None
-        """Waits for the lease to say it, while that is under way beside the caller."""
+        """Waits for the background write that says it, if one is under way."""
         self._telling: Callable[[], object] | None = None
-        """Waits for a look at the lease that was announced."""
+        """Waits for the background read of the announced lease, if one is under way."""
         self._gave_way_to: str | None = None
-        """The last who announced an epoch while this process held one."""
+        """The last process that announced an epoch while this process held one."""
         self._ahead: tuple[FoundLease | None, bool] | None = None
-        """The lease that was read ahead, and whether its holder was asked, until it is used."""
+        """The lease that was read ahead, and whether its holder was challenged, until it is used."""
         self._looked_s = 0.0
         self._written_s = 0.0
         self.holder = f"lithify-{ids.ulid(clock.now_ms())}" if holder is None else holder
-        """The name this process goes by, in the lease and as a worker."""
+        """The name of this process, in the lease and as a worker."""
 
     def look_ahead(self) -> None:
         """Read the lease for the next `acquire`, while other things are read. Writes nothing."""
-        # Whoever has nothing to do does not need it; else `acquire` reads again, and says what is wrong.
+        # An idle caller does not need it; otherwise `acquire` reads again and reports the error.
         with suppress(LithifyError):
             self.read_ahead()
 
     def read_ahead(self) -> FoundLease | None:
-        """The same for who needs to know what it says."""
+        """Read the lease for the next `acquire`, and return it."""
         found = self._dataset.lease.read()
         self._ahead = found, False
         return found
 
     def ask_ahead(self) -> None:
-        """Step 3 for the next `acquire`, for who has other things to do meanwhile. `CoordinatorAlive` when
-        the holder lives. What is known of the dataset by then is as old as the question: look again, and
-        then whatever was done since changes the lease, which `acquire` notices."""
+        """Do step 3 ahead of the next `acquire`, while the caller does other things. Raise `CoordinatorAlive`
+        if the holder is alive. Read the dataset again afterwards: what was read before is as old as the
+        challenge. Later changes also change the lease, which `acquire` notices."""
         found, _ = self._taken_ahead()
         self._ahead = self._watch(found), True
 
@@ -154,8 +155,8 @@ class Leadership:
     def acquire(
         self, *, take_over: bool = False, is_dead: Callable[[str], bool] = lambda holder: False
     ) -> Iterator[Term]:
-        """Be the coordinator for as long as the context lasts; see the module's steps. A holder of whom
-        `is_dead` is known is not asked.
+        """Be the coordinator for as long as the context lasts (docs/protocol.md, *Leadership*). A holder for
+        which `is_dead` returns true is not challenged.
 
         `CoordinatorAlive`, before anything but a question in its lease is written, when another coordinator
         may be at work and this one was not told to `take_over`. `Refused`, `CorruptObject` and `StoreError`
@@ -203,28 +204,28 @@ class Leadership:
             self._resign()
 
     def _say(self, taken: int) -> None:
-        """Say in the lease which epoch was taken."""
-        with suppress(StoreError):  # the first renewal says it again
+        """Write into the lease which epoch was taken."""
+        with suppress(StoreError):  # the first renewal writes it again
             taking = self._lease.taking if self._lease is not None else None
             said = Lease(self.holder, self._renewals, taken=taken, taking=taking)
             self._is_said = self._write(said, self._may_renew_over)
 
     def _wait_until_told(self) -> None:
-        """Beside taking the epoch, one look at the own lease tells the store's time."""
+        """Read the own lease while the epoch is taken, which shows the store's time."""
         telling, self._telling = self._telling, None
         if telling is not None:
-            with suppress(StoreError):  # who needs the time asks again
+            with suppress(StoreError):  # callers that need the time read it again
                 telling()
 
     def _wait_until_said(self) -> None:
-        """Only one at a time writes the lease."""
+        """Wait for the background write: there is one writer of the lease at a time."""
         saying, self._saying = self._saying, None
         if saying is not None:
             saying()
 
     def renew(self) -> None:
-        """Show that this process is alive, if it is time to or somebody asks. `Fenced` when another took over
-        meanwhile."""
+        """Renew the lease if it is time, or if there is a challenge. Raise `Fenced` if another process has
+        taken over meanwhile."""
         if self._lease is None:
             raise AssertionError("only who has acquired the leadership can renew it")
         now_s = self._clock.monotonic_s()
@@ -237,12 +238,13 @@ class Leadership:
             self._is_said = self._write(lease, self._may_renew_over) or self._is_said
         self._looked_s = now_s
 
-    # Asking
+    # Challenging
 
     def _watch(self, found: FoundLease | None) -> FoundLease | None:
-        """The lease of another, once nobody answers for it; `CoordinatorAlive` when its holder lives."""
+        """Wait until a foreign lease counts as dead, and return it. Raise `CoordinatorAlive` if its holder
+        lives."""
         if found is None or not found.is_open or _is_of(found, self.holder):
-            return found  # its own may be left from a try that failed
+            return found  # its own lease may be left over from a failed try
         name = found.lease.holder if found.lease is not None else "somebody"
         _log.warning(
             "%s may still be at work; watching the lease of %s for %d s",
@@ -260,7 +262,7 @@ class Leadership:
         return seen
 
     def _ask(self, found: FoundLease) -> FoundLease | None:
-        """Put the question, unless somebody has; one who cannot be understood is not asked."""
+        """Challenge the holder, unless it is challenged already or its lease cannot be decoded."""
         if found.lease is None or found.lease.challenger is not None:
             return found
         asked = replace(found.lease, challenger=self.holder)
@@ -270,7 +272,7 @@ class Leadership:
             return self._look_again(found)
 
     def _look_again(self, found: FoundLease) -> FoundLease | None:
-        """The lease as it is now, unless its holder has shown that it lives."""
+        """Read the lease again. Raise `CoordinatorAlive` if its holder has renewed it."""
         if self._dataset.lease.look() == found.etag:
             return found
         seen = self._dataset.lease.read()
