@@ -1,27 +1,28 @@
-"""Compact a dataset once, in this process: a coordinator and a worker, until nothing is left.
+"""Compact a dataset once, in this process: a coordinator and a worker run until nothing is left.
 
-1. Read the ledger and the snapshot, and the lease at the same time. With nothing active and nothing to
-   propose the run ends here: nothing is written and no engine is started. A dataset that cannot be compacted
-   at all is refused here, unless something is active of it from before it was changed: that is seen to first.
-2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over. What
-   preparing the first proposal takes is read meanwhile.
-3. Take back what a dead run still held, in the first tick.
-4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
-   another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
-5. A compaction whose ranges fail for good is tried again as often as the options say (not at all when
-   its input is corrupt or refused), then marked Failed, and what it reads is left alone for the rest of the
-   run: the planner proposes something else. The same goes for a unit whose proposals are refused as soon as
-   they are made, because of something odd in the ledger.
-6. A master that does not answer is noticed before step 2. What runs on an engine that goes down is given
-   back without counting as tried, and runs again once the engine is back; one that has failed for good ends
+1. Read the ledger, the snapshot and the lease concurrently. If nothing is active or proposed, the run ends
+   here, without writing anything or starting an engine. If the dataset cannot be compacted at all, raise
+   `Refused` here, unless it still has active compactions from before it changed; these are processed first.
+2. Acquire the leadership; raise an error if another coordinator may be alive, unless `take_over` is set.
+   Meanwhile, read what preparing the first proposal needs.
+3. Reclaim, in the first tick, the compactions that a dead run still owns.
+4. Alternate coordinator and worker ticks until nothing is active or proposed. Wait for compactions owned by
+   another process's worker until they finish, or the worker falls silent and they are reclaimed.
+5. If ranges of a compaction fail for good, retry it up to `max_attempts` times (not at all if its input is
+   corrupt or refused), then mark it Failed and back off from its sources for the rest of the run, so that the
+   planner proposes other work. Do the same for a unit whose proposals are repeatedly refused at once, because
+   of something odd in the ledger.
+6. An unreachable master is noticed before step 2. When an engine goes down, its compactions are released
+   without counting an attempt, and run again once the engine is back. An engine that has failed for good ends
    the run.
-7. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
-   so the next run goes on where this one stopped.
-8. Resign while the last version of the ledger is proved to count. Nothing is written after that, unless it
-   does not: then it is written anew, if nobody has taken over meanwhile. The snapshot says it in any case.
+7. On any other error or an interrupt, cancel running tasks and release their compactions, so that the next run
+   resumes them.
+8. Resign while the last version of the ledger is being proved valid. If it proves invalid, write it again,
+   unless another coordinator has taken over meanwhile; otherwise nothing more is written. The snapshot is
+   correct in either case.
 
-A crash at any point loses nothing: outputs count only once committed, and what is recorded in the
-ledger is taken up by the next run.
+A crash at any point loses nothing: outputs count only once committed, and the next run resumes from the
+progress that the ledger records.
 """
 
 from __future__ import annotations
@@ -70,10 +71,9 @@ def run(
 ) -> RunSummary:
     """Compact `dataset` until nothing is left to do; see the module's steps.
 
-    Raises `Refused` when the dataset cannot be compacted, `CoordinatorAlive` before anything but a question
-    is written, `Fenced` when another coordinator takes over meanwhile, and `StoreError` when the store cannot
-    be reached.
-    """
+    Raise `Refused` when the dataset cannot be compacted, `CoordinatorAlive` (before anything is written
+    except a question to the other coordinator), `Fenced` when another coordinator takes over meanwhile, and
+    `StoreError` when the store is unreachable."""
     plan_now = planner if planner is not None else dataset.propose
     (ledger, snapshot), _ = both(dataset.glance, leadership.look_ahead)
     plan = plan_now(snapshot, ledger if ledger is not None else Ledger(), NOTHING_HELD)
@@ -84,13 +84,13 @@ def run(
 
     engine.check()
     for proposal in plan.proposals[:1]:
-        # Whatever goes wrong is the compaction's, when it is prepared.
+        # Preparing the compaction raises any error again.
         with suppress(LithifyError), contained(f"foreseeing a compaction of {dataset.url}"):
             dataset.foresee(proposal.spec, snapshot)
-    # It ends when all is committed, so nothing is gained by a time in between.
+    # The run ends only when everything is committed, so a time limit gains nothing.
     coordinator_options = replace(coordinator_options or CoordinatorOptions(), max_commit_wait_ms=None)
     shunned = _Shunned(dataset)
-    # Nobody else is there to leave work to.
+    # There are no other workers to leave compactions to.
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
     worker = Worker(dataset, engine, clock, leadership.holder, options=alone, observer=observer)
     coordinator = Coordinator(
@@ -113,12 +113,12 @@ def run(
             raise
     coordinator.settle()
     if summary.plan.refusal:
-        raise Refused(summary.plan.refusal)  # what was under way has ended, in whatever way
+        raise Refused(summary.plan.refusal)  # active compactions have ended by now
     return replace(summary, before=snapshot)
 
 
 def _release(worker: Worker, cause: BaseException) -> None:
-    """Give back what is unfinished. What cannot be is taken back by the next run."""
+    """Release unfinished compactions. If this fails, the next run reclaims them."""
     try:
         with contained("giving back what is unfinished"):
             worker.release()
@@ -140,7 +140,7 @@ def _turn(
     failures: list[FailedCompaction] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
-    is_known = True  # by the start of the coordinator
+    is_known = True  # read when the coordinator started
     while True:
         tick = coordinator.tick(is_known=is_known)
         committed.extend(tick.committed)
@@ -167,7 +167,7 @@ def _turn(
         leadership.renew()
         if worker.is_busy:
             worker.wait(WAIT_S)
-            # What has ended is published next, and that shows whether anything is new.
+            # Finished tasks are published next, which shows whether anything is new.
             is_known = all(future.done() for future in worker.pending)
         elif tick.is_idle:
             ended = tuple(dropped), tuple(refused), tuple(failures)
@@ -177,12 +177,12 @@ def _turn(
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether trying again cannot help."""
+    """Return whether a retry cannot help."""
     return isinstance(error, CorruptObject | Refused)
 
 
 class _Shunned:
-    """Sources of what failed in this run; they are left alone until the next."""
+    """Sources of compactions that failed in this run; not planned again until the next run."""
 
     def __init__(self, dataset: DatasetPort) -> None:
         self._dataset = dataset

@@ -1,16 +1,16 @@
-"""What a coordinator adds to the ledger of its dataset, and what becomes of what waits there.
+"""Adding, validating and claiming compactions: what a coordinator changes in its dataset's ledger.
 
-1. What the planner proposes and the capacity admits (`lithify.service.admission`) is added as Submitted,
-   unless something like it has just failed for good.
-2. What is Submitted is validated: valid ones become Scheduled, the others Failed. Once that is also done with
-   what is Scheduled, and was not by this scheduler: found at the start, taken back, or written by whoever can
-   write the ledger. Workers would claim each of a thousand such entries in vain, with several versions of the
-   ledger for each.
-3. What is new and what the worker beside the coordinator (`EmbeddedWorker`) has idle slots for is claimed for
-   that one, unless something has waited longer: that goes in turns.
+1. Proposals that the capacity admits (`lithify.service.admission`) are added as Submitted, unless something
+   similar has just failed for good.
+2. Submitted compactions are validated: valid ones become Scheduled, the others Failed. Scheduled ones that
+   this scheduler has not validated (found at the start, reclaimed, or written by another writer of the ledger)
+   are validated once too. Otherwise workers would claim each of a thousand such entries in vain, with several
+   versions of the ledger for each.
+3. New compactions for which the `EmbeddedWorker` has idle slots are claimed for it, unless something has
+   waited longer; then workers claim in turns.
 
-Nothing is published here, and the same ledger may be scheduled again: after a conflict, or with a later
-snapshot. `goes_on` says that the last time counted.
+Nothing is published here, and the same ledger may be scheduled again, after a conflict or with a later
+snapshot. `goes_on` confirms the last result.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ from lithify.service.coordinator_view import EmbeddedWorker
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """What one publication of the ledger changed."""
+    """Changes made by one publication of the ledger."""
 
     choice: Choice
     added: tuple[tuple[Ulid, Proposal], ...] = ()
     refused: tuple[tuple[AnyCompaction, str], ...] = ()
-    """What was not valid, with the reason."""
+    """Invalid compactions, with the reason."""
     reclaimed: tuple[AnyCompaction, ...] = ()
-    """As they were before."""
+    """As they were before; `failed` likewise."""
     failed: tuple[AnyCompaction, ...] = ()
-    """As they were before."""
 
     @property
     def only_adds(self) -> bool:
-        """Nothing is taken from anybody, and nothing is given up."""
+        """Return whether no compaction is refused, reclaimed or failed."""
         return not (self.refused or self.reclaimed or self.failed)
 
 
 class Scheduler:
-    """Of one dataset."""
+    """The scheduler of one dataset."""
 
     def __init__(
         self,
@@ -67,10 +66,10 @@ class Scheduler:
         self._companion = companion
         self._admission = Admission(dataset, clock)
         self._validated: set[Ulid] = set()
-        """What was found valid here, of what the ledger has."""
+        """Compactions of the ledger that were found valid here."""
 
     def schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, TickOutcome]:
-        """The ledger with what is planned, validated and claimed, and what was done to it."""
+        """Return the ledger with new compactions planned, validated and claimed, and what changed."""
         choice = self._admission.look(self._plan(snapshot, ledger), ledger, snapshot)
         # Workers claim in order of ids, so the most urgent gets the first.
         new_ids = sorted(self._new_ids(ledger, snapshot, len(choice.plan.proposals)))
@@ -87,25 +86,25 @@ class Scheduler:
         return [self._ids.ulid(id_ms) for _ in range(count)]
 
     def goes_on(self, choice: Choice) -> None:
-        """What was chosen has been done."""
+        """Confirm that the choice has been carried out."""
         self._admission = choice.admission
 
     def conflicted(self, spec: Any) -> None:
-        """A compaction came to nothing because somebody else changed what it read."""
+        """Note that a compaction failed because another writer changed its inputs."""
         self._admission.conflicted(spec)
 
     def forget_all_but(self, ledger: AnyLedger) -> None:
-        """Remember nothing of compactions that the ledger does not have."""
+        """Forget compactions that are not in the ledger."""
         self._validated.intersection_update(c.id for c in ledger.compactions)
 
     def _validate(
         self, ledger: AnyLedger, snapshot: object
     ) -> tuple[AnyLedger, list[tuple[AnyCompaction, str]]]:
-        """Schedule or refuse what waits. Of two that exclude each other the older one stays."""
+        """Schedule or refuse waiting compactions. Of two that exclude each other, keep the older one."""
         waiting = [
             c for c in ledger.compactions if c.state is CompactionState.SUBMITTED or self._is_strange(c)
         ]
-        # Compared with what is under way only, not with all that waits: thousands may.
+        # Compare with active compactions only, not with waiting ones: there may be thousands.
         left = {c.id for c in waiting}
         under_way = replace(ledger, compactions=tuple(c for c in ledger.active() if c.id not in left))
         refused: list[tuple[AnyCompaction, str]] = []
@@ -124,12 +123,12 @@ class Scheduler:
         return ledger, refused
 
     def _is_strange(self, compaction: AnyCompaction) -> bool:
-        """Whether it is Scheduled and was not validated here."""
+        """Return whether it is Scheduled but was not validated here."""
         is_free = compaction.state is CompactionState.SCHEDULED and compaction.worker is None
         return is_free and compaction.id not in self._validated
 
     def _claim(self, ledger: AnyLedger, new: set[Ulid], snapshot: object) -> AnyLedger:
-        """Claim for the companion what is new."""
+        """Claim new compactions for the embedded worker."""
         free = transitions.claimable(ledger)
         if self._companion is None or not new.issuperset(c.id for c in free):
             return ledger

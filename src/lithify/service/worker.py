@@ -66,27 +66,27 @@ __all__ = ["Worker", "WorkerOptions"]
 
 CONFIRM_EVERY_S = 60.0
 MAX_STORE_LOSSES = 5
-"""Of a compaction. Whoever can claim it again can reach the store; a store that only its tasks cannot reach
-is a fault that has to be told."""
+"""Maximum per compaction. A worker that can claim a compaction again can reach the store; if only its tasks
+cannot, that is a fault to be reported."""
 
 
 @dataclass(slots=True)
 class _Free:
-    """What may be claimed, as the last look at the ledger showed it; the rest is read when asked for."""
+    """Claimable compactions, as of the last read of the ledger; the other fields are read on demand."""
 
     compactions: dict[Ulid, AnyCompaction] = field(default_factory=dict)
     seen: CoordinatorView | None = None
-    """What somebody else's look has shown."""
+    """The view of the coordinator that read the ledger, if the worker did not."""
     attempts: Mapping[Ulid, tuple[Attempt, ...]] | None = None
     priorities: dict[Ulid, float] | None = None
 
 
 class Worker:
-    """Executes compactions of one dataset under one identity, in a `room` that it may share with workers of
-    other datasets; without one it has its own.
+    """A worker of one dataset, with an id of its own. It may share `room` with workers of other datasets; by
+    default it has its own.
 
-    What has to be read before a claim can run is read beside the ticks (`lithify.service.preparations`).
-    """
+    Data needed before a claim can run are read in parallel with the ticks
+    (`lithify.service.preparations`)."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class Worker:
         self._running: dict[Ulid, Claim] = {}
         self._free = _Free()
         self._free_since_ms: dict[Ulid, int] = {}
-        """When this worker first saw what is free now."""
+        """When this worker first saw each claimable compaction."""
         self._turns: Turns[Ulid] = Turns()
         self._failures: list[tuple[Ulid, Exception]] = []
         self._store_losses: Counter[Ulid] = Counter()
         self._is_there = False
-        """Whether the dataset is known to be there, without a ledger."""
+        """Whether the dataset is known to exist, although it has no ledger."""
         self._is_beside_coordinator = False
         self._confirmed_s = float("-inf")
 
@@ -126,34 +126,33 @@ class Worker:
 
     @property
     def url(self) -> str:
-        """The dataset it works on."""
         return self._dataset.url
 
     @property
     def room(self) -> WorkerSlots:
-        """Where it works."""
         return self._room
 
     @property
     def is_busy(self) -> bool:
-        """Whether any compaction is running here."""
+        """Return whether any compaction is running here."""
         return bool(self._running)
 
     @property
     def held(self) -> int:
-        """How many compactions are running here."""
+        """Return the number of compactions that are running here."""
         return len(self._running)
 
     def tick(self, seen: CoordinatorView | None = None) -> bool:
-        """One round of the algorithm above; whether any compaction changed hands or was finished. `seen` is
-        what the coordinator beside it has just read."""
+        """Do one round of the algorithm above. Return whether any compaction changed its owner or was
+        finished. `seen` is what the coordinator in this process has just read."""
         changed = self.look(seen)
         while self.offer() is not None:
             changed = self.claim() or changed
         return changed
 
     def look(self, seen: CoordinatorView | None = None) -> bool:
-        """Steps 1 to 4, and what may be claimed; whether any compaction was lost, finished or given back."""
+        """Do steps 1 to 4 and find the claimable compactions. Return whether any compaction was lost,
+        finished or released."""
         for running in self._running.values():
             self._take_in(running)
         self._free = _Free()
@@ -163,14 +162,14 @@ class Worker:
         ledger = self._dataset.ledger() if seen is None else seen.ledger
         if ledger is None:
             if not self._is_there:
-                self._dataset.snapshot()  # refuses where there is nothing that could be compacted one day
+                self._dataset.snapshot()  # raises unless there is a dataset
                 self._is_there = True
             return False
         before = set(self._running)
         self._drop_lost(ledger)
         self._publish()
         self._give_back_failed()
-        # What was known when the ledger was read may have been finished or given back since.
+        # Claims known when the ledger was read may have been finished or released since.
         self._adopt(ledger, before, seen)
         self._see_free(ledger, seen)
         return set(self._running) != before
@@ -183,28 +182,30 @@ class Worker:
 
     @property
     def has_work(self) -> bool:
-        """Whether there was something to claim at the last look, now or after a pause."""
+        """Return whether there was something to claim at the last poll, now or after a pause."""
         return bool(self._free.compactions)
 
     def offer(self, *, is_contested: bool = False) -> float | None:
-        """How urgent is what it would claim next; `None` when there is nothing that it may claim now. Who
-        has to choose between datasets says so (`is_contested`): else priorities are not always looked up."""
+        """Return the urgency of the next claim; `None` if there is nothing to claim now. Callers that choose
+        between datasets set `is_contested`; otherwise priorities are computed only if needed."""
         candidates = self._candidates()
         if not candidates:
             return None
         return max(0.0, *self._ranks(candidates, is_contested=is_contested).values())
 
     def chooses(self, new: Sequence[AnyCompaction], snapshot: Any) -> tuple[Ulid, ...]:
-        """Which of these, which nobody has waited for, it has idle slots for; the most urgent first."""
+        """Return those of these new compactions for which the worker has idle slots, the most urgent
+        first."""
         if self._room.rests(self.url, monotonic_ms(self._clock)):
             return ()
         by_urgency = sorted(new, key=lambda c: (-self._dataset.priority(c.spec, snapshot), c.id))
         return tuple(c.id for c in by_urgency[: self._room.idle_slots])
 
     def finished(self, ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
-        """What is finished here and still this worker's in `ledger`, as Compacted, for the coordinator beside
-        it to commit. Only what was claimed less than a heartbeat interval ago and has nothing on record: work
-        that took longer is worth a version of its own before anything else can go wrong."""
+        """Return, as Compacted, the compactions that are finished here and still owned in `ledger`, so that
+        the coordinator in this process commits them. Includes only those claimed less than a heartbeat
+        interval ago and without recorded progress: longer work deserves a version of its own before anything
+        else can go wrong."""
         now_ms, at_ms = self._clock.now_ms(), monotonic_ms(self._clock)
         found: list[AnyCompaction] = []
         for compaction_id, running in self._running.items():
@@ -219,26 +220,27 @@ class Worker:
         return tuple(found)
 
     def settled(self, compaction_ids: Iterable[Ulid]) -> None:
-        """The coordinator has committed these, or was refused, and the ledger says so."""
+        """Note that the coordinator has committed or refused these, as the ledger shows."""
         for compaction_id in compaction_ids:
             if compaction_id in self._running:
                 self._has_finished(self._running[compaction_id])
 
     @property
     def holding(self) -> frozenset[Ulid]:
-        """The compactions that are running here."""
+        """Return the compactions that are running here."""
         return frozenset(self._running)
 
     def claim(self) -> bool:
-        """Step 5 for one compaction, the one whose turn it is; whether this worker has it now."""
+        """Do step 5 for the one compaction whose turn it is. Return whether this worker owns it now."""
         candidates = self._candidates()
         if not candidates:
-            return False  # time has passed since the offer, and may have passed backwards
+            return False  # time has passed since the offer, and the clock may have been set back
         return self._take(self._turns.order(self._ranks(candidates))[0], candidates)
 
     def claim_only(self, compaction_id: Ulid, *, is_sharing: bool = False, is_untried: bool = False) -> bool:
-        """The same for this very compaction. One that shares a slot with others needs none of its own. Who
-        knows that nothing has come to nothing with it (`is_untried`) spares the look for attempts."""
+        """Claim exactly this compaction, like `claim`. With `is_sharing`, it shares a slot with others and
+        needs none of its own. `is_untried` says that no attempt at it has failed, and saves reading the
+        attempts."""
         if is_untried:
             self._free.attempts = {}
         candidates = self._candidates(is_sharing=is_sharing)
@@ -252,13 +254,13 @@ class Worker:
         return True
 
     def take_failures(self) -> tuple[tuple[Ulid, Exception], ...]:
-        """Compactions given back since the last call because a range of theirs failed for good."""
+        """Return the compactions released since the last call because a range failed for good."""
         failures, self._failures = tuple(self._failures), []
         return failures
 
     @property
     def pending(self) -> tuple[Future[Any], ...]:
-        """What this worker waits for."""
+        """Return the futures that this worker waits for."""
         found: list[Future[Any]] = []
         for running in self._running.values():
             found += running.pending.values()
@@ -274,8 +276,8 @@ class Worker:
             self._clock.sleep_s(timeout_s)
 
     def release(self) -> None:
-        """Stop all tasks and give every compaction back, keeping what is finished; one that is finished as a
-        whole becomes Compacted."""
+        """Stop all tasks and release every compaction, keeping finished ranges; a compaction that is
+        completely finished becomes Compacted."""
         for running in self._running.values():
             self._take_in(running)
             self._engine.cancel(running.compaction.id)
@@ -283,7 +285,7 @@ class Worker:
         for compaction_id in mine:
             self._let_go(compaction_id)
         ledger = self._dataset.ledger()
-        # What a coordinator has claimed for this worker may not run yet.
+        # Compactions that a coordinator has claimed for this worker may not run yet.
         owned = [c.id for c in ledger.active() if transitions.owns(ledger, c.id, self._id)] if ledger else []
 
         given_back: list[Ulid] = []
@@ -315,7 +317,7 @@ class Worker:
             self._observe(events.GivenBack(self.url, compaction_id, self._id, left))
 
     def abandon(self) -> None:
-        """Drop whatever runs here: there is nobody to give it back to."""
+        """Drop all running compactions without releasing them: their dataset no longer exists."""
         for compaction_id in list(self._running):
             self._drop(compaction_id)
 
@@ -323,7 +325,7 @@ class Worker:
         self._begin(running)
         self._take_in_results(running)
         if not running.is_running:
-            # Even if the dataset cannot be told: it must not take from the others what it does not use.
+            # Even if the ledger cannot be updated: an unused slot must not be withheld from other datasets.
             self._room.leave(self.url, running.compaction.id)
 
     def _take_in_results(self, running: Claim) -> None:
@@ -399,12 +401,12 @@ class Worker:
         )
 
     def _note_finished(self, running: Claim) -> None:
-        """Note which of the ranges that are about to be recorded are finished."""
+        """Note in the journal which of the ranges that are about to be recorded are finished."""
         running.is_noted = True
         last = [outcome.outputs[-1] for outcome in running.outcomes.values() if outcome.outputs]
         if not last:
             return
-        # Without the note these ranges may only run again.
+        # Without the note, these ranges may run again; nothing worse.
         with suppress(StoreError):
             names = map(self._dataset.output_name, last)
             self._dataset.journal.note_finished(running.compaction.id, self._id, names)
@@ -414,7 +416,7 @@ class Worker:
         self._let_go(compaction_id)
         self._room.succeeded(self.url)
         self._observe(events.Compacted(self._dataset.url, compaction_id, len(running.outputs())))
-        # What is left there is garbage.
+        # Entries left in the journal are garbage.
         if running.is_noted:
             with suppress(StoreError):
                 self._dataset.journal.clear(compaction_id)
@@ -435,7 +437,7 @@ class Worker:
 
         self._note_finished(running)
         if isinstance(error, EngineDown) or self._engine.failure is not None:
-            # Nothing is known against the compaction: it was no attempt.
+            # The compaction is not to blame, so this is not an attempt.
             self._dataset.update_ledger(change)
             self._let_go(compaction_id)
             self._observe(events.EngineLost(self.url, compaction_id, str(error)))
@@ -446,7 +448,7 @@ class Worker:
             self._let_go(compaction_id)
             self._observe(events.StoreLost(self.url, compaction_id, str(error)))
             return
-        # Before the release, so that whoever sees it free sees the attempt too; once, if the release fails.
+        # Before the release, so that workers that see it free see the attempt too. Only once if the release fails.
         if running.attempt is None:
             running.attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
         if not running.is_attempt_noted:
@@ -459,8 +461,8 @@ class Worker:
         self._observe(events.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
     def _adopt(self, ledger: AnyLedger, known: set[Ulid], seen: CoordinatorView | None) -> None:
-        """Run what is ours and does not run here: the coordinator has claimed it for this worker, or the
-        publication of its claim had seemed to fail."""
+        """Run compactions that this worker owns but does not run: the coordinator has claimed them for this
+        worker, or the publication of a claim only seemed to fail."""
         for compaction in ledger.compactions:
             if compaction.id in known or not transitions.owns(ledger, compaction.id, self._id):
                 continue
@@ -478,7 +480,7 @@ class Worker:
         self._turns.keep(self._free_since_ms.keys())
 
     def _candidates(self, *, is_sharing: bool = False) -> tuple[Ulid, ...]:
-        """What may be claimed now, oldest first."""
+        """Return the compactions that may be claimed now, oldest first."""
         at_ms = monotonic_ms(self._clock)
         if not self._free.compactions or self._room.rests(self.url, at_ms):
             return ()
@@ -493,16 +495,16 @@ class Worker:
             is_known = all(map(self._is_new, found))
             self._free.attempts = {} if is_known else self._dataset.journal.attempts()
         attempts = self._free.attempts
-        now_ms = self._clock.now_ms()  # other processes' attempts, by their clocks
+        now_ms = self._clock.now_ms()  # attempts of other processes carry the times of their clocks
         return tuple(i for i in found if not self._is_paused(attempts.get(i, ()), now_ms))
 
     def _is_new(self, compaction_id: Ulid) -> bool:
-        """Whether nobody can have claimed it before."""
+        """Return whether no other worker can have claimed it before."""
         return self._free.seen is not None and compaction_id in self._free.seen.new
 
     def _ranks(self, candidates: tuple[Ulid, ...], *, is_contested: bool = False) -> dict[Ulid, float]:
-        """The priorities of these as things are. What has failed does not stand before what has not been
-        tried, so each attempt takes off as much as priorities can differ."""
+        """Return the current priorities. Each failed attempt subtracts the full range of priorities, so
+        untried compactions come first."""
         attempts = self._free.attempts or {}
         if self._free.priorities is None and (is_contested or len(candidates) > 1):
             snapshot = self._dataset.snapshot()
@@ -531,8 +533,8 @@ class Worker:
         return True
 
     def _start(self, compaction: AnyCompaction, seen: CoordinatorView | None = None) -> None:
-        """Find out what is left of a compaction that this worker has claimed, and run that. `seen` if it was
-        new there."""
+        """Prepare a compaction that this worker has claimed, and run its unfinished ranges. `seen` is the
+        view in which it was new, if any."""
         at_ms, owner = monotonic_ms(self._clock), compaction.worker
         claimed_at_ms = self._clock.now_ms() if owner is None else owner.last_heartbeat_ms
         running = Claim(
@@ -556,7 +558,7 @@ class Worker:
         self._room.leave(self.url, compaction_id)
 
     def _begin(self, running: Claim) -> None:
-        """Run the open ranges, once they are known."""
+        """Submit the open ranges, once they are known."""
         if running.preparation is None or not running.preparation.done():
             return
         compaction, url = running.compaction, self._dataset.url
