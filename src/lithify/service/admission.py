@@ -1,19 +1,18 @@
-"""Which of a dataset's planned compactions start now: the task manager's queue of one coordinator, kept in
-step with plan and ledger (`lithify.planning.admission`).
+"""Admission of one dataset's planned compactions: the coordinator's queue (`lithify.planning.admission`), kept
+in step with plan and ledger.
 
-At each look:
+Each `look`:
 
-1. What is queued and not planned any more leaves the queue. What runs according to the queue and not
-   according to the ledger has ended; what conflicted (`conflicted`) is left alone for a while, unless
-   something has joined its scope since: that must not wait for a writer that keeps changing the rest.
-2. What the ledger has and the queue does not know, since an earlier process submitted it, counts as running.
-   What is Compacted takes no capacity any more, but what depends on it still waits for its commit.
-3. All that is planned is offered. When there is more than the queue holds, the least urgent is shed: the
-   dataset may defer it.
-4. What the dataset's capacity allows is started.
+1. Removes queued work that is no longer planned. Work that runs according to the queue but not according to
+   the ledger has ended. After a conflict (`conflicted`), backs off for a while, unless something has joined
+   the scope since: that must not wait for a writer that keeps changing the rest.
+2. Counts as running what the ledger has and the queue does not know, because an earlier process submitted it.
+   Compacted work takes no capacity any more, but work that depends on it still waits for its commit.
+3. Offers all planned work. If it exceeds the queue, the least urgent is shed: the dataset may defer it.
+4. Starts what the dataset's capacity allows.
 
-A look changes nothing: it gives the admission as it will be once what it decided was done. Lost with the
-process, it is built again by the next look.
+`look` changes nothing: it returns the admission to use once its decisions have been carried out. If the
+process dies, the next `look` rebuilds the queue.
 """
 
 from __future__ import annotations
@@ -33,27 +32,28 @@ from lithify.protocol.transitions import AnyLedger
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a look decided."""
+    """The decisions of one `look`."""
 
     admission: Admission
-    """To go on with."""
+    """The admission to continue with."""
     plan: Plan
-    """With what starts now as its only proposals, most urgent first."""
+    """The plan with only those proposals that start now, most urgent first."""
     waiting: int
-    """How many that were planned do not start now."""
+    """Number of planned compactions that do not start now."""
     shed: tuple[Any, ...]
-    """Specs of those among them that did not fit the queue."""
+    """Specs of those that did not fit into the queue."""
     waiting_bytes: int = 0
-    """What all that does not start now reads."""
+    """Total input bytes of those that do not start now."""
 
     @property
     def is_queue_empty(self) -> bool:
-        """Whether nothing waits for its turn."""
+        """Return whether nothing is queued."""
         return self.admission.is_empty
 
 
 def starting(dataset: DatasetPort, clock: Clock, planner: Planner) -> tuple[Any, AnyLedger, Choice]:
-    """The snapshot, the ledger, and what a coordinator that plans so would do now. Changes nothing."""
+    """Return the snapshot, the ledger, and what a coordinator with this planner would decide now. Changes
+    nothing."""
     found, snapshot = dataset.glance()
     ledger = found or Ledger()
     return snapshot, ledger, Admission(dataset, clock).look(planner(snapshot, ledger), ledger, snapshot)
@@ -73,21 +73,21 @@ class Admission:
         self._clock = clock
         self._budget = budget if budget is not None else Budget(Capacity())
         self._conflicts = dict(conflicts)
-        """By name, the scope of what conflicted."""
+        """The scope of each conflicted compaction, by name."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Return whether nothing is queued."""
         return not self._budget.queued
 
     def conflicted(self, spec: Any) -> None:
-        """A compaction came to nothing because somebody else changed what it read."""
+        """Note that a compaction failed because another writer changed its inputs."""
         name = self._dataset.name(spec)
         self._budget.failed(self._key(name), monotonic_ms(self._clock))
         self._conflicts[name] = self._dataset.scope(spec)
 
     def look(self, plan: Plan, ledger: AnyLedger, snapshot: Any) -> Choice:
-        """Which of the planned compactions start now."""
+        """Decide which of the planned compactions start now."""
         proposals = {self._dataset.name(p.spec): p for p in plan.proposals}
         budget = self._in_step(proposals, ledger, snapshot)
         conflicts = {name: scope for name, scope in self._conflicts.items() if name in proposals}

@@ -1,15 +1,15 @@
-"""What failed for good, and what is left alone because of it.
+"""Compactions that failed for good, and backing off from their sources.
 
-1. Before a compaction is marked Failed, the reason goes into the journal, with its spec. Who dies between
-   the two leaves a note about a compaction that goes on: the ledger contradicts it, so it does not count
+1. Before a compaction is marked Failed, the reason goes into the journal, with its spec. A crash between the
+   two leaves a note about a compaction that is still active: the ledger contradicts it, so it does not count
    (`given_up`).
-2. The sources of what was tried and failed are held back, for a pause that grows with the number of
-   failures of the same source. The planner is told so before it chooses: what is held takes no slot of its,
-   and it proposes something else. So one poisoned input neither keeps workers busy for ever nor stops what
-   has nothing to do with it.
-3. After a cancellation the pause is always the same, however many there were: somebody did not want this
-   now, which says nothing against the compaction, and the writer must not wait for long.
-4. When the pause is over, or somebody removes the failure from the journal, nothing is held any more.
+2. Sources of a compaction that was tried and failed are held back, for a pause that grows with the number of
+   failures of the same source. The planner knows this before it chooses: held sources use none of its slots,
+   and it proposes something else. So one poisoned input neither occupies workers forever nor stops unrelated
+   work.
+3. After a cancellation the pause never grows: the operator did not want it now, which is no evidence against
+   the compaction, and the writer must not wait for long.
+4. When the pause is over, or an operator deletes the failure from the journal, nothing is held any more.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CANCEL_PAUSE = GrowingPause(first_ms=60_000, max_ms=60_000)
 
 
 def given_up(failures: Iterable[FailedAttempt], ledger: AnyLedger) -> tuple[FailedAttempt, ...]:
-    """Those that the ledger does not contradict (pure)."""
+    """Return the failures that the ledger does not contradict (pure)."""
     others = {c.id for c in ledger.compactions if c.state is not CompactionState.FAILED}
     return tuple(failure for failure in failures if failure.compaction not in others)
 
 
 class Failures:
-    """The failures of one dataset, as its coordinator sees them."""
+    """The failures of one dataset, for its coordinator."""
 
     def __init__(self, dataset: DatasetPort, clock: Clock) -> None:
         self._dataset = dataset
@@ -46,12 +46,12 @@ class Failures:
         self._known: tuple[FailedAttempt, ...] = ()
         self._sources: dict[Ulid, frozenset[str]] = {}
         self._failed: frozenset[Ulid] = frozenset()
-        """What the ledger last called Failed."""
+        """Compactions that are Failed in the last ledger."""
         self._is_due = True
-        """Whether the journal has to be read before the next plan."""
+        """Whether the journal must be read before the next plan."""
 
     def note(self, compaction: AnyCompaction, attempts: int, reason: str) -> None:
-        """Remember that a compaction is, or is about to be, Failed."""
+        """Record that a compaction is, or is about to be, Failed."""
         spec, unit = self._dataset.encode_spec(compaction.spec), self._dataset.unit(compaction.spec)
         self._dataset.journal.add_failure(
             FailedAttempt(compaction.id, reason, attempts, self._clock.now_ms(), spec, unit=unit)
@@ -59,13 +59,13 @@ class Failures:
         self._is_due = True
 
     def forget(self, compaction_id: Ulid) -> None:
-        """It did not fail after all."""
+        """Delete a failure that did not happen after all."""
         self._dataset.journal.forgive(compaction_id)
         self._is_due = True
 
     def refresh(self, ledger: AnyLedger) -> None:
-        """Read the journal again where that can change the next plan. Others may have marked something
-        Failed: a person who cancels."""
+        """Read the journal again if that can change the next plan. Other processes may mark compactions
+        Failed: commands that cancel."""
         failed = frozenset(c.id for c in ledger.compactions if c.state is CompactionState.FAILED)
         is_news, self._failed = not failed <= self._failed, failed
         if self._is_due or is_news:
@@ -78,20 +78,20 @@ class Failures:
             self._is_due = False
 
     def held_back(self, planner: Planner) -> Callable[[object, AnyLedger], Plan]:
-        """`planner`, told what is to be left alone for now."""
+        """Return `planner`, called with the sources that are held back now."""
 
         def plan(snapshot: object, ledger: AnyLedger) -> Plan:
             held = self._held(given_up(self._known, ledger))
             found = without(planner(snapshot, ledger, held), held, self._dataset)
             reasons = set(held.values())
-            # Somebody may forgive it, which no ledger shows.
+            # A command may forgive it, which no ledger shows.
             self._is_due = self._is_due or any(reason in note for reason in reasons for note in found.notes)
             return found
 
         return plan
 
     def _held(self, known: Iterable[FailedAttempt]) -> Held:
-        """What shares a source with a failure whose pause is not over."""
+        """Return the sources of failures whose pause is not over."""
         alike: dict[str, list[FailedAttempt]] = {}
         for failure in known:
             for source in self._sources[failure.compaction]:
@@ -105,7 +105,7 @@ class Failures:
         return {source: reason for source, reason in found.items() if reason is not None}
 
     def _reason(self, alike: Sequence[FailedAttempt]) -> str | None:
-        """Why a source of all these is held back, if it is."""
+        """Return why the common source of these failures is held back; `None` if it is not."""
         failed = [f for f in alike if not f.is_cancelled]
         cancelled = [f for f in alike if f.is_cancelled][-1:]
         for pause, causes in ((FAILURE_PAUSE, failed), (CANCEL_PAUSE, cancelled)):
@@ -128,7 +128,8 @@ class Failures:
 
 
 def without(plan: Plan, held: Held, dataset: DatasetPort) -> Plan:
-    """The plan of a planner that does not do as it is told would be tried again and again."""
+    """Return the plan without proposals that use held sources: a planner that ignores `held` would otherwise
+    be retried forever."""
     if not held:
         return plan
     reasons = [

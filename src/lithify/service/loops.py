@@ -1,19 +1,21 @@
-"""Coordinators and workers that run until they are told to stop: the loops around their ticks.
+"""The loops of coordinators and workers that run until `stop` is set.
 
-A loop ticks, waits, and ticks again. Waiting is short while there is something to follow and one poll
-interval otherwise, spread by chance so that many processes do not read the store in step. A coordinator
-looks at its lease even then.
+A loop ticks, waits, and ticks again. It waits briefly while something is active, otherwise for one poll
+interval, with jitter so that many processes do not read the store in step. A coordinator checks its lease
+even while it waits.
 
-When `stop` is set, a worker cancels its tasks and gives its compactions back at once, so that others
+When `stop` is set, a worker cancels its tasks and releases its compactions at once, so that other workers
 need not wait for its heartbeats to time out. A coordinator just ends: all its state is in the ledger.
-A round that fails, for whatever reason, is reported once and the loop goes on after a pause; a pool of
-workers goes on with the other datasets (`lithify.service.worker_pool`). What was in progress is covered by
-the protocol. What nobody foresaw is an error like any other here (`lithify.base.defects`). Only `Fenced` ends
-a coordinator for good.
-A store that is away ends nothing: requests of a loop are waited for a few seconds only
-(`lithify.datasets.waiting`), and the loop comes back for as long as it takes, also when it starts.
-A table that cannot be compacted as it is now may be tomorrow: that is reported once (`CannotCompact`), read
-again at each poll, and all else is done for it.
+
+A failed round is reported once, and the loop continues after a pause; a pool of workers continues with the
+other datasets (`lithify.service.worker_pool`). The protocol covers work in progress. An unexpected exception
+is an error like any other (`lithify.base.defects`). Only `Fenced` ends a coordinator for good.
+
+A store that is away ends nothing: a loop waits only a few seconds for its requests
+(`lithify.datasets.waiting`) and retries for as long as it takes, also when it starts.
+
+A table that cannot be compacted now may become compactable: that is reported once (`CannotCompact`), checked
+again at each poll, and all other work on it continues.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
 
 MAX_REST_S = 6.0
-"""A coordinator never rests for longer without looking at its lease, however rarely it looks at the dataset:
-who asks whether it is alive waits `LEASE_MS` for the answer."""
+"""Longest wait of a coordinator without checking its lease, however rarely it polls the dataset: a process
+that asks whether it is alive waits `LEASE_MS` for the answer."""
 
 ResultT = TypeVar("ResultT")
 
@@ -48,27 +50,27 @@ _log = logging.getLogger("lithify")
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """How often the loops look. Names are SlateDB's."""
+    """Intervals of the loops. Names are SlateDB's."""
 
     poll_interval_s: float = 5.0
     """Between two ticks of a coordinator without active compactions."""
     commit_compacted_interval_s: float = 1.0
     """Between two ticks of a coordinator with active compactions."""
     compactions_poll_interval_s: float = 5.0
-    """Between two looks of an idle worker."""
+    """Between two polls of an idle worker."""
     jitter: float = 0.1
     """Each wait is longer by up to this share."""
 
 
 def run_workers(pool: WorkerPool, stop: Event, rng: random.Random, options: LoopOptions) -> None:
-    """Work on all datasets of `pool` until `stop` is set; then give back what is unfinished."""
+    """Work on all datasets of `pool` until `stop` is set; then release unfinished compactions."""
     try:
         pool.start()
         while not stop.is_set():
             changed = pool.round()
             if pool.is_busy:
                 pool.wait(options.commit_compacted_interval_s)
-            elif not changed:  # else there may be room again, for what was looked at before there was
+            elif not changed:  # else slots may have become free for datasets polled earlier
                 stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
     finally:
         pool.release()
@@ -85,10 +87,10 @@ def run_coordinator(
     worker: Worker | None = None,
     collector: Collector | None = None,
 ) -> None:
-    """Coordinate until `stop` is set or another coordinator takes over (`Fenced`); `worker` is an
-    embedded one, which takes turns with the coordinator in this thread; `collector` collects garbage in
-    a thread of its own. `CoordinatorAlive` when another coordinator may be at work, unless told to
-    `take_over`."""
+    """Coordinate until `stop` is set or another coordinator takes over (`Fenced`). `worker` is an embedded
+    worker, whose ticks alternate with the coordinator's in this thread; `collector` collects garbage in a
+    thread of its own. Raise `CoordinatorAlive` when another coordinator may be alive, unless `take_over` is
+    set."""
     if worker is not None:
         worker.room.check_master()  # before anything is written
     with ExitStack() as stack:
@@ -106,7 +108,7 @@ def run_coordinator(
 
 
 def once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
-    """What `action` gives, once the store answers; `None` when told to stop before."""
+    """Return the result of `action` once the store answers; `None` if `stop` is set first."""
     trouble = OnceLogger("the coordinator cannot start yet and tries again")
     while True:
         try:
@@ -153,7 +155,7 @@ def _coordinate(
 
 
 def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: OnceLogger) -> None:
-    """Wait, and keep the lease meanwhile."""
+    """Wait, and renew the lease meanwhile."""
     while wait_s > MAX_REST_S and not stop.wait(MAX_REST_S):
         wait_s -= MAX_REST_S
         try:
@@ -175,5 +177,5 @@ def _tick_worker(worker: Worker, trouble: OnceLogger, seen: CoordinatorView | No
         trouble.say(error)
         return False
     trouble.is_over()
-    worker.take_failures()  # their events have told of them
+    worker.take_failures()  # events have reported them
     return changed

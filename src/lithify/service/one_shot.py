@@ -15,8 +15,8 @@
 6. An unreachable master is noticed before step 2. When an engine goes down, its compactions are released
    without counting an attempt, and run again once the engine is back. An engine that has failed for good ends
    the run.
-7. On any other error or an interrupt, cancel running tasks and release their compactions, so that the next run
-   resumes them.
+7. On any other error or an interrupt, cancel running tasks and release their compactions, so that the next
+   run resumes them.
 8. Resign while the last version of the ledger is being proved valid. If it proves invalid, write it again,
    unless another coordinator has taken over meanwhile; otherwise nothing more is written. The snapshot is
    correct in either case.

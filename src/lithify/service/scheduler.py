@@ -3,7 +3,7 @@
 1. Proposals that the capacity admits (`lithify.service.admission`) are added as Submitted, unless something
    similar has just failed for good.
 2. Submitted compactions are validated: valid ones become Scheduled, the others Failed. Scheduled ones that
-   this scheduler has not validated (found at the start, reclaimed, or written by another writer of the ledger)
+   this scheduler has not validated (found at the start, reclaimed, or written by another process)
    are validated once too. Otherwise workers would claim each of a thousand such entries in vain, with several
    versions of the ledger for each.
 3. New compactions for which the `EmbeddedWorker` has idle slots are claimed for it, unless something has

@@ -1,14 +1,14 @@
-"""What the workers of a process share: slots, rest, and who prepares compactions beside the ticks.
+"""The worker slots of a process, shared by its workers, with their backing off and their executor.
 
-1. *Slots*: of all workers together at most `max_concurrent_compactions` run. What has ended takes no slot,
-   even while its dataset cannot be told so, because its store is away for example. A compaction beyond what
-   the engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken
-   when none came. So a small compaction need not wait for the end of a large one. Who says that several
-   share a slot (`lithify.fleet.worker`) counts them itself.
-2. *Rest*: what fails again and again is left alone in between (`lithify.planning.rest`).
-3. *Executor*: where preparations run, so that heartbeats go on meanwhile. None: in the tick that claims.
+1. *Slots*: at most `max_concurrent_compactions` run in all workers together. An ended compaction takes no
+   slot, even while the ledger cannot be updated, for example because its store is away. A compaction beyond
+   the engine's parallelism is *spare*: it is left to other processes for `spare_claim_delay_ms`, then claimed.
+   So a small compaction need not wait for the end of a large one. A caller that lets several share a slot
+   (`lithify.fleet.worker`) counts them itself.
+2. *Rest*: after repeated failures of a dataset, workers back off from it (`lithify.planning.rest`).
+3. *Executor*: runs preparations, so that heartbeats continue meanwhile. `None`: in the tick that claims.
 
-A room is used by one thread, that of the ticks; only what the executor is given runs elsewhere.
+Used only by the thread of the ticks; only jobs of the executor run in other threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lithify.service.options import WorkerOptions
 
 
 class WorkerSlots:
-    """The room of one process."""
+    """The worker slots of one process."""
 
     def __init__(self, engine: Engine, options: WorkerOptions, executor: Executor | None = None) -> None:
         self.executor = executor
@@ -33,19 +33,19 @@ class WorkerSlots:
 
     @property
     def held(self) -> int:
-        """How many compactions run in this process."""
+        """Return the number of compactions that run in this process."""
         return len(self._held)
 
     def take(self, url: str, compaction_id: Ulid) -> None:
-        """A compaction of that dataset is held from here on."""
+        """Note that a compaction of that dataset runs from now on."""
         self._held.add((url, compaction_id))
 
     def leave(self, url: str, compaction_id: Ulid) -> None:
-        """It is not held any more."""
+        """Note that it does not run any more."""
         self._held.discard((url, compaction_id))
 
     def has_slot(self, free_ms: int) -> bool:
-        """Whether something that has been free for `free_ms` may be claimed."""
+        """Return whether a compaction that has been claimable for `free_ms` may be claimed."""
         held, options = self.held, self.options
         if held >= options.max_concurrent_compactions:
             return False
@@ -54,36 +54,38 @@ class WorkerSlots:
 
     @property
     def slots(self) -> int:
-        """How many compactions run at once that are no spare ones and share no slot."""
+        """Return the number of compactions that run at once without being spare and without sharing a
+        slot."""
         return min(self.options.max_concurrent_compactions, max(1, self._engine.slots))
 
     @property
     def idle_slots(self) -> int:
-        """How many of these can be taken now."""
+        """Return how many of these slots are free now."""
         return max(0, self.slots - self.held)
 
     def check_engine(self) -> None:
-        """Raises when nothing will ever run here again."""
+        """Raise the engine's failure, if it has failed for good."""
         if self._engine.failure is not None:
             raise self._engine.failure
 
     def check_master(self) -> None:
-        """`EngineDown` when what the engine needs is plainly not there. Asked before the first write."""
+        """Raise `EngineDown` when something that the engine needs is plainly missing. Called before the first
+        write."""
         self._engine.check()
 
     def failed(self, url: str, now_ms: int) -> None:
-        """An attempt at a compaction of that dataset came to nothing."""
+        """Note that an attempt at a compaction of that dataset has failed."""
         self._rest.failed(url, now_ms)
 
     def succeeded(self, url: str) -> None:
-        """A compaction of that dataset was carried out."""
+        """Note that a compaction of that dataset has succeeded."""
         self._rest.succeeded(url)
 
     def rests(self, url: str, now_ms: int) -> bool:
-        """Whether nothing of that dataset is to be claimed now."""
+        """Return whether to back off from that dataset now."""
         return self._rest.lasts(url, now_ms)
 
     def close(self) -> None:
-        """Nothing is prepared any more."""
+        """Prepare nothing any more."""
         if self.executor is not None:
             self.executor.shutdown(wait=False, cancel_futures=True)

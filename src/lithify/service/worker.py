@@ -448,7 +448,7 @@ class Worker:
             self._let_go(compaction_id)
             self._observe(events.StoreLost(self.url, compaction_id, str(error)))
             return
-        # Before the release, so that workers that see it free see the attempt too. Only once if the release fails.
+        # Before the release, so that workers that see it free see the attempt; once, if the release fails.
         if running.attempt is None:
             running.attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
         if not running.is_attempt_noted:

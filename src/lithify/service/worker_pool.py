@@ -1,33 +1,31 @@
-"""The workers of a process: one for each dataset that may have work, in one room, taking turns.
+"""The workers of a process: one for each dataset that may have work, sharing worker slots and taking turns.
 
-A *work source* tells which datasets may have work: a list of URLs, or what a queue hints at. Each round:
+A *work source* names the datasets that may have work: a list of URLs, or the hints of a queue. Each round:
 
-1. What the source names anew joins. What it does not name any more claims nothing, and leaves once nothing of
-   it runs here.
-2. Every dataset is looked at: opened if it is not open yet, then steps 1 to 4 of its worker
-   (`lithify.service.worker`). So all slots that became free in this round are known before anybody claims.
-3. While there is room, the dataset whose turn it is claims one compaction: the most urgent first, with ageing
-   by claims (`lithify.planning.turns`).
-4. A dataset whose look or claim ends with an error, foreseen or not, is *quarantined*: left alone for a pause
-   that grows with each failed round in a row, then tried again. That is said once, not in every round. While
-   compactions of it run here the pause is never longer than a heartbeat interval, so that none is lost to a
-   store that was away for a moment.
-
-5. A dataset that was made anew at its URL, or restored from a backup (`Replaced`), is another one: what runs
-   of the old one is dropped, and it is opened anew in the next round.
-6. A dataset whose store is *away* is neither: nothing is known against it, nobody has to do anything, and the
-   store's own events tell of it. It is left alone for seconds, and looked at again for as long as it takes.
-   Looking costs the others little: once a store is away, what is asked of it fails at once
-   (`lithify.store.resilience.waiting`), and only the first time a request is waited for, a few seconds.
+1. Newly named datasets join. Datasets no longer named claim nothing, and leave once nothing of theirs runs
+   here.
+2. Every dataset is polled: opened if necessary, then steps 1 to 4 of its worker (`lithify.service.worker`).
+   So all slots that became free in this round are known before the first claim.
+3. While there are free slots, the dataset whose turn it is claims one compaction: the most urgent first, with
+   ageing by claims (`lithify.planning.turns`).
+4. A dataset whose poll or claim raises an error, expected or not, is *quarantined*: the pool backs off from
+   it, longer after each failed round in a row, then retries. This is reported once. While compactions of it
+   run here, the pause is at most a heartbeat interval, so that a short outage of a store loses none.
+5. A dataset that was recreated at its URL or restored from a backup (`Replaced`) is a different one: running
+   compactions of the old one are dropped, and it is reopened in the next round.
+6. A dataset whose store is *away* is not reported as quarantined: neither the dataset nor an operator has to
+   be fixed or alerted, and the store's own events report the outage. It is polled again after some seconds,
+   for as long as it takes. This costs the other datasets little: once a store is away, requests to it fail at
+   once (`lithify.store.resilience.waiting`); only the first one is waited for, a few seconds.
 
 Invariants:
 
 - Of N datasets with something to claim, each gets a claim after at most `AGEING_TURNS` + N - 1 claims of
-  others, however hot or urgent these are.
-- What goes wrong with a dataset takes nothing from the others but the time of its looks, which become rare.
+  the others, however hot or urgent these are.
+- A failing dataset costs the others only the time of its polls, which become rare.
 - Only an interrupt, an error of all datasets at the start, and an engine that has failed for good
-  (`EngineDown`, which is for a supervisor to deal with) end the rounds. A master that does not answer is
-  noticed before anything is claimed.
+  (`EngineDown`, left to a supervisor) end the rounds. An unreachable master is noticed before the first
+  claim.
 """
 
 from __future__ import annotations
@@ -56,20 +54,20 @@ _log = logging.getLogger("lithify")
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
 QUARANTINE_PAUSE = GrowingPause(first_ms=1_000, max_ms=300_000)
 MAX_FAILURES = 1_000
-"""That are kept for who asks."""
+"""Number of failures kept for `take_failures`."""
 
 
 class WorkSource(Protocol):
-    """Which datasets may have work for a pool."""
+    """A source of datasets that may have work for a pool."""
 
     def urls(self) -> Iterable[str]:
-        """Their URLs now, each once. Asked in every round, so it has to be quick."""
+        """Return their URLs now, each once. Called in every round, so it must be fast."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UrlList:
-    """These datasets, always."""
+    """A fixed list of datasets."""
 
     listed: Sequence[str]
 
@@ -78,7 +76,7 @@ class UrlList:
 
 
 OpenWorker = Callable[[str, WorkerSlots], Worker]
-"""Opens the dataset at a URL and makes a worker of it for that room."""
+"""Open the dataset at a URL and return a worker of it that uses these slots."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,20 +84,20 @@ class _Member:
     """A dataset of the pool."""
 
     url: str
-    """As the source names it; the dataset may write its own in another way."""
+    """As the source names it; the dataset itself may write its URL differently."""
     worker: Worker | None = None
-    """`None` until it could be opened."""
+    """`None` until the dataset could be opened."""
     error: LithifyError | None = None
-    """What its last round ended with."""
+    """The error of its last round."""
     failed_rounds: int = 0
-    """In a row."""
+    """Number of failed rounds in a row."""
     failed_at_ms: int = 0
     quarantined_as: str = ""
-    """The URL under which that was told first; empty if it was not."""
+    """The URL under which its quarantine was first reported; empty if not reported."""
     is_named: bool = True
     """Whether the source names it now."""
     is_well: bool = False
-    """Whether nothing has gone wrong in this round."""
+    """Whether this round has had no error."""
 
     @property
     def holds(self) -> bool:
@@ -107,7 +105,7 @@ class _Member:
 
     @property
     def is_away(self) -> bool:
-        """Whether only its store is away."""
+        """Return whether the only problem is an unreachable store."""
         return isinstance(self.error, StoreUnavailable)
 
     @property
@@ -116,7 +114,7 @@ class _Member:
 
 
 class WorkerPool:
-    """Works on all datasets that a source names; see the module."""
+    """A pool that works on all datasets that a source names; see the module."""
 
     def __init__(
         self,
@@ -136,19 +134,19 @@ class WorkerPool:
         self._observe = observer
         self._members: dict[str, _Member] = {}
         self._order: deque[_Member] = deque()
-        """Each round begins with another one."""
+        """The order of polling; each round begins with another member."""
         self._turns: Turns[str] = Turns()
         self._failures: deque[tuple[str, Ulid]] = deque(maxlen=MAX_FAILURES)
 
     @property
     def is_busy(self) -> bool:
-        """Whether any compaction is running here."""
+        """Return whether any compaction is running here."""
         return any(member.holds for member in self._members.values())
 
     def start(self) -> None:
-        """Open what can be opened. What is refused never opens, unless it is only not there so far; when
-        nothing opens, there is nothing to do: that ends with the error of the first. A store that is away
-        may be back later."""
+        """Open all datasets that can be opened. Raise `Refused` of any dataset at once, unless it merely does
+        not exist yet. If none opens, raise the first error, unless a store is away, which may come back
+        later."""
         self._room.check_master()
         self._follow_source()
         errors: list[LithifyError] = []
@@ -169,7 +167,8 @@ class WorkerPool:
                 self._quarantine(member, member.error)
 
     def round(self) -> bool:
-        """One round of the algorithm above; whether any compaction changed hands or was finished."""
+        """Do one round of the algorithm above. Return whether any compaction changed its owner or was
+        finished."""
         self._follow_source()
         changed = False
         for member in tuple(self._order):
@@ -184,24 +183,25 @@ class WorkerPool:
 
     @property
     def held(self) -> int:
-        """How many compactions are running here."""
+        """Return the number of compactions that are running here."""
         return self._room.held
 
     @property
     def slots(self) -> int:
-        """How many run at once that need not wait for others and share no slot."""
+        """Return the number of compactions that run at once without being spare and without sharing a
+        slot."""
         return self._room.slots
 
     def holding(self) -> frozenset[tuple[str, Ulid]]:
-        """The compactions that are running here, each with the URL of its dataset as the source or `claim`
-        named it."""
+        """Return the compactions that are running here, each with the URL of its dataset as the source or
+        `claim` named it."""
         return frozenset(
             (m.url, held) for m in self._order if m.worker is not None for held in m.worker.holding
         )
 
     def take_failures(self) -> tuple[tuple[str, Ulid], ...]:
-        """What was given back since the last call because a range of it failed for good; of very many the
-        last. Their events have told of them."""
+        """Return the compactions released since the last call because a range failed for good, at most the
+        last `MAX_FAILURES`. Events have already reported them."""
         failures = tuple(self._failures)
         self._failures.clear()
         return failures
@@ -209,10 +209,10 @@ class WorkerPool:
     def claim(
         self, url: str, compaction_id: Ulid, *, is_sharing: bool = False, is_untried: bool = False
     ) -> bool:
-        """Claim this very compaction, if there is room; whether it runs here now. For who knows from
-        elsewhere what may be claimed: the source need not name the dataset, and forgets it when nothing of it
-        runs. Whether there is room for what shares a slot (`is_sharing`), and that no attempt at it has come
-        to nothing (`is_untried`), the caller knows."""
+        """Claim exactly this compaction, if there is a free slot; return whether it runs here now. For
+        callers that know from elsewhere what is claimable: the source need not name the dataset, and the pool
+        forgets it when nothing of it runs. The caller is responsible for knowing that there is capacity for a
+        compaction that shares a slot (`is_sharing`), and that no attempt at it has failed (`is_untried`)."""
         member = self._members.get(url)
         if member is None:
             member = self._members[url] = _Member(url, is_named=False)
@@ -223,8 +223,8 @@ class WorkerPool:
         return self._claim_one(member, compaction_id, is_sharing=is_sharing, is_untried=is_untried)
 
     def forget(self, url: str) -> bool:
-        """Open this dataset anew with the next claim, unless something of it runs here; whether nothing
-        does. For who opens it in another way then. Not for what the source names."""
+        """Forget this dataset, so that the next claim reopens it, perhaps with other options; return `False`
+        if something of it runs here. Not for datasets that the source names."""
         member = self._members.get(url)
         if member is not None and member.holds:
             return False
@@ -234,8 +234,8 @@ class WorkerPool:
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something that runs here has an end, or after `timeout_s`. What is quarantined is not
-        waited for: nobody would take its results."""
+        """Return when a running task ends, or after `timeout_s`. Quarantined datasets are not waited for,
+        because their results would not be collected."""
         workers = [m.worker for m in self._order if m.worker is not None and m.error is None]
         pending = [future for worker in workers for future in worker.pending]
         if pending:
@@ -244,14 +244,14 @@ class WorkerPool:
             self._clock.sleep_s(timeout_s)
 
     def release(self) -> None:
-        """Stop all tasks and give back what is unfinished."""
+        """Stop all tasks and release unfinished compactions."""
         for member in self._order:
             if member.worker is not None:
                 release(member.worker)
         self._room.close()
 
     def findings(self) -> tuple[Finding, ...]:
-        """What is quarantined now, and why. Any thread may ask."""
+        """Return the quarantined datasets, and why. Thread-safe."""
         now_ms = monotonic_ms(self._clock)
         return tuple(
             problem(
@@ -306,7 +306,7 @@ class WorkerPool:
     # Turns
 
     def _claim(self) -> bool:
-        """Give turns until nobody wants one, or there is no room."""
+        """Give turns until there are no offers or no free slots left."""
         changed = False
         contenders = [m for m in self._order if m.may_claim]
         while contenders:
@@ -359,7 +359,7 @@ class WorkerPool:
     # Quarantine
 
     def _replace(self, member: _Member, error: Replaced) -> None:
-        """Open the dataset anew in the next round."""
+        """Drop the worker, so that the next round reopens the dataset."""
         member.is_well = False
         worker, member.worker = member.worker, None
         if worker is not None:
@@ -395,7 +395,7 @@ class WorkerPool:
 
 
 def release(worker: Worker) -> None:
-    """Give back what a worker holds. What cannot be given back is reclaimed when its heartbeats have timed
+    """Release a worker's compactions. Those that cannot be released are reclaimed when their heartbeats time
     out."""
     try:
         with contained(f"giving back what is unfinished of {worker.url}"):
