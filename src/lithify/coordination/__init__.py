@@ -1,1 +1,1 @@
-"""What keeps several processes on one dataset apart, for all kinds."""
+"""Coordination of several processes on one dataset, for all kinds."""

@@ -1,17 +1,18 @@
-"""What was committed, why and at what cost: small objects beside a dataset that outlive the ledger's entries.
+"""Records of commits, with reason and cost: small objects in Lithify's folder that outlive the ledger's entries.
 
 | object, under Lithify's own folder      | written by                                             |
 |-----------------------------------------|--------------------------------------------------------|
 | `history/<ms>-<compaction>-commit.json` | the process that committed                             |
 | `history/<ms>-<compaction>-work.json`   | a worker in another process, when its claim has ended  |
 
-1. An object is written once, after the commit, and nobody waits for it. Who dies before has committed all the
-   same; only its record is missing.
-2. Names begin with the time, so the newest are found by one listing, without reading the others.
-3. What was done in other processes is added to the commit that it belongs to (`merged`).
-4. Garbage collection leaves them alone; whoever writes them deletes those that are too old (`sweep`).
+1. An object is written once, after the commit, and nothing waits for it. After a crash before that, the
+   commit is valid; only its record is missing.
+2. Names begin with the time, so one listing finds the newest without reading the others.
+3. Work of other processes is added to the commit that it belongs to (`merged`).
+4. Garbage collection keeps the records; the process that writes them deletes those that are too old
+   (`sweep`).
 
-Anybody may have written there: what is no such object counts as absent.
+Any process may have written there: objects that cannot be decoded count as absent.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _READS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A commit, or what another process has done for one."""
+    """A commit, or the work of another process for one."""
 
     compaction: Ulid
     at_ms: int
@@ -50,31 +51,32 @@ class CommitRecord:
     is_commit: bool
     unit: str = ""
     reason: str = ""
-    """Why the planner wanted it; empty when somebody else did, or when that is not known any more."""
+    """Why the planner proposed it; empty if it did not, or if that is not known any more."""
     workers: tuple[str, ...] = ()
     bytes_read: int = 0
     bytes_written: int = 0
     rows: Mapping[str, int] = field(default_factory=dict)
-    """In, out, and dropped by reason."""
+    """Rows in, out, and dropped by reason."""
     ranges: int = 0
     seconds: float = 0.0
-    """From claim to end, of all attempts."""
+    """From claim to end, over all attempts."""
     cpu_seconds: float = 0.0
     requests: Mapping[str, int] = field(default_factory=dict)
-    """By verb, of the process to the dataset's store since its last record; without those of tasks."""
+    """Requests of the process to the dataset's store since its last record, by verb; without those of
+    tasks."""
 
 
 class CommitRecords:
-    """Those of the dataset whose own folder is `folder` of `store`."""
+    """The commit records of the dataset whose own folder is `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, FOLDER)
         self._known: dict[str, CommitRecord | None] = {}
-        """What objects contain that were read last; they are written once, so they are read once."""
+        """The cached contents of objects, which are written once and so read once."""
 
     def add(self, record: CommitRecord) -> None:
-        """Write it; the same again does no harm."""
+        """Write the record; idempotent."""
         kind = "commit" if record.is_commit else "work"
         document = {key: value for key, value in asdict(record).items() if key not in _IN_NAME}
         document |= {"unit": record.unit[:_MAX_TEXT_CHARS], "reason": record.reason[:_MAX_TEXT_CHARS]}
@@ -82,7 +84,7 @@ class CommitRecords:
         self._store.put(join(self._folder, name), json.dumps(document).encode())
 
     def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
-        """The commits since a time, oldest first; at most so many, the newest."""
+        """Return the commits since a time, oldest first; at most the newest `most`."""
         named = [(found, meta) for meta in self._store.list(self._folder) if (found := self._named(meta))]
         commits = sorted(
             (int(found[1]), found[2])
@@ -100,7 +102,7 @@ class CommitRecords:
         return merged(record for record in self._known.values() if record is not None)
 
     def sweep(self, before_ms: int) -> int:
-        """Delete what is older; how many."""
+        """Delete older records. Return how many."""
         old = [
             m.key for m in self._store.list(self._folder) if (f := self._named(m)) and int(f[1]) < before_ms
         ]
@@ -123,8 +125,8 @@ class CommitRecords:
 
 
 def merged(records: Iterable[CommitRecord]) -> tuple[CommitRecord, ...]:
-    """The commits, oldest first, each with what was done for it elsewhere. Work of what was not committed is
-    left out (pure)."""
+    """Return the commits, oldest first, each with the work that other processes did for it. Work without a
+    commit is left out (pure)."""
     commits: dict[Ulid, CommitRecord] = {}
     works: list[CommitRecord] = []
     for record in sorted(records, key=lambda r: (r.at_ms, r.compaction)):
@@ -153,7 +155,7 @@ def _added(commit: CommitRecord, work: CommitRecord) -> CommitRecord:
 
 
 _IN_NAME = ("compaction", "at_ms", "is_commit")
-"""What the object's name says already."""
+"""Fields that the object's name contains."""
 
 
 def _record(name: re.Match[str], fields: Any) -> CommitRecord:

@@ -1,8 +1,8 @@
-"""How the runs ended that were to let history go: `expiry-runs.json` beside a dataset, by outcome how many,
-when the last one was, and what stood in its way.
+"""Results of expiry runs: `expiry-runs.json` in Lithify's folder of a dataset. It has, for each outcome, the
+number of runs, the time of the last one, and the obstacle it met.
 
-It is for people, so it may be lost: of two runs that end at the same moment one may be forgotten, and where
-it is damaged counting begins anew.
+It is for operators, so it may be incomplete: of two runs that end at the same moment one may be lost, and a
+damaged object starts the counts anew.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 MAX_WHY = 1_000
-"""Characters of what stood in the way."""
+"""Characters of the obstacle's description."""
 
 
 class ExpiryRuns:
-    """The runs over the dataset whose own folder is `folder` of `store`."""
+    """The expiry runs of the dataset whose own folder is `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._key = join(folder, "expiry-runs.json")
 
     def read(self) -> Mapping[str, Runs]:
-        """By outcome; empty when none ever ended."""
+        """Return the runs by outcome; empty if none ever ended."""
         try:
             fields = json.loads(self._store.get(self._key))
             return {text(outcome): _runs(found) for outcome, found in fields.items()}
@@ -41,7 +41,7 @@ class ExpiryRuns:
             raise CorruptObject(self._key, f"does not decode: {error}; delete it") from error
 
     def add(self, outcome: str, why: str, now_ms: int) -> None:
-        """Another one has ended."""
+        """Count a run that has ended."""
         try:
             before = self.read()
         except CorruptObject:

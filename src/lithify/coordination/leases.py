@@ -10,7 +10,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreClock
 
 MAX_LEASE_BYTES = 64 * 1024
-"""A larger object is no lease, and is not read."""
+"""A larger object is not a lease, and is not read."""
 
 
 class ObjectLease:
@@ -20,12 +20,12 @@ class ObjectLease:
         self._store = store
         self.key = join(folder, "coordinator.json")
         self.times = StoreClock(clock)
-        """The store's clock, as far as looks at an own lease have told it."""
+        """The store's clock, as far as known from reading leases written here."""
         self._sent: tuple[str, tuple[int, float]] | None = None
-        """The etag of the lease that was written here last, and when it was sent."""
+        """The etag of the lease that was last written here, and when it was sent."""
 
     def read(self) -> FoundLease | None:
-        """The lease as it is; `None` when there is none."""
+        """Return the current lease; `None` if there is none."""
         try:
             meta = self._store.head(self.key)
             lease = None
@@ -37,7 +37,7 @@ class ObjectLease:
         return FoundLease(lease, self._given(meta.etag), meta.last_modified_ms)
 
     def look(self) -> str | None:
-        """The etag of the lease as it is; `None` when there is none."""
+        """Return the etag of the current lease; `None` if there is none."""
         try:
             meta = self._store.head(self.key)
         except ObjectNotFound:
@@ -48,8 +48,8 @@ class ObjectLease:
         return etag
 
     def write(self, lease: Lease, etag: str | None) -> str:
-        """Write the lease over the one that has this etag, or where there is none; the new etag.
-        `PreconditionFailed` when another is there."""
+        """Overwrite the lease that has this etag, or create it if the etag is `None`. Return the new etag.
+        Raise `PreconditionFailed` if another lease is there."""
         data = encode_lease(lease)
         sent = self.times.sent()
         try:
@@ -57,7 +57,7 @@ class ObjectLease:
                 written = self._store.create(self.key, data)
             else:
                 written = self._store.replace(self.key, data, etag)
-        except (ObjectExists, ObjectNotFound) as error:  # stores differ in how they say it
+        except (ObjectExists, ObjectNotFound) as error:  # stores differ in the error that they report
             raise PreconditionFailed(str(error)) from error
         self._sent = self._given(written), sent
         return self._sent[0]

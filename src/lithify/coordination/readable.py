@@ -1,7 +1,7 @@
-"""What is written can be read again.
+"""Validation of documents before they are written.
 
-Where every change begins with reading what is there, a document that cannot be read ends all changes, and no
-command is left to repair it. So it is read before it is written.
+If every change begins with reading the document, an unreadable one makes all changes fail, and no command can
+repair it. So a document is decoded before it is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lithify.base.jsonvalues import UNDECODABLE
 
 
 def readable(encode: Callable[[], bytes], read: Callable[[bytes], object], where: str) -> bytes:
-    """What `encode` gives, for what is at `where`. `Refused` when `read` cannot read it."""
+    """Return the result of `encode`, to be written to `where`. Raise `Refused` if `read` cannot decode it."""
     try:
         data = encode()
         read(data)

@@ -1,5 +1,5 @@
-"""Admission of one dataset's planned compactions: the coordinator's queue (`lithify.planning.admission`), kept
-in step with plan and ledger.
+"""Admission of one dataset's planned compactions: the coordinator's queue (`lithify.planning.admission`),
+kept in step with plan and ledger.
 
 Each `look`:
 

@@ -1,19 +1,20 @@
-"""What people do to a dataset's compactions: submit, cancel, try again, and ask how one ended.
+"""Commands on a dataset's compactions: submit, cancel, retry, and show how one ended.
 
-All of it is a change of the ledger by somebody who is neither coordinator nor worker:
+Each changes the ledger from a process that is neither coordinator nor worker:
 
-1. *Submit* validates first, as the coordinator will again, so that a mistake is told at once and nothing is
-   written. What is being compacted already is refused.
-2. *Cancel* notes the reason, then marks Failed what is not Compacted yet. Its worker sees at its next look
-   that it is no longer the owner, and stops; the coordinator leaves the same sources alone for a pause that
-   does not grow (`compaction.failures`). In this order whoever sees it Failed sees why. Who is cut off
-   between the two has cancelled nothing: what the ledger contradicts does not count. SlateDB's coordinator
-   would write its own idea of the compaction back, so there cancelling is refused.
-3. *Retry* submits what a failure notes, under a new id, and forgets the failure.
-4. People may give the end of an id, as it is shown to them: of the compactions in the ledger and of the
-   failures noted, just one must end so.
-5. A finished compaction leaves the ledger when a newer one is finished. How it ended is then read from older
-   versions of the ledger, from what was published, and from the failures noted.
+1. *Submit* validates first, as the coordinator will again, so that a mistake is reported at once and nothing
+   is written. Sources that are being compacted already are refused.
+2. *Cancel* records the reason, then marks Failed the compactions that are not yet Compacted. Their worker
+   sees at its next poll that it is no longer the owner, and stops; the coordinator backs off from the same
+   sources, for a pause that does not grow (`compaction.failures`). Thanks to this order, every reader that
+   sees Failed sees the reason. A crash between the two cancels nothing: notes that the ledger contradicts do
+   not count. SlateDB's coordinator would write its own version of the compaction back, so there cancelling is
+   refused.
+3. *Retry* submits the spec of a recorded failure under a new id, and deletes the failure.
+4. Operators may give the end of an id, as displayed: exactly one of the compactions in the ledger and of the
+   recorded failures must end in it.
+5. A finished compaction leaves the ledger when a newer one finishes. Its result is then read from older
+   versions of the ledger, from the published history, and from the recorded failures.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ _NO_LEDGER = "no coordinator has ever run on {url}; start one: lithify run {url}
 
 @dataclass(frozen=True, slots=True)
 class CompactionOutcome:
-    """How a compaction stands or ended."""
+    """The state of a compaction, or its result."""
 
     compaction: Ulid
     state: CompactionState
     reason: str | None = None
-    """Why it failed, where that is known."""
+    """Why it failed, if known."""
 
 
 def submit(dataset: DatasetPort, clock: Clock, ids: Ids, specs: Sequence[Any]) -> tuple[Ulid, ...]:
-    """Add `specs` to the ledger as Submitted, all or none; their ids. `Refused` says what is wrong."""
+    """Add `specs` to the ledger as Submitted, all or none. Return their ids. Raise `Refused` with the
+    reason."""
     snapshot = dataset.snapshot()
     if dataset.ledger() is None:
         raise Refused(_NO_LEDGER.format(url=dataset.url))
@@ -87,7 +89,7 @@ def _check_free(dataset: DatasetPort, compaction: AnyCompaction, ledger: AnyLedg
 
 
 def cancel(dataset: DatasetPort, clock: Clock, compaction_ids: Sequence[Ulid]) -> None:
-    """Mark compactions Failed that are not Compacted yet, all or none. `Refused` says why it cannot be."""
+    """Mark Failed these compactions, all or none. Raise `Refused` if one is Compacted, ended or unknown."""
     coordinator = dataset.coordinator()
     if coordinator.presence is Presence.FOREIGN:
         raise Refused(
@@ -115,7 +117,7 @@ def cancel(dataset: DatasetPort, clock: Clock, compaction_ids: Sequence[Ulid]) -
         dataset.update_ledger(change)
     except Refused:
         for compaction_id in compaction_ids:
-            if not _is_failed(dataset, compaction_id):  # somebody else may have cancelled it
+            if not _is_failed(dataset, compaction_id):  # another command may have cancelled it
                 dataset.journal.forgive(compaction_id)
         raise
     for compaction_id in compaction_ids:
@@ -142,7 +144,7 @@ def _cancellable(dataset: DatasetPort, ledger: AnyLedger, compaction_id: Ulid) -
 
 
 def retry(dataset: DatasetPort, clock: Clock, ids: Ids, compaction_ids: Sequence[Ulid]) -> tuple[Ulid, ...]:
-    """Submit failed compactions again, all or none; their new ids."""
+    """Submit failed compactions again, all or none. Return their new ids."""
     new_ids = submit(dataset, clock, ids, [_failed_spec(dataset, i) for i in compaction_ids])
     for compaction_id in compaction_ids:
         dataset.journal.forgive(compaction_id)
@@ -162,7 +164,7 @@ def _failed_spec(dataset: DatasetPort, compaction_id: Ulid) -> Any:
 
 
 def outcome(dataset: DatasetPort, compaction_id: Ulid) -> CompactionOutcome | None:
-    """How a compaction stands or ended; `None` when nothing is known of it any more."""
+    """Return the state of a compaction, or its result; `None` if nothing is known about it any more."""
     ledger = dataset.ledger()
     entry = ledger.get(compaction_id) if ledger is not None else None
     if entry is None:
@@ -176,7 +178,8 @@ def outcome(dataset: DatasetPort, compaction_id: Ulid) -> CompactionOutcome | No
 
 
 def identified(dataset: DatasetPort, given: Sequence[str]) -> list[Ulid]:
-    """The ids that people mean, each once. `Refused` for what is none, is not known, or may be several."""
+    """Return the ids that an operator means, each once. Raise `Refused` for one that is malformed, unknown or
+    ambiguous."""
     found = (_identified(dataset, text) for text in given)
     return list(dict.fromkeys(found))
 
@@ -200,7 +203,7 @@ def _identified(dataset: DatasetPort, text: str) -> Ulid:
 
 
 def active(dataset: DatasetPort) -> list[Ulid]:
-    """The compactions that are under way now."""
+    """Return the active compactions."""
     ledger = dataset.ledger()
     return [c.id for c in ledger.active()] if ledger is not None else []
 
@@ -214,9 +217,10 @@ def wait(
     timeout_s: float | None = None,
     on_look: Callable[[], None] = lambda: None,
 ) -> list[CompactionOutcome]:
-    """Look every `poll_s` until all these compactions have ended; how, in their order. `DeadlineExceeded`
-    when they have not before `timeout_s`, `Refused` when nothing is known of one. `on_look` is called after
-    each look that was not the last. A store that is away after the first look is waited for as well."""
+    """Poll every `poll_s` until all these compactions have ended. Return their results, in order. Raise
+    `DeadlineExceeded` if they have not ended before `timeout_s`, and `Refused` if nothing is known about one.
+    `on_look` is called after each poll but the last. A store that becomes unreachable after the first poll is
+    waited for as well."""
     ends_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
     ended: dict[Ulid, CompactionOutcome] = {}
     has_looked, is_away = False, False
@@ -240,7 +244,7 @@ def wait(
 
 
 def _look(dataset: DatasetPort, compaction_ids: Sequence[Ulid], ended: dict[Ulid, CompactionOutcome]) -> None:
-    """Add those to `ended` that have ended."""
+    """Add to `ended` those that have ended."""
     under_way = set(active(dataset))
     for compaction_id in compaction_ids:
         if compaction_id in ended or compaction_id in under_way:
@@ -256,11 +260,11 @@ def _look(dataset: DatasetPort, compaction_ids: Sequence[Ulid], ended: dict[Ulid
 
 
 def _ended(dataset: DatasetPort, compaction_id: Ulid) -> AnyCompaction | None:
-    """A compaction that has left the ledger, as it ended, where that is known."""
+    """Return the last state of a compaction that has left the ledger, if known."""
     entry = dataset.history().last_entry(compaction_id)
     if entry is None or entry.state.is_terminal:
         return entry
-    # It was settled and dropped in one step, as happens beside a newer one that is finished too.
+    # It ended and left the ledger in one step, as happens when a newer one finishes at the same time.
     return replace(entry, state=CompactionState.COMPLETED) if dataset.was_committed(entry) else None
 
 

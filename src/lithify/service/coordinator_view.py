@@ -1,4 +1,4 @@
-"""What the coordinator of a process has just read and published, for the worker beside it."""
+"""The view that a coordinator has just read and published, for the embedded worker."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ class CoordinatorView:
 
     ledger: AnyLedger
     snapshot: Any
-    """With all that `new` reads."""
+    """Contains all inputs of `new`."""
     new: frozenset[Ulid] = frozenset()
-    """Compactions that came into the ledger in that tick: nobody has claimed one but the worker beside the
-    coordinator, and the journal has nothing about them."""
+    """Compactions added to the ledger in that tick: only the embedded worker can have claimed one, and the
+    journal has no entries about them."""
 
 
 class EmbeddedWorker(Protocol):
-    """The worker in the process of a coordinator, as that one sees it. What the coordinator schedules it
-    can claim for this worker in the same version of the ledger, which then takes it up in its next look.
-    What this worker has finished soon after, it can commit without a version that calls it Compacted."""
+    """The worker in a coordinator's process, as the coordinator sees it. The coordinator can claim a
+    compaction for this worker in the version that schedules it; the worker starts it at its next poll. If the
+    worker finishes it soon, the coordinator can commit it without a version in which it is Compacted."""
 
     @property
     def id(self) -> str:
-        """Its name in the ledger."""
+        """The worker's name in the ledger."""
         ...
 
     def chooses(self, new: Sequence[AnyCompaction], snapshot: Any) -> tuple[Ulid, ...]:
-        """Which of these it has idle slots for, the most urgent first."""
+        """Return those for which the worker has idle slots, the most urgent first."""
         ...
 
     def finished(self, ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
-        """What it has finished, still owns in `ledger` and has not published, as Compacted would be; only
-        what is so short that nothing of it is on record. The rest it publishes itself."""
+        """Return, as Compacted, the compactions that are finished, still owned in `ledger` and not yet
+        published; only those so short that none of their progress is recorded. The worker publishes the
+        others itself."""
         ...
 
     def settled(self, compaction_ids: Iterable[Ulid]) -> None:
-        """Of these, which it had finished, the ledger now says what became of them."""
+        """Note that the ledger now shows the result of these finished compactions."""
         ...

@@ -1,9 +1,9 @@
-"""Garbage collection beside a coordinator: a thread that ticks a collector.
+"""Garbage collection next to a coordinator: a thread that ticks a collector.
 
-It has a thread of its own because listing and deleting can take long, and no commit may wait for that.
-A collection that fails is reported and tried again when the collector says so; nothing that goes wrong
-in it ends the coordinator. At the end a collection under way is given a moment to finish; if it does
-not, it dies with the process, which is safe at any point.
+It has its own thread because listing and deleting can take long, and no commit may wait for that. A failed
+collection is reported and retried when the collector is due again; no error in it ends the coordinator. At
+the end, a running collection gets a moment to finish; otherwise it dies with the process, which is safe at
+any point.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _log = logging.getLogger("lithify")
 
 
 class Collector(Protocol):
-    """Collects the garbage of one dataset, again and again."""
+    """A periodic collector of one dataset's garbage."""
 
     def tick(self) -> float:
-        """Collect what is due; seconds until something is again."""
+        """Collect the garbage that is due. Return the seconds until more is due."""
         ...
 
     def wait_s(self) -> float:
-        """Seconds until something is due; infinite when nothing ever is."""
+        """Return the seconds until garbage is due; infinite if never."""
         ...
 
 
 @contextmanager
 def collecting(collector: Collector | None) -> Iterator[None]:
-    """Collect while the block runs. `None` collects nothing."""
+    """Collect garbage while the block runs; `None` collects nothing."""
     if collector is None:
         yield
         return

@@ -1,12 +1,12 @@
-"""When a worker's heartbeat of a claim is due and deserved.
+"""Heartbeats of a worker's claims: when one is due and deserved.
 
-1. A claim that is to be given back has none.
-2. When a range has finished, one is due after `heartbeat_min_interval_ms`; but beside a coordinator, a claim
-   younger than a heartbeat interval may soon be committed as a whole, and waits for that.
-3. Otherwise one is due after `heartbeat_interval_ms`. Then what the tasks say has moved is read, at most once
-   in `heartbeat_min_interval_ms`, and whether that is enough is the pulse's to say
+1. A claim that is about to be released gets none.
+2. When a range has finished, one is due after `heartbeat_min_interval_ms`; but a coordinator in the same
+   process may soon commit a claim younger than a heartbeat interval as a whole, so that claim waits.
+3. Otherwise one is due after `heartbeat_interval_ms`. Then the movements that tasks report are read, at most
+   once in `heartbeat_min_interval_ms`, and the pulse decides whether they suffice
    (`lithify.protocol.heartbeat_gate`). Only movements of this very claim count.
-4. With a `watch_interval_ms` it is read that often as well, only to be reported.
+4. With a `watch_interval_ms` they are read that often as well, only to be reported.
 
 Nothing is written here: the worker publishes the heartbeats of all its claims at once. Times are milliseconds
 of a clock that does not jump: a wall clock that is set back would keep a claim silent until it is lost.
@@ -25,7 +25,7 @@ from lithify.service.options import WorkerOptions
 
 
 class Heartbeats:
-    """Those of one worker."""
+    """The heartbeats of one worker."""
 
     def __init__(
         self, dataset: DatasetPort, worker_id: str, options: WorkerOptions, observer: Observer
@@ -36,17 +36,17 @@ class Heartbeats:
         self._observe = observer
 
     def is_short(self, running: Claim, now_ms: int) -> bool:
-        """Whether who dies now loses so little that nothing has to be on record: less than between two
-        heartbeats."""
+        """Return whether a crash now would lose so little (less than between two heartbeats) that nothing
+        needs to be recorded."""
         return now_ms - running.began_ms < self._options.heartbeat_interval_ms
 
     def deserves(self, running: Claim, now_ms: int, *, is_beside_coordinator: bool) -> bool:
-        """Whether a heartbeat is due and deserved; reads the movements, where these decide."""
+        """Return whether a heartbeat is due and deserved; read the movements if these decide."""
         options, pulse = self._options, running.pulse
         if running.error is not None:
             return False
         since_ms = now_ms - running.last_heartbeat_ms
-        # The coordinator beside it may soon commit the whole, which is then one version instead of three.
+        # The coordinator may soon commit the whole compaction, in one version instead of three.
         may_be_whole_soon = is_beside_coordinator and self.is_short(running, now_ms)
         if pulse.has_news and not may_be_whole_soon:
             return since_ms >= options.heartbeat_min_interval_ms
@@ -57,11 +57,11 @@ class Heartbeats:
         return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
     def watch(self, running: Claim, now_ms: int) -> None:
-        """Report how far the compaction is, if reports are due."""
+        """Report the compaction's progress, if a report is due."""
         interval_ms = self._options.watch_interval_ms
         is_due = interval_ms is not None and now_ms - running.looked_at_ms >= interval_ms
         if is_due and running.pending and running.error is None:
-            with suppress(LithifyError):  # the next heartbeat finds the same and reports it
+            with suppress(LithifyError):  # the next heartbeat runs into the same error and reports it
                 self._look(running, now_ms)
 
     def _look(self, running: Claim, now_ms: int) -> None:
@@ -76,7 +76,7 @@ class Heartbeats:
         self.report_movement(running)
 
     def has_beaten(self, running: Claim, now_ms: int) -> None:
-        """The ledger has this heartbeat."""
+        """Note that the ledger has this heartbeat."""
         running.last_heartbeat_ms = now_ms
         running.pulse.beat()
         self._observe(
@@ -86,6 +86,6 @@ class Heartbeats:
         )
 
     def report_movement(self, running: Claim) -> None:
-        """Tell how much of it is done."""
+        """Report how many bytes of the claim are done."""
         done, cost = running.done_bytes, running.cost_bytes
         self._observe(events.Moved(self._dataset.url, running.compaction.id, done, cost))

@@ -1,4 +1,4 @@
-"""What goes wrong in one round of a loop after the other, told without repeating it every few seconds."""
+"""Logging a repeated error of a loop once, instead of every few seconds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _log = logging.getLogger("lithify")
 
 
 class OnceLogger:
-    """Of one loop; `what` says what cannot be done."""
+    """The logger of one loop. `what` says what the loop cannot do."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._said = ""
 
     def say(self, error: LithifyError, what: str | None = None) -> None:
-        """Log the error, unless it is what was said last."""
-        # How long a store has been away is in the text, and told by its events.
+        """Log the error, unless it is the one logged last."""
+        # The text contains how long a store has been away, which the store's events report.
         news = error.cause if isinstance(error, StoreUnavailable) else str(error)
         if news != self._said:
             _log.error("%s: %s", what or self._what, error)
         self._said = news
 
     def is_over(self) -> None:
-        """A round was finished."""
+        """Note that a round has succeeded."""
         self._said = ""

@@ -1,11 +1,11 @@
-"""What has to be known before a claimed compaction can run, found out beside the ticks.
+"""Preparing claimed compactions to run, in parallel with the ticks.
 
-1. Before a large compaction can run, many block indexes have to be read. The room's executor does that, so
-   that heartbeats go on meanwhile; without one, the tick that claims does it.
+1. A large compaction needs many block indexes before it can run. The slots' executor reads them, so that
+   heartbeats continue meanwhile; without an executor, the tick that claims does.
 2. The compaction is cut into ranges for as many tasks as the engine runs at once.
-3. If the ledger records progress, what the journal notes about finished ranges is read too.
+3. If the ledger records progress, the journal's notes about finished ranges are read too.
 
-Whatever goes wrong is the future's: beginning one raises nothing of the dataset's.
+All errors of the dataset are raised by the future, none by `begin`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lithify.service.slots import WorkerSlots
 
 
 class Preparations:
-    """Prepares compactions of one dataset, in a room."""
+    """The preparations for one dataset."""
 
     def __init__(self, dataset: DatasetPort, engine: Engine, room: WorkerSlots) -> None:
         self._dataset = dataset
@@ -30,7 +30,7 @@ class Preparations:
         self._room = room
 
     def begin(self, compaction: AnyCompaction, snapshot: object) -> Future[Preparation]:
-        """Prepare this one, of which `snapshot` is at least as new."""
+        """Start preparing this compaction; `snapshot` must be at least as new."""
         if self._room.executor is not None:
             return self._room.executor.submit(self._prepare, compaction, snapshot)
         future: Future[Preparation] = Future()

@@ -1,4 +1,4 @@
-"""Adding, validating and claiming compactions: what a coordinator changes in its dataset's ledger.
+"""Adding, validating and claiming compactions in the ledger of a coordinator's dataset.
 
 1. Proposals that the capacity admits (`lithify.service.admission`) are added as Submitted, unless something
    similar has just failed for good.

@@ -1,11 +1,12 @@
-"""How a dataset and its compactions stand: what runs, what waits and why, and how close a writer is to a
-stall. Reads only.
+"""The status of a dataset and its compactions: running work, waiting work with reasons, and how close a writer is
+to a stall. Reads only.
 
-1. Ledger first, then the snapshot, the coordinator's lease, and the journal.
-2. For each active compaction: since when it is where it is, from the ledger's history; how far its ranges
-   are, from the ledger and from what running tasks report.
-3. What the planner would add, so that nobody wonders why nothing is submitted.
-4. What of its past the dataset keeps, and for whom, as far as that takes a few small requests.
+1. Reads the ledger first, then the snapshot, the coordinator's lease, and the journal.
+2. Finds for each active compaction how long it has been in its state, from the ledger's history, and the
+   progress of its ranges, from the ledger and the reports of running tasks.
+3. Plans what would be added, to explain why nothing is submitted.
+4. Finds how much history the dataset keeps, and which readers and holds need it, as far as a few small
+   requests show.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lithify.service.failures import given_up
 
 
 def status(dataset: DatasetPort, clock: Clock, heartbeat_timeout_ms: int) -> Status:
-    """How `dataset` stands. `Refused` when there is none."""
+    """Return the status of `dataset`. Raise `Refused` when there is none."""
     ledger: AnyLedger = dataset.ledger() or Ledger()
     snapshot = dataset.snapshot()
     coordinator = dataset.coordinator()
@@ -49,7 +50,7 @@ def status(dataset: DatasetPort, clock: Clock, heartbeat_timeout_ms: int) -> Sta
 
 
 def under_way(dataset: DatasetPort, heartbeat_timeout_ms: int) -> tuple[CompactionStatus, ...]:
-    """How the compactions stand that are not over, oldest first: all of `status` that takes no planning."""
+    """Return the status of active compactions, oldest first: the part of `status` that needs no planning."""
     ledger: AnyLedger = dataset.ledger() or Ledger()
     snapshot = dataset.snapshot()
     coordinator = dataset.coordinator()
@@ -68,7 +69,7 @@ def _describe(
     active = ledger.active()
     history = dataset.history() if active else None
     attempts = dataset.journal.attempts() if active else {}
-    # One listing tells of which something is noted, however many there are.
+    # One listing shows which compactions have entries, however many there are.
     noted = dataset.journal.compactions() if active else frozenset()
     return tuple(
         describe(
