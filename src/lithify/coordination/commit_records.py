@@ -1,4 +1,4 @@
-"""Records of commits, with reason and cost: small objects in Lithify's folder that outlive the ledger's entries.
+"""Records of commits, with reason and cost: small objects that outlive the ledger's entries.
 
 | object, under Lithify's own folder      | written by                                             |
 |-----------------------------------------|--------------------------------------------------------|

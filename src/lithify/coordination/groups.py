@@ -1,24 +1,24 @@
-"""A group of copies and readers of one keyed log as objects of a store that all its members reach
+"""A group of copies and readers of one keyed log, as objects of a store that all members reach
 (`lithify.watermarks.groups`).
 
 | object                              | is                                              | written by         |
 |-------------------------------------|-------------------------------------------------|--------------------|
-| `group/<n as 20 digits>.json`       | the group: epoch, members, marks, thresholds    | whoever changes it |
-| `group.boundary`                    | of its old versions                             | the leader         |
-| `marks/<name>~<incarnation>.json`   | what a member has said, told from what it has   | that member        |
+| `group/<n as 20 digits>.json`       | the group: epoch, members, marks, thresholds    | any member         |
+| `group.boundary`                    | the boundary of its old versions                | the leader         |
+| `marks/<name>~<incarnation>.json`   | how far a member is, as it last reported        | that member        |
 
-1. The group is a numbered value. Whatever is published is made anew of the latest version, so it is never
-   published for members that are gone, or without one that has come; a leader whose epoch is not in that
-   version any more is `Fenced`.
-2. Marks are raised, on condition that nobody has written them meanwhile. The object is the incarnation's own:
-   the next one begins another, and a process of the one before, however late, says nothing in its name.
-3. A member says what it has done only when that is committed, as it will be after a crash.
-4. The marks of who is no member are deleted by the leader: it lists them, then reads the group. A member
-   joins before it says anything.
-5. What could not be read again is refused and not written: every change begins with reading what is there.
+1. The group is a numbered value. Every change is computed anew from the latest version, so it never includes
+   members that have left or omits a new one; a leader whose epoch is not in that version any more is `Fenced`.
+2. Marks are only raised, by conditional writes. Each incarnation has an object of its own: a process of the
+   previous incarnation, however late, cannot report in the name of the next one.
+3. A member reports only committed work, which survives a crash.
+4. The leader deletes the marks of former members: it lists them, then reads the group. A member joins before
+   it reports anything.
+5. A value that could not be read again is refused and not written: every change begins with reading the
+   current one.
 
-Whoever crashes while joining leaves a member that says nothing and keeps the thresholds where they are, until
-it is removed, or its next incarnation takes its place.
+A crash while joining leaves a member that reports nothing and holds back the thresholds until it is removed,
+or its next incarnation replaces it.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ KEPT_VERSIONS = 20
 _FORMAT = 1
 _SUFFIX = ".json"
 _TOKEN = "~"
-"""Before the incarnation; no name has it."""
+"""Precedes the incarnation; not allowed in names."""
 _MAX_TRIES = 5
 
 
 class TooLate(Refused):
-    """Who wants to join lacks what may have been removed; it can begin with nothing."""
+    """A joining member lacks records that may have been removed; it can join with nothing."""
 
 
 class GroupFiles:
-    """The group whose own folder is `folder` of `store`. Nothing in it knows what the log is."""
+    """The group whose own folder is `folder` of `store`. Knows nothing about the log."""
 
     def __init__(
         self, store: ObjectStore, folder: str, clock: Clock, ids: Ids, rng: random.Random | None = None
@@ -96,11 +96,11 @@ class GroupFiles:
         )
 
     def read(self) -> GroupState:
-        """The latest version. `DatasetNotFound` when there is no group."""
+        """Return the latest version. Raise `DatasetNotFound` when there is no group."""
         return self._decode(self.files.confirmed())
 
     def begin(self) -> GroupState:
-        """Make a group without members. `Refused` where there is another one."""
+        """Create a group without members. Raise `Refused` if there is another one."""
 
         def first(version: Version | None) -> bytes | None:
             if version is None:
@@ -114,17 +114,16 @@ class GroupFiles:
     # Members
 
     def new_incarnation(self) -> str:
-        """A name for one that nobody ever had. It is to be kept with what the member has."""
+        """Return a name for an incarnation that was never used. It must be stored with the member's data."""
         return self._ids.uuid().hex
 
     def join(
         self, member: GroupMember, role: GroupRole, ends: Mapping[int, int] | None = None, owner: str = ""
     ) -> GroupState:
-        """Make somebody a member, in the place of an earlier incarnation if there is one, and a group where
-        there is none. `ends`: how far it has each partition, all of it kept while it was a member, or since
-        before the group; `None`: it begins with nothing, and has nothing yet. `TooLate` when that is not
-        enough, `Refused` when another owner (`Joined.owner`) has the name. The group as it then is: a member
-        since then."""
+        """Add a member, replacing an earlier incarnation if there is one; create the group if there is none.
+        `ends` is how far it has each partition, all of it kept while it was a member, or since before the
+        group; `None` means that it begins with nothing. Return the resulting group. Raise `TooLate` if the
+        member's data are not enough, and `Refused` if another owner (`Joined.owner`) has the name."""
         checked_name(member.name)
         checked_name(member.incarnation)
 
@@ -153,18 +152,17 @@ class GroupFiles:
             )
 
     def leave(self, name: str) -> GroupState:
-        """Remove a member, whatever it still does; no error when there is none. What it has may be used no
-        more as if it were a member's."""
+        """Remove a member, whatever it still does; no error if there is none. Its data may not be used as a
+        member's any more."""
         return self._update(lambda group: left(group, name, self._clock.now_ms()))
 
     def said(self, member: GroupMember) -> dict[int, PartitionStanding]:
-        """What a member has said in this incarnation, by partition."""
+        """Return the last report of a member's incarnation, by partition."""
         found = self._read_marks(member)
         return {} if found is None else found[0]
 
     def say(self, member: GroupMember, now: Mapping[int, PartitionStanding]) -> None:
-        """Say what a member has: what is committed there, and will be there after a crash. What it said
-        before stays said."""
+        """Report a member's data: only committed data that survive a crash. Earlier reports stay valid."""
         key = self._marks_key(member)
         for _ in range(_MAX_TRIES):
             found = self._read_marks(member)
@@ -181,19 +179,19 @@ class GroupFiles:
                 else:
                     self._store.replace(key, data, etag or "")
             except (ObjectExists, PreconditionFailed, ObjectNotFound):
-                continue  # perhaps an earlier request of this very call, whose answer was lost
+                continue  # perhaps by an earlier request of this call whose answer was lost
             return
         raise StoreError(f"{key}: changed by others {_MAX_TRIES} times in a row")
 
     # The leader
 
     def lead(self, leader: str) -> int:
-        """Take the next epoch, which fences every older leader; the epoch."""
+        """Take the next epoch, which fences every older leader. Return it."""
         return self._update(lambda group: led(group, leader)).epoch
 
     def publish(self, epoch: int) -> GroupState:
-        """Collect what the members have said, and publish the thresholds that follow; nothing where nothing
-        has changed since this leader published. `Fenced` when there is a newer leader."""
+        """Collect the members' reports and publish the resulting thresholds; publish nothing if nothing has
+        changed since this leader's last publication. Raise `Fenced` if there is a newer leader."""
         members = [one.member for one in self._known(epoch).members.values()]
         marks = {member: _marks_in(self.said(member)) for member in members}
 
@@ -209,7 +207,7 @@ class GroupFiles:
         return group
 
     def collect_garbage(self) -> None:
-        """Delete old versions, and the marks of who is no member any more."""
+        """Delete old versions, and the marks of former members."""
         there = [meta.key for meta in self._store.list(self._marks) if meta.key.endswith(_SUFFIX)]
         needed = {self._marks_key(one.member) for one in self.read().members.values()}
         for key in there:
@@ -259,7 +257,7 @@ class GroupFiles:
 
 
 def check_owner(group: GroupState, name: str, owner: str) -> None:
-    """`Refused` when the name is another's."""
+    """Raise `Refused` if another owner has the name."""
     other = taken(group, name, owner)
     if other is not None:
         raise Refused(
@@ -281,7 +279,7 @@ def _marks_in(standings: Mapping[int, PartitionStanding]) -> dict[int, Marks]:
 
 
 def encode(group: GroupState) -> bytes:
-    """A version of a group as JSON. Partitions are keys, the two positions of a partition a pair."""
+    """Encode a version of a group as JSON. Partitions are keys; a partition's two positions are a pair."""
     return json.dumps(
         {
             "format": _FORMAT,
@@ -307,7 +305,8 @@ def encode(group: GroupState) -> bytes:
 
 
 def decode(data: bytes, key: str) -> GroupState:
-    """`CorruptObject` when it is none, `Unsupported` when a newer version of Lithify wrote it."""
+    """Decode a group. Raise `CorruptObject` if it is not one, and `Unsupported` if a newer version of Lithify
+    wrote it."""
     try:
         fields = _fields_of(data, key)
         return GroupState(

@@ -1,19 +1,19 @@
-"""Holds as objects beside a dataset: `holds/<name>~<token>.json` (`lithify.watermarks`).
+"""Holds as objects in Lithify's folder of a dataset: `holds/<name>~<token>.json` (`lithify.watermarks`).
 
-1. A hold is put, and deleted and refused again where another one has its name; of two that are put at once
-   both may be. Then the published threshold is read: where it is past the hold's position the hold is deleted
-   and refused, because what it wants to keep may be gone.
-2. A hold is a lease. It lapses when it was not written again for so long, by the store's clock. Renewing is
-   writing it again, on condition that nobody else has, and, if it had lapsed by then, reading the threshold
-   again. One that had not is good wherever the threshold is: a leader may have listed the holds, then this
-   one was put and accepted, then the leader published; before it cuts off, it lists them again.
-3. A lapsed hold stays until the threshold is past it, since its holder may still renew it; then a leader
+1. A hold is written, then deleted and refused if another hold has its name; of two written at the same time,
+   both may be refused. Then the published threshold is read: if it is past the hold's position, the hold is
+   deleted and refused, because the data it is to keep may be gone.
+2. A hold is a lease. It expires if it is not rewritten in time, by the store's clock. Renewing is a
+   conditional rewrite; if the hold had expired by then, the threshold is read again. A hold that had not is
+   valid wherever the threshold is: a leader may have listed the holds, then this one was written and accepted,
+   then the leader published; before the leader deletes history, it lists them again.
+3. An expired hold stays until the threshold is past it, since its holder may still renew it; then a leader
    deletes it.
-4. Whoever crashes between the two steps leaves a hold that lapses.
-5. No two holds ever have the same object, since each has a token of its own. So whoever deletes one, however
-   late, deletes no other: stores cannot delete on condition. Only a person releases by name.
+4. A crash between the two steps leaves a hold that expires.
+5. Each hold has a token of its own, so no two have the same object. So a late deletion of one never deletes
+   another, although stores have no conditional deletion. Only an operator releases by name.
 
-An object that is no hold is an error, not nothing: it may have been one, and then somebody counts on it.
+An object that cannot be decoded as a hold is an error: it may have been one that somebody relies on.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from lithify.watermarks.model import Hold, Threshold
 from lithify.watermarks.rules import admits, is_over
 
 MIN_LEASE_MS = 10_000
-"""A few renewals must fit in, over a slow network."""
+"""Leaves time for a few renewals over a slow network."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SUFFIX = ".json"
 _TOKEN = "~"
-"""Before the token; no name has it."""
+"""Precedes the token; not allowed in names."""
 _MAX_TRIES = 5
 
 
 def checked_name(name: str) -> str:
-    """`Refused` when nothing beside a dataset can have this name."""
+    """Return the name. Raise `Refused` if it is not allowed."""
     if not _NAME.fullmatch(name):
         raise Refused(f"{name[:120]!r} is no name: take up to 100 letters, digits, '.', '_' or '-'")
     return name
@@ -61,14 +61,14 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A hold as it lies in the store."""
+    """A hold as stored."""
 
     hold: Hold
     lease_ms: int
     about: Mapping[str, Any]
-    """What of the dataset it keeps, in the dataset's own words."""
+    """The part of the dataset that it keeps, in the dataset's own terms."""
     token: str
-    """Its holder's alone, so that a hold of the same name is not taken for it."""
+    """Unique to its holder, to distinguish holds of the same name."""
     etag: str | None = None
 
     @property
@@ -89,12 +89,12 @@ class ObjectHolds:
         self._ids = ids
 
     def list(self) -> tuple[Placed, ...]:
-        """All there are, lapsed ones too, by name."""
+        """Return all holds, including expired ones, by name."""
         found = (self._read(meta.key) for meta in self._store.list(self._folder) if _is_hold(meta))
         return tuple(placed for placed in found if placed is not None)
 
     def find(self, name: str) -> Placed:
-        """`HoldLapsed` when there is none of that name."""
+        """Return the hold of that name. Raise `HoldLapsed` if there is none."""
         found = self._named(checked_name(name))
         if not found:
             raise HoldLapsed(f"there is no hold {name}: it was released, or it lapsed and was removed")
@@ -103,14 +103,14 @@ class ObjectHolds:
     def take(
         self, name: str | None, owner: str, position: int, lease_ms: int, about: Mapping[str, Any]
     ) -> Placed:
-        """Put a hold; see the module. `Refused` when the name is taken, or when it comes too late."""
+        """Create a hold; see the module. Raise `Refused` if the name is taken or the hold is too late."""
         _check_lease(lease_ms)
         name = checked_name(name) if name is not None else self._ids.uuid().hex[:12]
         now_ms = self._clock.now_ms()
         hold = Hold(name, owner, position, now_ms)
         placed = Placed(hold, lease_ms, about, self._ids.uuid().hex)
         key = _key(self._folder, placed)
-        with suppress(ObjectExists):  # an earlier request whose answer was lost: nobody else has the token
+        with suppress(ObjectExists):  # by an earlier request whose answer was lost: the token is unique
             self._store.create(key, _encode(placed))
         if any(other.token != placed.token for other in self._named(name)):
             self._store.delete(key)
@@ -126,7 +126,7 @@ class ObjectHolds:
         return found
 
     def renew(self, placed: Placed, lease_ms: int | None = None) -> Placed:
-        """Write it again, so that its lease begins anew. `HoldLapsed` when that came too late."""
+        """Rewrite the hold, so that its lease starts anew. Raise `HoldLapsed` if that was too late."""
         if lease_ms is not None:
             _check_lease(lease_ms)
             placed = Placed(placed.hold, lease_ms, placed.about, placed.token, placed.etag)
@@ -135,7 +135,7 @@ class ObjectHolds:
             try:
                 self._store.replace(key, _encode(placed), placed.etag or "")
             except (PreconditionFailed, ObjectNotFound):
-                # An earlier renewal whose answer was lost changed it too.
+                # Perhaps changed by an earlier renewal whose answer was lost.
                 there = self._read(key)
                 if there is None:
                     raise HoldLapsed(
@@ -155,13 +155,13 @@ class ObjectHolds:
         raise StoreError(f"hold {placed.name}: changed by others {_MAX_TRIES} times in a row")
 
     def release(self, placed: Placed | str) -> None:
-        """Give a hold up, this very one or whatever has a name; no error when there is none."""
+        """Delete this hold, or all holds of a name; no error if there is none."""
         found = self._named(checked_name(placed)) if isinstance(placed, str) else [placed]
         for one in found:
             self._store.delete(_key(self._folder, one))
 
     def remove_over(self, placed: Iterable[Placed], threshold: Threshold | None, now_ms: int) -> None:
-        """Delete those that have lapsed and cannot be renewed."""
+        """Delete those that have expired and cannot be renewed."""
         for one in placed:
             if is_over(one.hold, threshold, now_ms):
                 self._store.delete(_key(self._folder, one))
@@ -184,7 +184,7 @@ def _key(folder: str, placed: Placed) -> str:
 
 
 def _follows(renewed: Placed, placed: Placed) -> bool:
-    """Whether it was written again before it lapsed, so that no leader ever saw it lapsed."""
+    """Return whether the hold was renewed before it expired, so that no leader ever saw it expired."""
     until_ms, new_until_ms = placed.hold.until_ms, renewed.hold.until_ms
     return until_ms is not None and new_until_ms is not None and new_until_ms - renewed.lease_ms < until_ms
 

@@ -1,7 +1,7 @@
-"""A ledger, and single specs, as JSON, for kinds of datasets whose ledger is Lithify's own.
+"""JSON documents of ledgers and single specs, for kinds of datasets whose ledger is Lithify's own.
 
-A document names its format's version; another one is refused. Everything is checked when it is read,
-because anybody may have written it.
+A document has its format's version; unknown versions are refused. Every value is checked when it is read,
+because any program may have written it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lithify.protocol.model import (
 
 FIRST_VERSION = 1
 NEWEST_VERSION = 2
-"""A document is of the lowest version that has room for its specs, so that an older Lithify reads what it
-can, and says of the rest that it is newer."""
+"""A document has the lowest version that can represent its specs, so that an older Lithify reads it if it
+can, and otherwise reports that it is newer."""
 
 Fields = Mapping[str, Any]
 ValueT = TypeVar("ValueT")
@@ -38,24 +38,24 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True)
 class Values(Generic[ValueT]):
-    """How values of one class stand in JSON. `read` raises any `Exception` for what is none."""
+    """The JSON encoding of values of one class. `read` may raise any `Exception` for invalid ones."""
 
     write: Callable[[ValueT], Any]
     read: Callable[[Any], ValueT]
     version: Callable[[ValueT], int] = lambda value: FIRST_VERSION
-    """The lowest version of documents with such a value."""
+    """Return the lowest version of documents that can contain the value."""
 
 
 class Texts:
-    """The texts of the compactions of the ledger that was encoded last. Most of those of the next one are the
-    same, and encoding many again and again takes longer than all else that a version does."""
+    """Cached texts of the compactions of the last encoded ledger. Most are unchanged in the next one, and
+    encoding many again takes longer than everything else that a version needs."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, str]] = {}
-        """By identity; the value is kept, so that no other has the same."""
+        """By `id`; the value is kept alive, so that no other can have the same."""
 
     def of(self, values: Sequence[ValueT], encode: Callable[[ValueT], str]) -> list[str]:
-        """The text of each of these, which nobody changes."""
+        """Return the text of each of these immutable values."""
         known, self._known = self._known, {}
         for value in values:
             found = known.get(id(value))
@@ -65,18 +65,18 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFormat(Generic[SpecT, RangeT, OutputT]):
-    """The ledgers of one kind."""
+    """The ledger format of one kind."""
 
     specs: Values[SpecT]
-    """Each as an object of names and values."""
+    """Each spec is encoded as an object."""
     ranges: Values[RangeT]
     outputs: Values[OutputT]
 
     def encode(
         self, ledger: Ledger[SpecT, RangeT, OutputT], mark: str = "", texts: Texts | None = None
     ) -> bytes:
-        """The ledger as bytes. Nobody reads or keeps the `mark` beside it. `texts` are those of compactions
-        that were encoded before, and get those of this ledger."""
+        """Encode the ledger. `mark` is written to the document but not decoded and not kept in later
+        versions. `texts` is a cache of encoded compactions, updated with those of this ledger."""
         texts = Texts() if texts is None else texts
         compactions = texts.of(ledger.compactions, lambda c: _text(self._of_compaction(c)))
         version = max((self.specs.version(c.spec) for c in ledger.compactions), default=FIRST_VERSION)
@@ -85,15 +85,13 @@ class LedgerFormat(Generic[SpecT, RangeT, OutputT]):
         return f'{head},"compactions":[{",".join(compactions)}]{tail}}}'.encode()
 
     def decode(self, data: bytes, name: str) -> Ledger[SpecT, RangeT, OutputT]:
-        """The ledger in these bytes; `name` is the object's key."""
+        """Decode a ledger; `name` is the object's key."""
         return _decode(data, name, self._ledger)
 
     def encode_spec(self, spec: SpecT) -> str:
-        """A spec as text."""
         return _text({"version": self.specs.version(spec), **self.specs.write(spec)})
 
     def decode_spec(self, encoded: str) -> SpecT:
-        """The spec in a text."""
         return _decode(encoded.encode(), "spec", self.specs.read)
 
     def _of_compaction(self, compaction: Compaction[SpecT, RangeT, OutputT]) -> Fields:

@@ -1,8 +1,8 @@
 """A ledger as numbered files of Lithify's own, for kinds of datasets that have no ledger themselves.
 
-The epoch of the dataset's coordinator is that of the ledger: who publishes a version with a higher one has
-fenced every older coordinator. The version that takes an epoch carries a mark, by which its author knows it
-again when the answer was lost (`lithify.coordination.leadership`).
+The epoch of the dataset's coordinator is the ledger's: publishing a version with a higher epoch fences every
+older coordinator. The version that takes an epoch has a mark, by which its author recognizes it if the answer
+was lost (`lithify.coordination.leadership`).
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         self._decoded: tuple[int, Ledger[SpecT, RangeT, OutputT]] | None = None
         self._texts = Texts()
         self._encoded: tuple[bytes, Ledger[SpecT, RangeT, OutputT]] | None = None
-        """What was encoded here last, which need not be decoded if it is published."""
+        """The last version encoded here, which need not be decoded if it is published."""
         self._tries = Tries()
 
     def read(self) -> Ledger[SpecT, RangeT, OutputT] | None:
-        """The latest ledger; `None` when no coordinator ever ran."""
+        """Return the latest ledger; `None` if no coordinator ever ran."""
         version = self.files.latest()
         return None if version is None else self._decode(version)
 
     def stored(self) -> Ledger[SpecT, RangeT, OutputT] | None:
-        """The newest ledger in the store, found without what was seen before: a process whose ledger was
-        removed may go on from it, and another one begin anew."""
+        """Return the newest ledger in the store, without using the cache: after a ledger was removed, a
+        process that has cached it may continue it while another process starts a new one."""
         files = self._files(bond=None)
         version = files.confirmed()
         return None if version is None else files.decode(version, self._format.decode)
@@ -79,7 +79,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         )
 
     def known(self) -> Ledger[SpecT, RangeT, OutputT] | None:
-        """The ledger as it was read or published last, without a request if it was."""
+        """Return the ledger that was last read or published here, if possible without a request."""
         version = self.files.known()
         return None if version is None else self._decode(version)
 
@@ -87,7 +87,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version.id:
             own = self._encoded
-            # Equal bytes may be another version: what was claimed and given back is written as before.
+            # Equal bytes may be another version: a claim and its release restore the old content.
             is_own = own is not None and own[0] is version.data
             ledger = own[1] if own is not None and is_own else self.files.decode(version, self._format.decode)
             self._decoded = decoded = version.id, ledger
@@ -96,14 +96,14 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     def update(
         self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        """Apply `change` to the ledger seen last, on each conflict to the latest, and publish the result as
-        the next version. Publishes nothing when `change` returns the latest as it is."""
+        """Apply `change` to the cached ledger, after each conflict to the latest, and publish the result as
+        the next version. Publish nothing if `change` returns an equal ledger."""
         return self._change(change, self.files.update)[0]
 
     def write(
         self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
     ) -> tuple[Ledger[SpecT, RangeT, OutputT], PendingVersion]:
-        """The same, without waiting for the proof that what was written counts."""
+        """Do the same, without waiting for the proof that the version is valid."""
         changed, (_, counts) = self._change(change, self.files.write)
         return changed, counts
 
@@ -114,7 +114,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     ) -> tuple[Ledger[SpecT, RangeT, OutputT], ResultT]:
         changed: Ledger[SpecT, RangeT, OutputT] = Ledger()
         if self.files.known() is None:
-            self.read()  # somebody may have made one since
+            self.read()  # another process may have created one since
 
         def apply(version: Version | None) -> bytes | None:
             nonlocal changed
@@ -132,17 +132,18 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         return changed, result
 
     def history(self) -> LedgerHistory:
-        """What its older versions tell."""
+        """Return the history that older versions show."""
         return LedgerHistory(self._store, self.files.folder, SUFFIX, self._format.decode)
 
     # Leadership
 
     def epoch(self) -> int:
-        """The newest coordinator's epoch, 0 when none ever ran. `CorruptObject` when none comes after it."""
+        """Return the newest coordinator's epoch, 0 if none ever ran. Raise `CorruptObject` if it is so high
+        that there is no next one."""
         return self._next_epoch(self.read()) - 1
 
     def check_epoch(self, epoch: int) -> None:
-        """`Fenced` when `epoch` is not the newest any more."""
+        """Raise `Fenced` if `epoch` is not the newest any more."""
         ledger = self.read()
         if ledger is None or ledger.epoch != epoch:
             raise Fenced(f"another coordinator has taken over {self._url}; this one (epoch {epoch}) stops")
@@ -151,7 +152,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         return next_epoch(ledger.epoch if ledger is not None else 0, self.files.folder)
 
     def take_epoch(self, permit: Permit) -> int:
-        """Fence every older coordinator, and make sure there is a ledger."""
+        """Fence every older coordinator, and create the ledger if there is none. Return the new epoch."""
         mark = self._tries.begin(self._ids.uuid().hex)
 
         def raise_epoch(version: Version | None) -> bytes | None:
@@ -169,5 +170,5 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         return self._tries.taken()
 
     def has_taken(self, taking: Taking) -> bool:
-        """Whether the version of the ledger that was announced is there with its mark."""
+        """Return whether the announced version of the ledger exists with its mark."""
         return self.files.has_mark(taking.version, taking.mark.encode())

@@ -1,11 +1,10 @@
-"""What the versions of a ledger that are still there tell of the past (`compaction.history`).
+"""The history of compactions, as far as retained versions of a ledger show it (`compaction.history`).
 
-The age of a version is when it was written. Versions are deleted by garbage collection after some minutes,
-and an old one may be damaged, so every answer may be "not known".
+A version's time is when it was written. Garbage collection deletes versions after some minutes, and an old one
+may be damaged, so every answer may be "not known".
 
-`arrival` looks backwards from the latest version in steps that double until it finds one in which the
-compaction was in another state or at another worker, and then halves the interval: few reads, however
-often its worker wrote heartbeats.
+`arrival` searches backwards from the latest version, in steps that double until it finds a version in which
+the compaction had another state or worker, then bisects: few reads, however many heartbeats were written.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lithify.store.versions import format_id, parse_key
 
 
 class LedgerHistory:
-    """The versions of one ledger under `folder`, as they were listed once."""
+    """The versions of one ledger under `folder`, listed once."""
 
     def __init__(
         self, store: ObjectStore, folder: str, suffix: str, decode: Callable[[bytes, str], AnyLedger]
@@ -36,31 +35,32 @@ class LedgerHistory:
         ]
 
     def arrival(self, compaction: AnyCompaction) -> Arrival | None:
-        """When `compaction` came into its state, under its worker."""
+        """Return when `compaction` came into its state, under its worker."""
         return self._first_of(compaction.id, lambda entry: _is_same_stay(entry, compaction))
 
     def first_progress(self, compaction: AnyCompaction) -> Arrival | None:
-        """When its present worker first had progress on record. One that goes on from another's has it
-        from the start."""
+        """Return when its present worker first had recorded progress: from the start, if it resumed another
+        worker's."""
         return self._first_of(
             compaction.id, lambda entry: _is_same_stay(entry, compaction) and entry.progress is not None
         )
 
     def heard(self, compaction: AnyCompaction) -> Arrival | None:
-        """When its present worker was last heard, or that it was not later than then."""
+        """Return when the last heartbeat of its present worker was written, or a later time if that version
+        is gone."""
         first = self._begin_of_stretch(compaction.id, lambda entry: entry.worker == compaction.worker)
         return None if first is None else self._arrival(first, compaction.id)
 
     def _first_of(self, compaction_id: Ulid, holds: Callable[[AnyCompaction], bool]) -> Arrival | None:
-        """The first version of those up to the latest in which `holds` is true."""
+        """Return the start of the last stretch of versions in which `holds` is true; `None` if unknown."""
 
         first = self._begin_of_stretch(compaction_id, holds)
         if first is None or (first == 0 and not self._is_first(0)):
-            return None  # it may have begun in a version that is gone
+            return None  # the stretch may begin in a deleted version
         return self._arrival(first, compaction_id)
 
     def _begin_of_stretch(self, compaction_id: Ulid, holds: Callable[[AnyCompaction], bool]) -> int | None:
-        """The index of the first version, of those that are there, from which on `holds` is true."""
+        """Return the index of the first retained version from which on `holds` is true."""
 
         def holds_at(index: int) -> bool:
             entry = self._entry(index, compaction_id)
@@ -73,7 +73,7 @@ class LedgerHistory:
         return Arrival(self._at_ms(index), entry) if entry is not None else None
 
     def last_entry(self, compaction_id: Ulid) -> AnyCompaction | None:
-        """The compaction as the newest version that names it has it."""
+        """Return the compaction as in the newest version that has it."""
         for index in reversed(range(len(self._versions))):
             entry = self._entry(index, compaction_id)
             if entry is not None:
@@ -92,7 +92,7 @@ class LedgerHistory:
             try:
                 self._read[key] = self._decode(self._store.get(key), key)
             except (ObjectNotFound, CorruptObject, Unsupported):
-                # Collected since it was listed, or of no use: the latest version is what counts.
+                # Collected since it was listed, or unreadable; only the latest version is essential.
                 self._read[key] = None
         ledger = self._read[key]
         return ledger.get(compaction_id) if ledger is not None else None
@@ -104,8 +104,8 @@ def _is_same_stay(entry: AnyCompaction, compaction: AnyCompaction) -> bool:
 
 
 def _first_of_the_last(is_same: Callable[[int], bool], count: int) -> int | None:
-    """The first index of the stretch at the end of `range(count)` in which `is_same` holds; `None` when it
-    does not hold at the end."""
+    """Return the first index of the stretch at the end of `range(count)` in which `is_same` holds; `None` if
+    it does not hold at the end."""
     if count == 0 or not is_same(count - 1):
         return None
     same, step = count - 1, 1

@@ -1,18 +1,18 @@
-"""How a copy or a reader becomes a member of a group and stays one, whatever it keeps (`groups`).
+"""Becoming and staying a member of a group, for copies and readers of any log (`groups`).
 
-1. Read what it has said in the incarnation it has, *then* what it has. Does it have less, it lost something.
-2. Who has lost something, or is no member, takes a new incarnation, written down with what it has, and joins
-   with that. If that comes too late it gives up what it has, in another new incarnation, and joins with
-   nothing.
-3. Who has nothing writes down the marks that it has adopted before it gets anything: it relies on them, and
-   so does whoever restores it from a backup.
-4. What it got after that counts only if it is a member still when it has got it (`is_still`). That is up to
-   whoever copies or reads: Lithify gets nothing from other members, a log that it compacts was copied by
-   somebody else. So only those that the simulator plays ask it (`simulator.groups`).
+1. Read the last report of the member's incarnation, *then* its data. If it has less than it reported, it lost
+   data.
+2. If it lost data, or is not a member, it takes a new incarnation, stored with its data, and joins with that.
+   If that is too late, it gives up its data, takes another new incarnation, and joins with nothing.
+3. A member without data stores the marks that it adopts before it gets any data: it relies on them, and so
+   does a restore from its backup.
+4. Data that it gets later count only if it is still a member when it has them (`is_still`). The copying or
+   reading program must check that: Lithify gets nothing from other members, and another program copied the
+   log that it compacts. So only members played by the simulator call it (`simulator.groups`).
 
-Each step is one write on condition of what was read. Who dies between two of them begins again with what is
-there. Whoever puts a backup in place of what a member has stops its processes first: one that sleeps could
-say later what was so before.
+Each step is one conditional write. After a crash between two steps, the next process continues from the state
+it finds. Before replacing a member's data by a backup, stop its processes: one that sleeps could later report
+an outdated state.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _log = logging.getLogger("lithify")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a member has, as it was read at once."""
+    """A member's data, read at once."""
 
     incarnation: str
     standings: Mapping[int, PartitionStanding]
     """By partition."""
 
     def is_in(self, now: Kept) -> bool:
-        """Whether it is the same incarnation, and has lost nothing since."""
+        """Return whether `now` is of the same incarnation and nothing was lost since."""
         return now.incarnation == self.incarnation and lost(self.standings, now.standings) is None
 
 
 class MemberStateStore(Protocol):
-    """What keeps it. Each change is made in one step, on condition that what was read is in it still
-    (`Kept.is_in`); `False` when it is not."""
+    """The store of a member's data. Each change is one step, on condition that the data that were read are
+    still in it (`Kept.is_in`); otherwise it returns `False`."""
 
     def read(self) -> Kept: ...
 
@@ -54,16 +54,16 @@ class MemberStateStore(Protocol):
         ...
 
     def empty(self, before: Kept, incarnation: str) -> bool:
-        """Give up all that is kept, and take another incarnation. It may refuse: then a person has to."""
+        """Delete all data, and take another incarnation. May refuse: then an operator has to do it."""
         ...
 
     def adopt(self, before: Kept, marks: Mapping[int, Marks]) -> bool:
-        """Keep these marks, in partitions of which there is nothing so far."""
+        """Store these marks, in partitions that have no data so far."""
         ...
 
 
 class EntryStep(StrEnum):
-    """What came of one step."""
+    """The result of one step."""
 
     MEMBER = "is a member"
     JOINED = "joins with what it has"
@@ -73,12 +73,12 @@ class EntryStep(StrEnum):
 
 
 class Membership:
-    """The place of one copy or reader in a group."""
+    """The membership of one copy or reader in a group."""
 
     def __init__(
         self, files: GroupFiles, name: str, role: GroupRole, keeper: MemberStateStore, owner: str = ""
     ) -> None:
-        """`owner`: what it is, as a URL; empty where nobody could take another for it."""
+        """`owner` identifies the copy or reader as a URL; empty if it cannot be mistaken for another one."""
         self._files = files
         self._name = name
         self._role = role
@@ -86,8 +86,8 @@ class Membership:
         self._owner = owner
 
     def enter(self) -> tuple[EntryStep, GroupMember]:
-        """Do what has to be done first, one step of it: call again until it is a member. Then it may go on,
-        in this incarnation. `Refused` when the name is another's."""
+        """Do one step of joining; repeat until the result is `MEMBER`. Then it may continue, in this
+        incarnation. Raise `Refused` if another owner has the name."""
         member = GroupMember(self._name, self._keeper.read().incarnation)
         before = self._files.said(member)
         kept = self._keeper.read()
@@ -113,7 +113,7 @@ class Membership:
         return EntryStep.MEMBER, member
 
     def is_still(self, member: GroupMember) -> bool:
-        """Whether what was read before this counts."""
+        """Return whether data that were read before this call count."""
         return self._files.read().find(member) is not None
 
     def _join(self, kept: Kept) -> tuple[EntryStep, GroupMember]:

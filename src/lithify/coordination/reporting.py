@@ -1,9 +1,9 @@
-"""A task's reports of how far it is, for which nobody waits.
+"""Background reports of a task's progress.
 
-1. The loop that moves the bytes says how many when `is_due`, so a loop that hangs reports nothing.
-2. A thread writes that down (`sidecar.MovementReporter`). While it is still writing, a newer number takes the
-   place of one that waits.
-3. After `FIRST_REPORT_S` the thread reports by itself that the range has begun. A task that ends sooner
+1. The loop that moves the bytes reports their number when `is_due`, so a loop that hangs reports nothing.
+2. A thread writes the report (`sidecar.MovementReporter`). During a write, a newer number replaces one that
+   waits.
+3. After `FIRST_REPORT_S` the thread by itself reports that the range has begun. A task that ends sooner
    reports nothing, and costs no request.
 4. `finish` deletes the report, if there is one, while the task completes its last output.
 """
@@ -20,16 +20,16 @@ from lithify.coordination.sidecar import REPORT_INTERVAL_S, MovementReporter, Re
 from lithify.store.objects import ObjectStore
 
 FIRST_REPORT_S = 4.0
-"""Well before the first heartbeat is due, which asks for it. A report is two requests."""
+"""Well before the first heartbeat is due, which needs the report. A report costs two requests."""
 _CLOSE_LIMIT_S = 1.0
-"""How long the end of a task waits for a report. What is left behind is removed with the compaction."""
+"""How long the end of a task waits for a report. Leftovers are deleted with the compaction."""
 
 
 @contextmanager
 def reported(
     reporting: Reporting | None, store: ObjectStore, clock: Clock, ids: Ids
 ) -> Iterator[BackgroundReporter | None]:
-    """What the task that runs in the block reports to; `None` when nobody wants to know."""
+    """Provide the reporter for the task that runs in the block; `None` if no reports are needed."""
     if reporting is None:
         yield None
         return
@@ -41,7 +41,7 @@ def reported(
 
 
 class BackgroundReporter:
-    """Passes reports on to `reporter`, in a thread of its own."""
+    """A reporter that passes reports on to `reporter`, in a thread of its own."""
 
     def __init__(self, reporter: MovementReporter, clock: Clock) -> None:
         self._reporter = reporter
@@ -54,11 +54,11 @@ class BackgroundReporter:
         self._thread.start()
 
     def is_due(self) -> bool:
-        """Whether it is time to say how many bytes have moved; cheap."""
+        """Return whether to report now; cheap."""
         return self._clock.monotonic_s() >= self._due_s
 
     def report(self, bytes_read: int, bytes_written: int) -> None:
-        """Say how many bytes have moved since the task began."""
+        """Report how many bytes have moved since the task began."""
         self._due_s = self._clock.monotonic_s() + REPORT_INTERVAL_S
         with self._changed:
             self._waiting = bytes_read, bytes_written
@@ -71,7 +71,7 @@ class BackgroundReporter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Report no more, and wait a moment for what is under way."""
+        """Report no more, and wait a moment for a report in progress."""
         self.finish()
         self._thread.join(_CLOSE_LIMIT_S)
 
@@ -87,7 +87,7 @@ class BackgroundReporter:
             self._reporter.close()
 
     def _next(self) -> tuple[int, int] | None:
-        """What is to be reported next; `None` in the end."""
+        """Return the next report; `None` at the end."""
         with self._changed:
             self._changed.wait_for(self._is_called)
             moved, self._waiting = self._waiting, None

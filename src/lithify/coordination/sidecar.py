@@ -1,20 +1,20 @@
-"""The journal as objects beside a dataset, for every kind of dataset.
+"""The journal as objects in Lithify's folder of a dataset, for every kind.
 
 | object, under Lithify's own folder             | value                          |
 |------------------------------------------------|--------------------------------|
 | `progress/<compaction>/<index>-<unique>.json`  | `Movement`, rewritten in place |
 | `progress/<compaction>/finished-<worker>.json` | names of last outputs          |
 | `attempts/<compaction>/<unique>.json`          | `Attempt`, written once        |
-| `failures/<compaction>.json`                   | `FailedAttempt`, written once        |
+| `failures/<compaction>.json`                   | `FailedAttempt`, written once  |
 
-Anybody may have written there, so an object that is no such value, in every number, or larger than
-`MAX_NOTE_BYTES`, counts as absent.
+Any program may have written there, so an object with any invalid value, or larger than `MAX_NOTE_BYTES`,
+counts as absent.
 
-A worker's name is free text, so in a key it is the hash of it. The `<unique>` of an attempt or movement
-is a ULID. Objects written once are read once.
+A worker's name is free text, so keys have its hash. The `<unique>` of an attempt or movement is a ULID.
+Objects written once are read once.
 
 `MovementReporter` is the task's side: it writes every `REPORT_INTERVAL_S` if bytes have moved, when the loop
-that moves them asks for it, so a loop that hangs reports nothing (`reporting` does so without holding it up).
+that moves them asks for it, so a loop that hangs reports nothing (`reporting` does this in the background).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 
 REPORT_INTERVAL_S = 2.0
 MAX_NOTE_BYTES = 16 << 20
-"""Many times the names of ten thousand ranges."""
+"""Many times the size of the names of ten thousand ranges."""
 _READS_AT_ONCE = 16
 _MAX_COUNT = (1 << 63) - 1
 _MAX_REASON_CHARS = 4000
@@ -59,10 +59,10 @@ class ObjectJournal:
         self._attempts = join(folder, "attempts")
         self._failures = join(folder, "failures")
         self._known: dict[str, dict[str, Any]] = {}
-        """What objects that are written once contain, by folder and key."""
+        """Cached contents of objects that are written once, by folder and key."""
 
     def reporting(self, compaction_id: Ulid, index: int, worker: str, claimed_at_ms: int) -> Reporting:
-        """What the task of a range needs to report its movements."""
+        """Return what the task of a range needs to report its movements."""
         return Reporting(join(self._progress, compaction_id), index, worker, claimed_at_ms)
 
     def compactions(self) -> frozenset[Ulid]:
@@ -99,7 +99,7 @@ class ObjectJournal:
             compaction_id = _compaction_of(key, self._attempts)
             if compaction_id is not None:
                 found.setdefault(compaction_id, []).append(attempt)
-        # Who could not see that a note was written writes it again: equal ones are one attempt.
+        # A writer whose answer was lost writes again: equal notes are one attempt.
         once = {i: sorted(dict.fromkeys(tries), key=lambda a: a.at_ms) for i, tries in found.items()}
         return {i: in_vain(tries) for i, tries in once.items()}
 
@@ -124,7 +124,7 @@ class ObjectJournal:
         self._store.delete(self._failure_key(compaction_id))
 
     def _forget_read(self, compaction_id: Ulid) -> None:
-        """A failure may be noted again, as another."""
+        """Drop the cached failure, because another may be recorded for the same compaction."""
         self._known.get(self._failures, {}).pop(self._failure_key(compaction_id), None)
 
     def _failure_key(self, compaction_id: Ulid) -> str:
@@ -157,7 +157,7 @@ class ObjectJournal:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Where the task of a range reports its movements, and as what."""
+    """The place where the task of a range reports its movements, and the claim it belongs to."""
 
     folder: str
     index: int
@@ -166,7 +166,7 @@ class Reporting:
 
 
 class MovementReporter:
-    """Reports how far the task of a range is."""
+    """The reporter of one range's task."""
 
     def __init__(self, reporting: Reporting, store: ObjectStore, clock: Clock, ids: Ids) -> None:
         self._reporting = reporting
@@ -177,24 +177,24 @@ class MovementReporter:
         self._due_s = clock.monotonic_s()
 
     def is_due(self) -> bool:
-        """Whether it is time to look at the bytes again; cheap."""
+        """Return whether to report now; cheap."""
         return self._clock.monotonic_s() >= self._due_s
 
     def report(self, bytes_read: int, bytes_written: int) -> None:
-        """Say how many bytes have moved since the task began, if that has changed."""
+        """Report how many bytes have moved since the task began, if that has changed."""
         self._due_s = self._clock.monotonic_s() + REPORT_INTERVAL_S
         if (bytes_read, bytes_written) == self._written:
             return
         to = self._reporting
         now_ms = self._clock.now_ms()
         movement = Movement(to.index, to.worker, to.claimed_at_ms, bytes_read, bytes_written, now_ms)
-        # Without a report only a heartbeat may be missed; that must not end the merge.
+        # A failed report costs a heartbeat at most; it must not end the merge.
         with suppress(StoreError):
             self._store.put(self._key, _encode(asdict(movement)))
             self._written = (bytes_read, bytes_written)
 
     def close(self) -> None:
-        """The task is done; what is left behind here is removed with the compaction."""
+        """Delete the report at the end of the task; leftovers are deleted with the compaction."""
         with suppress(StoreError):
             self._store.delete(self._key)
 
@@ -249,7 +249,7 @@ def _names(fields: Any) -> tuple[str, ...]:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
-    # JSON can hold half a character, which can be written nowhere.
+    # JSON can contain half a surrogate pair, which cannot be encoded.
     return value.encode(errors="replace").decode()
 
 

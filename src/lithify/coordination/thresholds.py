@@ -1,9 +1,9 @@
 """The published threshold of a history, as numbered files (`lithify.watermarks`).
 
-Each version is `{"position": …, "least": {"position", "by", "since_ms"} | null}`. Whoever publishes makes the
-next version of the one it has read, so of two leaders the slower one decides again, and no version is lower
-than the one before. The latest is looked for anew each time: another program may have removed all versions,
-and then others begin again at the first.
+Each version is `{"position": …, "least": {"position", "by", "since_ms"} | null}`. A leader publishes the next
+version of the one it has read, so the slower of two leaders decides again, and no version is lower than the
+one before. The latest version is always searched anew: another program may have deleted all versions, and
+other processes then start again at the first.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class ThresholdFiles:
         self._rng = rng if rng is not None else random.Random()
 
     def read(self) -> Threshold | None:
-        """The latest one; `None` when none was ever published."""
+        """Return the latest threshold; `None` if none was ever published."""
         version = self.files.found_anew()
         return None if version is None else self.files.decode(version, decode)
 
     def publish(self, change: Callable[[Threshold | None], Threshold | None]) -> Threshold | None:
-        """Publish what `change` makes of the latest one, unless that is the same; what is the latest then."""
+        """Publish the result of `change` on the latest threshold, unless it is equal. Return the latest
+        threshold."""
 
         def changed(version: Any) -> bytes | None:
             now = None if version is None else self.files.decode(version, decode)
@@ -63,7 +64,7 @@ def encode(threshold: Threshold) -> bytes:
 
 
 def decode(data: bytes, key: str) -> Threshold:
-    """`CorruptObject` when it is none."""
+    """Decode a threshold. Raise `CorruptObject` if it is not one."""
     try:
         return threshold_from(json.loads(data))
     except UNDECODABLE as error:
@@ -71,12 +72,13 @@ def decode(data: bytes, key: str) -> Threshold:
 
 
 def threshold_fields(threshold: Threshold) -> dict[str, Any]:
-    """A threshold as it stands in JSON."""
+    """Return a threshold as a JSON value."""
     return asdict(threshold)
 
 
 def threshold_from(fields: Any) -> Threshold:
-    """What `threshold_fields` gave. `ValueError`, `TypeError` and `KeyError` when it is none."""
+    """Return the threshold of a JSON value. Raise `ValueError`, `TypeError` or `KeyError` if it is not
+    one."""
     least = fields["least"]
     position = whole_number(fields["position"], most=MAX_POSITION)
     return Threshold(position, None if least is None else _needed(least))

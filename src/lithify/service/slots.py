@@ -1,8 +1,8 @@
 """The worker slots of a process, shared by its workers, with their backing off and their executor.
 
 1. *Slots*: at most `max_concurrent_compactions` run in all workers together. An ended compaction takes no
-   slot, even while the ledger cannot be updated, for example because its store is away. A compaction beyond
-   the engine's parallelism is *spare*: it is left to other processes for `spare_claim_delay_ms`, then claimed.
+   slot, even while the ledger cannot be updated, because its store is away for example. A compaction beyond
+   the engine's parallelism is *spare*: it is left to others for `spare_claim_delay_ms`, then claimed.
    So a small compaction need not wait for the end of a large one. A caller that lets several share a slot
    (`lithify.fleet.worker`) counts them itself.
 2. *Rest*: after repeated failures of a dataset, workers back off from it (`lithify.planning.rest`).
