@@ -8,7 +8,7 @@
 | `marks/<name>~<incarnation>.json`   | how far a member is, as it last reported        | that member        |
 
 1. The group is a numbered value. Every change is computed anew from the latest version, so it never includes
-   members that have left or omits a new one; a leader whose epoch is not in that version any more is `Fenced`.
+   members that have left or omits a new one; a leader whose epoch that version no longer has is `Fenced`.
 2. Marks are only raised, by conditional writes. Each incarnation has an object of its own: a process of the
    previous incarnation, however late, cannot report in the name of the next one.
 3. A member reports only committed work, which survives a crash.

@@ -5,15 +5,15 @@
    deleted and refused, because the data it is to keep may be gone.
 2. A hold is a lease. It expires if it is not rewritten in time, by the store's clock. Renewing is a
    conditional rewrite; if the hold had expired by then, the threshold is read again. A hold that had not is
-   valid wherever the threshold is: a leader may have listed the holds, then this one was written and accepted,
-   then the leader published; before the leader deletes history, it lists them again.
+   valid wherever the threshold is: a leader may have listed the holds, then this one was written and accepted, then
+   the leader published; before the leader deletes history, it lists them again.
 3. An expired hold stays until the threshold is past it, since its holder may still renew it; then a leader
    deletes it.
 4. A crash between the two steps leaves a hold that expires.
 5. Each hold has a token of its own, so no two have the same object. So a late deletion of one never deletes
    another, although stores have no conditional deletion. Only an operator releases by name.
 
-An object that cannot be decoded as a hold is an error: it may have been one that somebody relies on.
+An object that cannot be decoded as a hold is an error: it may have been one that a reader relies on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The history of compactions, as far as retained versions of a ledger show it (`compaction.history`).
 
-A version's time is when it was written. Garbage collection deletes versions after some minutes, and an old one
-may be damaged, so every answer may be "not known".
+A version's time is when it was written. Garbage collection deletes versions after some minutes, and an old
+one may be damaged, so every answer may be "not known".
 
 `arrival` searches backwards from the latest version, in steps that double until it finds a version in which
 the compaction had another state or worker, then bisects: few reads, however many heartbeats were written.

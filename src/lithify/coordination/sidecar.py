@@ -146,7 +146,7 @@ class ObjectJournal:
         return {meta.key: value for meta, value in zip(metas, read, strict=True)}
 
     def _read(self, meta: ObjectMeta, parse: Callable[[Any], ValueT]) -> ValueT | None:
-        """The value, or `None` when it is gone or nobody wrote it as here."""
+        """Return the value, or `None` if it is missing or invalid."""
         if meta.size > MAX_NOTE_BYTES:
             return None
         try:

@@ -1,5 +1,5 @@
-"""The status of a dataset and its compactions: running work, waiting work with reasons, and how close a writer
-is to a stall. Reads only.
+"""The status of a dataset and its compactions: running work, waiting work with reasons, and how close a
+writer is to a stall. Reads only.
 
 1. Reads the ledger first, then the snapshot, the coordinator's lease, and the journal.
 2. Finds for each active compaction how long it has been in its state, from the ledger's history, and the
