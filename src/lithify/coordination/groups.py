@@ -3,7 +3,7 @@
 
 | object                              | is                                              | written by         |
 |-------------------------------------|-------------------------------------------------|--------------------|
-| `group/<n as 20 digits>.json`       | the group: epoch, members, marks, thresholds    | any member         |
+| `group/<n as 20 digits>.json`       | the group: epoch, members, marks, thresholds    | any process        |
 | `group.boundary`                    | the boundary of its old versions                | the leader         |
 | `marks/<name>~<incarnation>.json`   | how far a member is, as it last reported        | that member        |
 

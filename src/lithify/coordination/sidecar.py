@@ -131,7 +131,7 @@ class ObjectJournal:
         return join(self._failures, f"{compaction_id}{_SUFFIX}")
 
     def _read_once(self, folder: str, parse: Callable[[Any], ValueT]) -> dict[str, ValueT]:
-        """The values under a folder by key; only those not read before are read."""
+        """Return the values under a folder by key; read only those not cached."""
         before: dict[str, ValueT | None] = self._known.get(folder, {})
         there = list(self._store.list(folder))
         read = self._all_of([meta for meta in there if meta.key not in before], parse)

@@ -89,7 +89,7 @@ def _check_free(dataset: DatasetPort, compaction: AnyCompaction, ledger: AnyLedg
 
 
 def cancel(dataset: DatasetPort, clock: Clock, compaction_ids: Sequence[Ulid]) -> None:
-    """Mark Failed these compactions, all or none. Raise `Refused` if one is Compacted, ended or unknown."""
+    """Mark Failed these compactions, all or none. Raise `Refused` with the reason if that is not possible."""
     coordinator = dataset.coordinator()
     if coordinator.presence is Presence.FOREIGN:
         raise Refused(

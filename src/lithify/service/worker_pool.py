@@ -13,9 +13,9 @@ A *work source* names the datasets that may have work: a list of URLs, or the hi
    run here, the pause is at most a heartbeat interval, so that a short outage of a store loses none.
 5. A dataset that was recreated at its URL or restored from a backup (`Replaced`) is a different one: running
    compactions of the old one are dropped, and it is reopened in the next round.
-6. A dataset whose store is *away* is not reported as quarantined: neither the dataset nor an operator has to
-   be fixed or alerted, and the store's own events report the outage. It is polled again after some seconds,
-   for as long as it takes. This costs the other datasets little: once a store is away, requests to it fail at
+6. A dataset whose store is *away* is neither of these: nothing is wrong with the dataset, no operator has to
+   act, and the store's own events report the outage. It is polled again after some seconds, for as long as it
+   takes. This costs the other datasets little: once a store is away, requests to it fail at
    once (`lithify.store.resilience.waiting`); only the first one is waited for, a few seconds.
 
 Invariants:
