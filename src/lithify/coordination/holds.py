@@ -5,7 +5,7 @@
    deleted and refused, because the data it is to keep may be gone.
 2. A hold is a lease. It expires if it is not rewritten in time, by the store's clock. Renewing is a
    conditional rewrite; if the hold had expired by then, the threshold is read again. A hold that had not is
-   valid wherever the threshold is: a leader may have listed the holds, then this one was written and accepted,
+   valid wherever the threshold is: a leader may have listed the holds, then this was written and accepted,
    then the leader published; before the leader deletes history, it lists them again.
 3. An expired hold stays until the threshold is past it, since its holder may still renew it; then a leader
    deletes it.
