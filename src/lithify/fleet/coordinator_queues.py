@@ -143,7 +143,7 @@ class OwnQueues:
         return found
 
     def recall(self, catalog: Catalog) -> list[str]:
-        """Return datasets that should be polled now because one of their tasks could be admitted again."""
+        """Return datasets that should be polled now because a deferred task would fit again."""
         active = [self._admission(queue) for queue in catalog.queues if queue.state is QueueState.ACTIVE]
         return [url for admission in active for url in admission.recall(monotonic_ms(self._clock))]
 

@@ -266,7 +266,7 @@ class ManagedDataset:
         dataset = self._opened()
         if self._lead is None and not self._should_lead():
             if self._asking is not None and self._asking.is_over:
-                self._asking = None  # leading or not, this process has nothing to do there any more
+                self._asking = None  # whichever process leads, this one has nothing to do there any more
             self._glance(dataset)
         if self._lead is None and self._should_lead():
             self._seek_leadership(dataset)
@@ -361,7 +361,7 @@ class ManagedDataset:
 
     @property
     def _may_lead(self) -> bool:
-        """Return whether this fleet may coordinate the dataset, as far as is known."""
+        """Whether this fleet may coordinate the dataset, as far as is known."""
         is_ours = self.rule.coordinates is Coordinates.FLEET
         return is_ours and self._now_s() >= self._elsewhere_until_s
 

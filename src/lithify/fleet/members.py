@@ -121,7 +121,7 @@ class Load:
 
     @property
     def total(self) -> Amounts:
-        """Return the sum over all tenants."""
+        """The sum over all tenants."""
         return combined(self.tenants.values())
 
 

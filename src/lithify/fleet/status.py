@@ -47,7 +47,7 @@ class QueueStatus:
 
     @property
     def total(self) -> Amounts:
-        """Return the sum over all tenants."""
+        """The sum over all tenants."""
         return combined(self.tenants.values())
 
     @property
