@@ -1,1 +1,1 @@
-"""A fleet: many datasets, a few keepers that watch them, and one pool of workers."""
+"""A fleet: many datasets, a few coordinators that watch them, and one pool of workers."""

@@ -1,19 +1,19 @@
-"""What the catalog of a fleet may ask of a process that serves it.
+"""Check what a fleet's catalog may ask of a process that serves the fleet.
 
-The catalog lies in a store, and whoever can write there writes rules. So a rule gives its datasets only
-settings of a closed list, each kind's own (`OwnSection.OF_DATASETS`): how data is treated. Everything else is
-the operator's, in the process's own file, environment or options:
+The catalog is an object in a store, and every writer of that store can write rules. So a rule may give its
+datasets only settings of a closed list for each kind (`OwnSection.OF_DATASETS`): how data is treated. All
+other settings belong to the operator, in the process's own file, environment or options:
 
 | a rule's setting | allowed |
 |---|---|
 | how a dataset is treated | always |
-| the region of a store, if it reads like one | always; it becomes a part of a host name |
-| a function (`slatedb.merge_operator`) | where `fleet.rules_may_set` lists it, or an entry point is it |
-| a place, a host, another option of a store | where `fleet.rules_may_set` lists it |
-| what is of a process (`spark`, `log`, `web`, …) | never |
+| the region of a store, if it has the form of one | always; it becomes a part of a host name |
+| a function (`slatedb.merge_operator`) | if `fleet.rules_may_set` lists it, or it is an entry point |
+| a place, a host, another option of a store | if `fleet.rules_may_set` lists it |
+| settings of the process (`spark`, `log`, `web`, …) | never |
 
-A rule names datasets below `fleet.places`; while that is empty, in any store, and in folders of this machine
-only when the fleet is such a folder too.
+A rule may name datasets below `fleet.places`; if that is empty, in any store, and in folders of this
+machine only if the fleet is such a folder as well.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from lithify.fleet.catalog.model import DatasetRule, shown_setting
 from lithify.fleet.catalog.patterns import canonical
 
 HOOKS = "lithify.hooks"
-"""The group of entry points that are merge operators and filters."""
+"""The group of entry points for merge operators and filters."""
 ANY = "*"
 _REGIONS = frozenset(f"{STORE_OPTIONS}.{name}" for name in ("region", "aws_region", "aws_default_region"))
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def check_allowed(rule: DatasetRule, fleet: str, config: Config) -> None:
-    """`Refused` when a rule of the fleet at that URL asks for what `config`, of this process, does not
-    allow."""
+    """Raise `Refused` if a rule of the fleet at that URL asks for something that `config`, of this process,
+    does not allow."""
     _check_place(rule.pattern, fleet, config.fleet.places)
     for name, value in rule.settings.items():
         if _is_of_process(name, config):
@@ -55,7 +55,7 @@ def check_allowed(rule: DatasetRule, fleet: str, config: Config) -> None:
 
 
 def _is_of_process(name: str, config: Config) -> bool:
-    """Whether it is a setting that no dataset has, so that no rule may give it."""
+    """Return whether a setting belongs to no dataset, so that no rule may give it."""
     section, _, rest = name.partition(".")
     if section == STORE_OPTIONS:
         return False
@@ -86,7 +86,7 @@ def _check_place(pattern: str, fleet: str, places: str) -> None:
 
 
 def _is_here(fleet: str) -> bool:
-    """Whether its folder is on this machine, or in this process."""
+    """Return whether the fleet's folder is on this machine or in this process."""
     return "://" not in fleet or fleet.startswith("memory://")
 
 

@@ -1,13 +1,13 @@
-"""What is wrong with a fleet: findings, made of what can be seen of it. Pure.
+"""Findings about a fleet, derived from its visible state. Pure.
 
-| check | warns | a problem |
+| check | warning | problem |
 |---|---|---|
-| `members` | one is silent, or of another version | nobody watches what there is |
-| `catalog` | a member works with an older one | |
-| `queue` | it is paused or drains, with work in it | something waits, and nobody serves it |
-| `rule` | it names nothing, or what another names too | it cannot be looked up |
+| `members` | one is silent, or has another version | no coordinator watches the datasets |
+| `catalog` | a member uses an older one | |
+| `queue` | it is paused or drains, with work in it | work waits, and no worker serves it |
+| `rule` | it names no dataset, or one that another rule names too | it cannot be looked up |
 | `tenant` | it has a weight or a limit, and no dataset | |
-| `dataset` | a keeper leaves it alone after an error | |
+| `dataset` | its coordinator does not poll it for now, after an error | |
 | `clock` | this machine's or a member's differs from the store's | |
 """
 
@@ -29,7 +29,7 @@ MAX_CLOCK_OFF_MS = 60_000
 def check_fleet(
     status: FleetStatus, datasets: Mapping[str, DatasetRule], problems: Mapping[str, LithifyError]
 ) -> Iterator[Finding]:
-    """Of a fleet with these datasets and patterns that could not be looked up."""
+    """Yield the findings about a fleet with these datasets and these patterns that could not be looked up."""
     yield from _check_members(status, len(datasets))
     yield from _check_queues(status)
     yield from _check_rules(status.catalog.catalog, datasets, problems)

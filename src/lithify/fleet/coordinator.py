@@ -1,27 +1,28 @@
-"""A keeper: watches many datasets, and coordinates the few that have something to do. One tick, over ports.
+"""The fleet coordinator: watches many datasets and coordinates the few that have work.
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it says that it lives (`lithify.fleet.heartbeat`: also while a round takes longer,
-   from beside it), and looks at the members and the catalog. From these follows which datasets are its own
-   (`lithify.planning.fleet.placement`); those that are not any more it gives back at once. What others knew
-   of those that are new to it it reads from their memories, the newest first.
-2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
-3. It looks at what is due (`lithify.fleet.managed_dataset`), several at a time. What is idle is only read,
-   ever more rarely.
-4. What each look wants, and what failed for good, goes to its queue (`lithify.fleet.coordinator_queues`).
-   What that admits is looked at again at once, which starts it.
-5. What may be claimed stands on its boards (`lithify.fleet.task_publisher`). So that it need not wait for
-   what takes longer, steps 3 to 5 are done first for all but what may have something to commit, and then for
-   that; and of what was admitted it looks first at what it leads already.
-6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog.history`), and
-   what members left whose object was lost.
-7. Garbage of what it committed is collected when it is time to (`lithify.fleet.garbage_times`); of what
-   cannot be looked at, once it can.
+1. Every `BEAT_EVERY_MS`, write the heartbeat (`lithify.fleet.heartbeat` repeats it from another thread
+   while a round takes longer) and read the members and the catalog. They determine which datasets this
+   coordinator owns (`lithify.planning.fleet.placement`). Datasets it owns no longer are released at once.
+   For newly owned datasets, read the checkpoints of the other coordinators, the newest first.
+2. Every `WAKES_EVERY_S`, read the refresh requests for its own datasets.
+3. Poll the datasets that are due (`lithify.fleet.managed_dataset`), several at a time. Idle datasets are
+   only read, less and less often.
+4. Pass pending tasks and final failures to their queues (`lithify.fleet.coordinator_queues`). Poll the
+   datasets of admitted tasks again at once, which starts these tasks.
+5. Publish task offers (`lithify.fleet.task_publisher`). Steps 3 to 5 run first for all datasets except
+   those that may have something to commit, and then for those, so that offers need not wait for slow
+   commits. Of the datasets with admitted tasks, those that this coordinator already leads are polled first.
+6. The first of the live coordinators deletes old catalog versions (`lithify.fleet.catalog.history`) and the
+   files of members whose member object was lost.
+7. Collect the garbage of commits when it is due (`lithify.fleet.garbage_times`); for datasets that cannot
+   be read, once they can be read.
 
-Everything here but the ledgers may be lost: a keeper that starts finds the datasets by the catalog, what runs
-by their ledgers, and what is wanted by planning anew. Two keepers that both believe to own a dataset, because
-they have seen different members, only get in each other's way: the ledger and the epoch decide.
+All state except the ledgers may be lost: a coordinator that starts finds the datasets in the catalog, the
+running work in their ledgers, and the pending tasks by planning again. Two coordinators that both believe
+they own a dataset, because they have seen different members, only slow each other down: ledger and epoch
+decide.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ LOOKS_AT_ONCE = 32
 _NOTHING = DatasetCheckpoint()
 
 Collect = Callable[[str, DatasetRule], None]
-"""Have the garbage of a dataset collected; does not wait for it."""
+"""Request garbage collection of a dataset without waiting for it."""
 
 
 def _always(rule: DatasetRule) -> bool:
@@ -78,12 +79,12 @@ def _always(rule: DatasetRule) -> bool:
 
 
 def _untold(url: str) -> None:
-    """Nobody is told."""
+    """Ignore the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperPorts:
-    """What a keeper needs."""
+    """The dependencies of a fleet coordinator."""
 
     files: FleetFiles
     watch: WatchPorts
@@ -94,15 +95,15 @@ class KeeperPorts:
     version: str
     looks_at_once: int = LOOKS_AT_ONCE
     collects: Callable[[DatasetRule], bool] = _always
-    """Whether garbage of datasets of a rule is to be collected."""
+    """Return whether garbage is collected in datasets of a rule."""
     left: Callable[[str], None] = _untold
-    """Told of a dataset that it is not watched any more."""
+    """Called with the URL of a dataset that is not watched any more."""
     says: Says = unheard
 
 
 @dataclass(slots=True)
 class _Times:
-    """When what was last done, by the monotonic clock."""
+    """Times of the last run of each step, by the monotonic clock."""
 
     beat_s: float = float("-inf")
     wakes_s: float = float("-inf")
@@ -111,10 +112,11 @@ class _Times:
 
 
 class FleetCoordinator:
-    """One keeper of a fleet, under a name of its own."""
+    """A coordinator of a fleet, with a unique name."""
 
     def __init__(self, name: str, ports: KeeperPorts) -> None:
-        """`DatasetNotFound` when there is no such fleet, `CorruptObject` when its catalog cannot be used."""
+        """Raise `DatasetNotFound` if there is no such fleet, and `CorruptObject` if its catalog is
+        unusable."""
         self.name = name
         self._ports = ports
         self._files = ports.files
@@ -132,48 +134,48 @@ class FleetCoordinator:
         self._garbage_times = GarbageTimes()
         self._times = _Times()
         self.truncation: HistoryRunEnd | None = None
-        """How the last run over old versions of the catalog ended, if this one ever made any."""
+        """The result of this coordinator's last run over old catalog versions; `None` if it has never made
+        one."""
 
     @property
     def watched(self) -> Mapping[str, ManagedDataset]:
-        """Its own datasets, by URL."""
+        """Datasets owned by this coordinator, by URL."""
         return self._watched
 
     @property
     def datasets(self) -> Mapping[str, DatasetRule]:
-        """All that the fleet has, by URL, as of the last sign of life."""
+        """All datasets of the fleet, by URL, as of the last heartbeat."""
         return self._datasets
 
     @property
     def not_found(self) -> Mapping[str, LithifyError]:
-        """What could not be looked up, by pattern."""
+        """Errors of failed lookups, by pattern."""
         return self._discovery.problems
 
     @property
     def quarantined(self) -> Mapping[str, QuarantinedDataset]:
-        """What is left alone because something is wrong with it, by URL."""
+        """Datasets that are not polled for now because something is wrong with them, by URL."""
         return self._quarantine.entries
 
     @property
     def needs(self) -> int:
-        """The oldest version of the catalog that it goes by."""
+        """The oldest catalog version that this coordinator uses."""
         return self._queues.oldest_catalog(self._catalog.now)
 
     @property
     def problem(self) -> LithifyError | None:
-        """What is wrong with the newest catalog, if it is not the one that is followed."""
+        """The error in the newest catalog, if an older one is followed because of it."""
         return self._catalog.problem
 
     def tick(self) -> float:
-        """One round of the algorithm above; seconds until the next one is due. When the fleet's own store
-        fails the datasets go on all the same; then the error is raised, and what could not be done is done in
-        a later round."""
+        """Run one round of the algorithm above and return the seconds until the next one is due. If the
+        fleet's own store fails, the datasets are processed nevertheless; then the error is raised, and later
+        rounds retry the steps that failed."""
         with self._pulse.round():
             return self._round()
 
     def beat(self) -> None:
-        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call
-        it."""
+        """Repeat the heartbeat if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
         self._pulse.beat()
 
     def _round(self) -> float:
@@ -206,7 +208,7 @@ class FleetCoordinator:
         return self._due_in_s()
 
     def close(self) -> None:
-        """Give everything back, and leave. What is under way goes on."""
+        """Release all datasets and leave the fleet. Running work continues."""
         with self._pulse.round():
             for watched in self._watched.values():
                 watched.leave()
@@ -245,7 +247,8 @@ class FleetCoordinator:
         self._times.beat_s = now_s
 
     def _own(self, datasets: Mapping[str, DatasetRule]) -> None:
-        """Watch those that are this keeper's. One that is treated otherwise now is known as it was."""
+        """Watch the datasets that this coordinator owns. If the rule of one has changed, keep its
+        checkpoint."""
         self._datasets = datasets
         placement = Placement(self._peers.alive)
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
@@ -253,7 +256,7 @@ class FleetCoordinator:
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
             watched = self._watched.pop(url)
             watched.leave()
-            if url in mine:  # what is under way stays as it was admitted
+            if url in mine:  # running work keeps the settings it was admitted with
                 known[url] = watched.known
             else:
                 self._queues.forget_admitted(url)
@@ -267,12 +270,12 @@ class FleetCoordinator:
             )
 
     def _known_to_others(self, urls: Sequence[str]) -> dict[str, DatasetCheckpoint]:
-        """What whoever watched these last knows of them; it is a hint only."""
+        """Return the newest checkpoint that another coordinator has of each dataset; it is only a hint."""
         memories = self._files.memory.others(self.name) if urls else ()
         return {url: next((m[url] for m in memories if url in m), _NOTHING) for url in urls}
 
     def _forget(self, names: Iterable[str]) -> None:
-        """Delete what members left that have been dead for long."""
+        """Delete the files of members that have been dead for long."""
         gone = [name for name in names if name != self.name]
         if gone:
             self._files.boards.forget(gone)
@@ -301,7 +304,7 @@ class FleetCoordinator:
             needs=self.needs,
         )
 
-    # Looking
+    # Polling
 
     def _hear_wakes(self, now_s: float) -> None:
         if now_s - self._times.wakes_s < WAKES_EVERY_S:
@@ -315,7 +318,7 @@ class FleetCoordinator:
         self._times.wakes_s = now_s
 
     def _is_old(self, wake: Wake) -> bool:
-        """By the store's clock, as far as members have written lately: this one has."""
+        """Compare by the store's clock, as far as members have written lately; this one has."""
         return self._peers.newest_ms - wake.since_ms > MAX_AGE_MS
 
     def _look(self, due: Sequence[ManagedDataset]) -> None:
@@ -328,7 +331,7 @@ class FleetCoordinator:
             self._offer(watched)
 
     def _offer(self, watched: ManagedDataset) -> None:
-        """Tell the queues what a look has found."""
+        """Pass the results of a poll to the queues."""
         now = self._catalog.now
         if watched.take_replaced():
             self._queues.forget(watched.url)
@@ -345,7 +348,7 @@ class FleetCoordinator:
         self._queues.follow(watched.demand, watched.rule, watched.admitted, now, is_known=watched.is_known)
 
     def _admit(self) -> bool:
-        """Let start what there is room for; whether there was anything."""
+        """Admit tasks as far as limits allow; return whether any were admitted."""
         admitted = self._queues.admit(self._catalog.now, self._others)
         for want in admitted:
             self._watched[want.dataset].admit(want.key)
@@ -354,7 +357,7 @@ class FleetCoordinator:
                 self._watched[url].wake()
         return bool(admitted)
 
-    # Boards
+    # Task offers
 
     def _write_boards(self) -> None:
         faults, placement = self._peers.faults, Placement(self._peers.alive)
@@ -388,13 +391,13 @@ class FleetCoordinator:
                 queue_id = self._queues.queue_id(want, watched.rule, routing, now.catalog)
                 yield Claimable(queue_id, free.key, hint)
 
-    # Garbage and memory
+    # Garbage and checkpoints
 
     def _collect(self) -> None:
         now_ms = self._clock.now_ms()
         for url, watched in self._watched.items():
             if watched.error is not None:
-                continue  # who cannot look at it cannot collect either
+                continue  # a dataset that cannot be read cannot be collected either
             is_due = self._garbage_times.is_due(
                 url,
                 watched.known,
@@ -407,8 +410,8 @@ class FleetCoordinator:
                 watched.known = replace(watched.known, collected_ms=now_ms)
 
     def _has_collected(self, url: str, rule: DatasetRule) -> bool:
-        """Whether it was handed to collection. Where that fails (the rule is of a newer version, say) the
-        others go on, and the next look tells why."""
+        """Return whether the dataset was handed to collection. If that fails (for example, because a newer
+        version wrote the rule), the other datasets proceed, and the next poll reports the reason."""
         with suppress(LithifyError), contained(f"having garbage of {url} collected"):
             if self._ports.collects(rule):
                 self._ports.collect(url, rule)
@@ -424,7 +427,7 @@ class FleetCoordinator:
             self._files.memory.write(self.name, self._known())
 
     def _truncate(self, now_s: float) -> None:
-        """Let old versions of the catalog go, if this is the first of the live keepers."""
+        """Delete old catalog versions if this is the first of the live coordinators."""
         if self.name != min(self._peers.alive):
             self._times.truncated_s = float("-inf")
         elif now_s - self._times.truncated_s >= RUN_EVERY_S:
@@ -433,7 +436,7 @@ class FleetCoordinator:
             self.truncation = self._files.history.run()
 
     def _forget_strangers(self) -> None:
-        """Delete what members left whose own object was lost, so that nobody can tell when they died."""
+        """Delete the files of members whose own object was lost, so that their time of death is unknown."""
         listed = self._files.members.listed()
         before_ms = max((seen.last_ms for seen in listed), default=0) - FORGOTTEN_AFTER_MS
         known = {seen.name for seen in listed}
@@ -446,7 +449,7 @@ class FleetCoordinator:
     # Time
 
     def _due_in_s(self) -> float:
-        """Seconds until something is due, at most until the next sign of life."""
+        """Return the seconds until a step is due, at most until the next heartbeat."""
         now_s = self._now_s()
         due_s = [
             self._boards.due_s,

@@ -1,14 +1,14 @@
-"""What a keeper has to do with the queues of its fleet: what its datasets want of each, and what may start.
+"""A fleet coordinator's view of the queues: pending tasks of its datasets, and admission.
 
-1. What each look at a dataset has found goes to the admission of its queue (`follow`,
-   `lithify.planning.fleet.admission`). What was admitted to a queue stays there, as long as there is one.
-2. A queue admits as much as its workers have slots for, by this keeper's part of what is wanted by all
-   (`admit`). A queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go
-   to the next.
-3. The members are told what there is of each (`loads`), by tenant, for a bounded number of tenants
+1. Pass the result of each poll of a dataset to the admission of its queue (`follow`,
+   `lithify.planning.fleet.admission`). A task admitted to a queue stays in it as long as the queue exists.
+2. Admit as much as the queue's workers have slots for, limited to this coordinator's share of all demand
+   (`admit`). A paused queue admits nothing; a queue that drains or is deleted owns no tasks, so its pending
+   tasks move to the next queue.
+3. Report the amounts of each queue to the members (`loads`), by tenant, for a bounded number of tenants
    (`lithify.planning.fleet.labels`).
-4. Of what is admitted or under way is known under which version of the catalog it was: that one is needed
-   until it has ended (`oldest_catalog`).
+4. Record the catalog version that each admitted or running task was admitted under: this version is needed
+   until the task has ended (`oldest_catalog`).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from lithify.planning.fleet.waits import NO_WAITS, Waits
 
 @dataclass(slots=True)
 class _Admitted:
-    """What was admitted here, or was seen to be under way."""
+    """A task that was admitted here or was seen running."""
 
     catalog: int
-    """The version under which that was."""
+    """The catalog version at that time."""
     queue_id: str | None = None
-    """Where it went; `None` where somebody else admitted it."""
+    """The queue it was admitted to; `None` if another process admitted it."""
 
 
 class OwnQueues:
-    """Of the keeper of this name."""
+    """The queues as the fleet coordinator of this name uses them."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
@@ -57,18 +57,18 @@ class OwnQueues:
         """By dataset."""
         self._named = LabelLimiter()
         self._waits: dict[tuple[str, str | None], Waits] = {}
-        """By queue id and tenant: how long what was claimed had waited."""
+        """Waiting times of claimed tasks, by queue id and tenant."""
         self._paces: dict[str, int] = {}
-        """By queue id, how fast its workers are, or were when there were some."""
+        """The pace of the workers, or of the last ones if there are none now, by queue id."""
 
     def heard(self, others: PeerSummary) -> None:
-        """This is what the other members say now."""
+        """Use these reports of the other members from now on."""
         self._paces |= others.paces
 
-    # What looks have found
+    # Results of polls
 
     def failed(self, key: WorkKey) -> None:
-        """It was given up for good."""
+        """Record that the task has failed for good."""
         queue_id = self._queue_id_of(key)
         if queue_id in self._admissions:
             self._admissions[queue_id].failed(key, monotonic_ms(self._clock))
@@ -82,8 +82,8 @@ class OwnQueues:
         *,
         is_known: bool,
     ) -> None:
-        """A dataset has this demand, of which what was claimed is taken; of what it wants, so much was
-        admitted. `is_known`: it could be looked at, so nothing else of it is under way."""
+        """Record the demand of a dataset, from which claimed work is already deducted, and the admitted part
+        of its pending tasks. `is_known`: the dataset could be read, so it has no other active work."""
         routing = Routing(now.catalog.queues)
         for want, waited_ms in demand.take_claimed():
             self._name_tenants([want.tenant], now.catalog)
@@ -102,7 +102,7 @@ class OwnQueues:
         under_way = {one.want.key for one in demand.active} | set(admitted)
         if is_known:
             self.forget_admitted(demand.url, under_way)
-        for key in under_way:  # what somebody else admitted counts from when it is seen
+        for key in under_way:  # a task admitted by another process counts from when it is first seen
             self._admitted.setdefault(demand.url, {}).setdefault(key, _Admitted(now.number))
         now_ms = monotonic_ms(self._clock)
         for queue in now.catalog.queues:
@@ -111,20 +111,20 @@ class OwnQueues:
             admission.offer(demand.url, wants.get(queue.id, ()), now_ms)
 
     def forget(self, url: str) -> None:
-        """The dataset has no wants any more, here or under the rule that it had."""
+        """Remove the pending tasks of the dataset, for example because its rule has changed."""
         for admission in self._admissions.values():
             admission.forget(url)
 
     def forget_admitted(self, url: str, but: Collection[WorkKey] = ()) -> None:
-        """Of this dataset nothing else is admitted or under way any more."""
+        """Record that all tasks of the dataset except `but` have ended."""
         left = {key: one for key, one in self._admitted.pop(url, {}).items() if key in but}
         if left:
             self._admitted[url] = left
 
-    # What may start
+    # Admission
 
     def admit(self, now: Numbered, others: PeerSummary) -> list[PendingTask]:
-        """What there is room for."""
+        """Admit tasks as far as limits allow."""
         found = []
         for queue in now.catalog.queues:
             if queue.state is not QueueState.ACTIVE:
@@ -143,14 +143,14 @@ class OwnQueues:
         return found
 
     def recall(self, catalog: Catalog) -> list[str]:
-        """Datasets that should be looked at now, since something of theirs would have a place again."""
+        """Return datasets that should be polled now because a deferred task would fit again."""
         active = [self._admission(queue) for queue in catalog.queues if queue.state is QueueState.ACTIVE]
         return [url for admission in active for url in admission.recall(monotonic_ms(self._clock))]
 
     def queue_id(
         self, want: PendingTask, rule: DatasetRule, routing: Routing[Queue], catalog: Catalog
     ) -> str:
-        """What was admitted to a queue stays there, as long as there is one."""
+        """Return the queue of a task; an admitted task stays in its queue as long as the queue exists."""
         queue_id = self._queue_id_of(want.key)
         if queue_id is not None and catalog.with_id(queue_id) is not None:
             return queue_id
@@ -160,27 +160,27 @@ class OwnQueues:
     # Versions of the catalog
 
     def catalog_of(self, key: WorkKey, now: Numbered) -> int:
-        """The version under which it was admitted."""
+        """Return the catalog version that the task was admitted under."""
         admitted = self._admitted.get(key.dataset, {}).get(key)
         return now.number if admitted is None else admitted.catalog
 
     def oldest_catalog(self, now: Numbered) -> int:
-        """The oldest version that anything was admitted under."""
+        """Return the oldest catalog version that any task was admitted under."""
         return min((now.number, *(one.catalog for of in self._admitted.values() for one in of.values())))
 
     def catalogs_are_gone(self, now: Numbered) -> None:
-        """What was admitted under old versions goes on under this one."""
+        """Treat tasks admitted under old catalog versions as if admitted under this one."""
         for of_dataset in self._admitted.values():
             for one in of_dataset.values():
                 one.catalog = now.number
 
-    # What is told
+    # Reports
 
     def loads(
         self, catalog: Catalog, having: Iterable[str | None], hints: Callable[[str], Sequence[Hint]]
     ) -> dict[str, Load]:
-        """What this keeper has to do with each queue, by id, when these tenants have something to do. `hints`
-        gives what it has on the board of a queue."""
+        """Return this coordinator's load of each queue, by queue id, given the tenants that have work.
+        `hints` returns the task offers it has published in a queue."""
         self._name_tenants(having, catalog)
         loads = {queue.id: self._load(queue, hints(queue.id)) for queue in catalog.queues}
         self._waits = {p: waits for p, waits in self._waits.items() if self._is_told_of(*p, catalog)}
@@ -224,7 +224,7 @@ class OwnQueues:
         )
 
     def _queue_id_of(self, key: WorkKey) -> str | None:
-        """Where it was admitted to."""
+        """Return the queue that the task was admitted to."""
         admitted = self._admitted.get(key.dataset, {}).get(key)
         return None if admitted is None else admitted.queue_id
 
@@ -239,7 +239,7 @@ class OwnQueues:
     def _tenants(
         self, queue_id: str, catalog: Catalog, own: Mapping[str | None, int], others: PeerSummary
     ) -> dict[str | None, TenantTreatment]:
-        """How tenants are treated in a queue: of a cap, this keeper's part."""
+        """Return how tenants are treated in a queue; of a cap, this coordinator's share."""
         of_others = others.tenant_demands.get(queue_id, {})
         treated: dict[str | None, TenantTreatment] = {}
         for tenant in catalog.tenants:
@@ -264,7 +264,7 @@ def _age_ms(since_ms: int | None, now_ms: int) -> int | None:
 
 
 def _with_backlog(amounts: Amounts, bytes_per_s: int) -> Amounts:
-    """What is deferred is as large as the rest, as far as anybody knows."""
+    """Assume that deferred tasks are as large as the others, since their size is unknown."""
     count, size = amounts.queued + amounts.waiting, amounts.queued_bytes + amounts.waiting_bytes
     deferred_bytes = amounts.deferred * (size // count if count else 0)
     total_ms = backlog_ms(count + amounts.deferred, size + deferred_bytes, bytes_per_s)

@@ -1,15 +1,16 @@
-"""What a dataset asks of its fleet, from one look at it to the next.
+"""The demand of a dataset on its fleet, from one poll to the next.
 
-A look brings a ledger, a snapshot and a plan. Of them come
+A poll reads a ledger and a snapshot and makes a plan. They yield
 
-1. *wants*: what the plan proposes and the ledger does not have yet;
-2. what is *active*, whoever submitted it, and of that what is *free*: what may be claimed;
-3. what was *claimed* since the look before, and how long it had waited. What was claimed and committed in
-   between is still in the ledger.
+1. *pending tasks*: proposals of the plan that the ledger does not have yet;
+2. *active* compactions, regardless of the process that submitted them, and among them the *free* ones,
+   which may be claimed;
+3. compactions *claimed* since the previous poll, and how long they had waited. Those that were claimed and
+   committed in between are still in the ledger.
 
-What is wanted keeps the time at which it was first seen to be wanted, when it gets under way too. What a
-dataset says of its priority and size is anybody's, and goes no further than into its bounds. No clock and no
-store: who looks says what time it is.
+A task keeps the time at which it was first seen to be pending, even when it becomes active. A dataset's own
+values of priority and size are not trusted beyond their bounds. Uses no clock and no store: the caller
+passes the time.
 """
 
 from __future__ import annotations
@@ -42,58 +43,58 @@ class Free:
     priority: float
     bytes: int
     since_ms: int
-    """When it was first seen to be wanted, by this member's clock."""
+    """When the task was first seen to be pending, by this member's clock."""
     attempts: int = 0
-    """At it that are known and came to nothing."""
+    """The number of its known attempts that failed."""
 
 
 class Demand:
-    """Of the dataset at `url`."""
+    """The demand of the dataset at `url`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.wants: tuple[PendingTask, ...] = ()
-        """What could be admitted, or was and has not started."""
+        """Tasks that may be admitted, or were admitted and have not started."""
         self.active: tuple[Active, ...] = ()
-        """What is under way."""
+        """Active compactions."""
         self.free: tuple[Free, ...] = ()
-        """What may be claimed."""
+        """Compactions that may be claimed."""
         self._since_ms: dict[WorkKey, int] = {}
-        """When what is wanted was first wanted."""
+        """When each pending task was first seen."""
         self._active_since_ms: dict[Ulid, int] = {}
-        """When what is under way was first wanted, or submitted."""
+        """When each active compaction was first seen to be pending, or was submitted."""
         self._asked: set[Ulid] = set()
-        """What somebody else has submitted, of what is under way."""
+        """Active compactions that another process has submitted."""
         self._attempts: dict[Ulid, set[Attempt]] = {}
-        """Those that are known, of what is under way."""
+        """Known attempts of active compactions."""
         self._free_before: dict[Ulid, PendingTask] = {}
-        """What could be claimed at the last look."""
+        """Compactions that could be claimed at the last poll."""
         self._once_claimed: set[Ulid] = set()
-        """Of what is under way."""
+        """Active compactions that were claimed at least once."""
         self._claimed: list[tuple[PendingTask, int]] = []
 
     @property
     def is_any(self) -> bool:
-        """Whether anything is wanted or under way."""
+        """Whether any task is pending or active."""
         return bool(self.wants or self.active)
 
     @property
     def is_being_worked_on(self) -> bool:
-        """Whether something under way was seen to be claimed."""
+        """Whether an active compaction was seen to be claimed."""
         return bool(self._once_claimed)
 
     def take_claimed(self) -> tuple[tuple[PendingTask, int], ...]:
-        """What somebody has claimed since the last call, and for how many milliseconds it had waited since it
-        was first seen to be wanted. Only what was seen to wait: not what ran when this began to watch."""
+        """Return and clear the tasks claimed since the last call, with the milliseconds each had waited since
+        it was first seen. Only tasks seen waiting count, not those already running at the first poll."""
         claimed, self._claimed = tuple(self._claimed), []
         return claimed
 
     def drop(self) -> None:
-        """Nothing is known of it any more."""
+        """Drop everything known of the dataset."""
         self.wants, self.active, self.free = (), (), ()
 
     def note_attempts(self, compaction_id: Ulid, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Those of these attempts at what is under way that were not known."""
+        """Record attempts of an active compaction; return those that were not known."""
         known = self._attempts.setdefault(compaction_id, set())
         new = [attempt for attempt in attempts if attempt not in known]
         known.update(attempts)
@@ -110,7 +111,8 @@ class Demand:
         is_led: bool,
         tenant: str | None,
     ) -> None:
-        """This was found by a look. `is_led`: what is submitted here is ours. `tenant`: whose work it is."""
+        """Take in the result of a poll. `is_led`: compactions submitted here are this process's own.
+        `tenant`: the owner of the work."""
         bands = {
             backlog.unit: band_of(stall_ms=backlog.stall_ms, waiting=backlog.waiting, limit=backlog.limit)
             for backlog in dataset.backlog(snapshot, now_ms)
@@ -130,7 +132,7 @@ class Demand:
             since_ms = self._active_since_ms.get(compaction.id)
             if since_ms is None:
                 since_ms = self._since_ms.get(key)
-            if since_ms is None:  # somebody else has submitted it; its id is as old as its sources at most
+            if since_ms is None:  # submitted by another process; its id is at most as old as its sources
                 since_ms = min(ulid_ms(compaction.id), now_ms)
             priority = _bounded(dataset.priority(compaction.spec, snapshot))
             cost_bytes = _bounded_bytes(dataset.cost_bytes(compaction.spec, snapshot))
@@ -156,7 +158,7 @@ class Demand:
         now_ms: int,
         tenant: str | None,
     ) -> tuple[PendingTask, ...]:
-        """What is proposed and has not started."""
+        """Return the proposals that have not started."""
         wants = []
         for proposal in plan.proposals:
             key = WorkKey(self.url, dataset.name(proposal.spec))
@@ -177,8 +179,8 @@ class Demand:
         wanted: Mapping[Ulid, PendingTask],
         now_ms: int,
     ) -> None:
-        """What was free, or only wanted, at the last look and is claimed now; for the first time, not again
-        after it was given back."""
+        """Record compactions that were free or pending at the last poll and are claimed now; only the first
+        claim counts, not one after a release."""
         new = {c: w for c, w in wanted.items() if c not in self._active_since_ms and w.key in wanted_before}
         for compaction_id, want in {**new, **self._free_before}.items():
             found = ledger.get(compaction_id)

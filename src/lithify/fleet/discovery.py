@@ -1,10 +1,10 @@
-"""Which datasets are the fleet's now: what the rules of the catalog name.
+"""Discovery of a fleet's datasets: those that the catalog's rules name.
 
-1. A rule without `*` names its URL, and nothing is asked for.
-2. A pattern is looked up when it is new, then every `LOOK_EVERY_S`. One that cannot be looked up keeps what
-   it had found, is reported, and tried again; the others go on. What it does not find any more is the fleet's
-   no longer.
-3. Of a dataset that several rules name one rule counts (`Catalog.rule_for`).
+1. A rule without `*` names its URL, which needs no request.
+2. A pattern is looked up when it is new, then every `LOOK_EVERY_S`. If the lookup fails, the pattern keeps
+   its last result, the error is reported, and the lookup is retried; other patterns proceed. Datasets that
+   a pattern does not find any more leave the fleet.
+3. If several rules name a dataset, one applies (`Catalog.rule_for`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lithify.fleet.catalog.patterns import canonical, is_pattern, normal
 LOOK_EVERY_S = 300.0
 
 FindDatasets = Callable[[DatasetRule], Iterable[str]]
-"""URLs of what a rule with a pattern names."""
+"""Return the URLs that a rule with a pattern names."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Looked:
 
 
 class Discovery:
-    """Looks patterns up, again and again."""
+    """Looks up patterns repeatedly."""
 
     def __init__(self, find: FindDatasets, clock: Clock) -> None:
         self._find = find
@@ -41,11 +41,12 @@ class Discovery:
 
     @property
     def problems(self) -> Mapping[str, LithifyError]:
-        """By pattern, why it could not be looked up the last time."""
+        """Errors of the last lookup, by pattern."""
         return {pattern: looked.error for pattern, looked in self._looked.items() if looked.error is not None}
 
     def datasets(self, catalog: Catalog) -> dict[str, DatasetRule]:
-        """All datasets of the fleet by URL, with the rule that counts. Looks up what is due."""
+        """Return all datasets of the fleet by URL, with the rule that applies. Look up the patterns that are
+        due."""
         patterns = [rule for rule in catalog.rules if is_pattern(rule.pattern)]
         self._looked = {r.pattern: self._looked[r.pattern] for r in patterns if r.pattern in self._looked}
         found = {normal(rule.pattern): rule for rule in catalog.rules if not is_pattern(rule.pattern)}

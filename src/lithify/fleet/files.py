@@ -1,16 +1,16 @@
-"""What a fleet keeps in the store, below its URL.
+"""The files of a fleet, below its URL.
 
-| object | what | may be lost |
+| object | content | may be lost |
 |---|---|---|
-| `catalog/<20 digits>.json`, `catalog.boundary` | the truth: queues and rules | no |
-| `catalog-history/` | how far old versions of it were said to be free, and who holds one | no |
-| `members/<role>-<ulid>.json` | who lives | yes |
-| `boards/<queue id>/<member>.json` | what may be claimed | yes |
-| `bells/<queue id>` | look at the boards | yes |
-| `memory/<member>.json.zst` | what a keeper knows of its datasets | yes |
-| `wakes/<hash>` | look at this dataset now | yes |
-| `now` | nothing: when it was written tells the store's time | yes |
-| `proof.json` | that the store keeps what the protocol rests on (`lithify.store.proof`) | yes |
+| `catalog/<20 digits>.json`, `catalog.boundary` | the source of truth: queues, rules, tenants | no |
+| `catalog-history/` | threshold below which old catalog versions may be deleted; holds | no |
+| `members/<role>-<ulid>.json` | heartbeats | yes |
+| `boards/<queue id>/<member>.json` | task offers | yes |
+| `bells/<queue id>` | notifications: read the task offers | yes |
+| `memory/<member>.json.zst` | a coordinator's checkpoints of its datasets | yes |
+| `wakes/<hash>` | refresh requests: poll this dataset now | yes |
+| `now` | nothing: its timestamp shows the store's time | yes |
+| `proof.json` | proof that the store has the guarantees of the protocol (`lithify.store.proof`) | yes |
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lithify.store.times import StoreTime
 
 
 class FleetFiles:
-    """The fleet at `url`, which lies below `folder` of `store`."""
+    """The files of the fleet at `url`, which is `folder` of `store`."""
 
     def __init__(
         self,

@@ -1,12 +1,13 @@
-"""What a keeper has read of its fleet, for a dashboard beside it: watching costs no request.
+"""A coordinator's reads of its fleet, shared with a dashboard in the same process: viewing costs no request.
 
-1. The keeper's handles of datasets note what they read and write in one `DatasetMirror` for each
-   (`lithify.mirror.dataset_mirror`); those that are not its own any more are let go (`keep`).
-2. What no keeper reads (who holds a table's history, earlier commits, who else coordinates) is read beside,
-   of those that have changed, so many in a second at most, the one that waits longest first (`due`).
-3. How the fleet is (members, queues) is read once in `BESIDE_S`, which is when its pages change.
+1. The coordinator's handle of each dataset records its reads and writes in a `DatasetMirror`
+   (`lithify.mirror.dataset_mirror`); mirrors of datasets it owns no longer are dropped (`keep`).
+2. Details that coordinators do not read (holds on a table's history, earlier commits, other coordinators)
+   are read separately, for datasets that have changed, up to a limit per second, the longest waiting first
+   (`due`).
+3. The state of the fleet (members, queues) is read once in `BESIDE_S`, which is how often its pages change.
 
-So it costs the same whether nobody looks or a hundred do. Any thread may note and ask.
+So the cost is the same for no viewers and for a hundred. Any thread may record and query.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror, watching
 
 MOST_BESIDE_PER_S = 5
 MAX_OPENED = 300
-"""Handles for who looks, of what was read last."""
+"""Handles kept for viewers, of the datasets read last."""
 MAX_COMMITS = 5
-"""Of each dataset: a fleet has thousands."""
+"""Limit for each dataset: a fleet has thousands."""
 
 
 class SharedFleet:
-    """What is known here of a fleet."""
+    """The state of a fleet, as known in this process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,15 +41,15 @@ class SharedFleet:
         self._shared: dict[str, DatasetMirror] = {}
         self._opened: OrderedDict[str, DatasetPort] = OrderedDict()
         self._own: frozenset[str] = frozenset()
-        """The keeper's datasets."""
+        """Datasets that the coordinator owns."""
         self._datasets: tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]] | None = None
         self._status: FleetStatus | None = None
         self._status_read_s: float | None = None
 
-    # What the keeper's process notes
+    # Recording by the coordinator's process
 
     def of(self, url: str) -> DatasetMirror:
-        """Where what is read of a dataset is noted."""
+        """Return the mirror that records reads of a dataset."""
         with self._lock:
             if url not in self._shared:
                 self._shared[url] = DatasetMirror(
@@ -57,7 +58,7 @@ class SharedFleet:
             return self._shared[url]
 
     def keep(self, urls: Iterable[str]) -> None:
-        """These are the keeper's; let go of all others."""
+        """Keep the mirrors of these datasets, which the coordinator owns; drop all others."""
         with self._lock:
             self._own = frozenset(urls)
             for url in self._shared.keys() - self._own:
@@ -65,12 +66,13 @@ class SharedFleet:
                 self._opened.pop(url, None)
 
     def saw_datasets(self, found: Mapping[str, DatasetRule], problems: Mapping[str, LithifyError]) -> None:
-        """These are all that the fleet has."""
+        """Record all datasets of the fleet."""
         with self._lock:
             self._datasets = found, dict(problems)
 
     def read_beside(self, shared: DatasetMirror, dataset: DatasetPort, records: CommitRecords) -> None:
-        """Read what is due of it, with a handle of its own, which is for who looks from then on."""
+        """Read the details of a dataset that are due, with a separate handle, which viewers use from then
+        on."""
         shared.read_beside(dataset, records)
         with self._lock:
             self._opened[shared.url] = dataset
@@ -79,46 +81,46 @@ class SharedFleet:
                 self._opened.popitem(last=False)
 
     def is_status_due(self) -> bool:
-        """Whether it is time to read how the fleet is."""
+        """Return whether the state of the fleet is due to be read."""
         with self._lock:
             last_s = self._status_read_s
         return last_s is None or self._clock.monotonic_s() - last_s >= BESIDE_S
 
     def saw_status(self, status: FleetStatus) -> None:
-        """It was read."""
+        """Record the state of the fleet."""
         with self._lock:
             self._status, self._status_read_s = status, self._clock.monotonic_s()
 
     def due(self) -> list[DatasetMirror]:
-        """Of what something is to be read beside, now; as many as may be in a second."""
+        """Return the datasets with details to read now, at most as many as allowed per second."""
         with self._lock:
             due = [shared for shared in self._shared.values() if shared.is_beside_due()]
         return sorted(due, key=lambda shared: shared.beside_read_s)[:MOST_BESIDE_PER_S]
 
-    # What a dashboard asks
+    # Queries of a dashboard
 
     def has(self, url: str) -> bool:
-        """Whether the keeper here reads it."""
+        """Return whether the coordinator here reads the dataset."""
         with self._lock:
             return url in self._own
 
     def opened(self, url: str) -> DatasetPort | None:
-        """A handle of it for one who looks, which nobody else uses; `None` where he has to open one himself,
-        because it is another keeper's, or there are too many."""
+        """Return a handle of the dataset for viewers, which only they use; `None` if the viewer must open its
+        own, because another coordinator owns the dataset or there are too many handles."""
         with self._lock:
             if url in self._own and (url not in self._shared or not self._shared[url].was_read_beside):
                 raise StoreUnavailable(f"{url}: this process has not read it yet")
             return self._opened.pop(url, None)
 
     def datasets(self) -> tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]]:
-        """As `lithify.Fleet.datasets`."""
+        """Return the same as `lithify.Fleet.datasets`."""
         with self._lock:
             if self._datasets is None:
                 raise StoreUnavailable("the datasets of the fleet are being looked up")
             return self._datasets
 
     def status(self) -> FleetStatus:
-        """As `lithify.Fleet.status`."""
+        """Return the same as `lithify.Fleet.status`."""
         with self._lock:
             if self._status is None:
                 raise StoreUnavailable("how the fleet is was not read yet")
@@ -126,7 +128,8 @@ class SharedFleet:
 
 
 def watched_here(dataset: DatasetPort, url: str, fleet: SharedFleet) -> DatasetPort:
-    """The dataset at `url` as the keeper here reads it, while it is that one's; else as it is."""
+    """Return the dataset at `url` as the coordinator here reads it, while it owns the dataset; else return
+    `dataset`."""
     return cast(DatasetPort, _Here(dataset, url, fleet))
 
 

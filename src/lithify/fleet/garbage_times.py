@@ -1,8 +1,9 @@
-"""When garbage of a keeper's datasets is to be collected, and their other duties done (pure).
+"""The schedule for collecting garbage of a coordinator's datasets and doing their other duties (pure).
 
-`COLLECT_AFTER_S` after the last commit, once the dataset is at rest: what commits have left is garbage by
-then. Where commits never end, `COLLECT_AT_LEAST_S` after the first one, and again after as long; where they
-never come, because nothing of the dataset can or may be compacted, as often.
+Garbage is collected `COLLECT_AFTER_S` after the last commit, once the dataset has no active work: what
+commits have left is garbage by then. If commits never end, it is collected `COLLECT_AT_LEAST_S` after the
+first one, and again after as long; if there are never any, because nothing of the dataset can or may be
+compacted, equally often.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ _AT_LEAST_MS = round(COLLECT_AT_LEAST_S * 1000)
 
 
 class GarbageTimes:
-    """Of the datasets of one keeper. Times are wall-clock milliseconds of it."""
+    """The schedule for one coordinator's datasets, in wall-clock milliseconds of the coordinator."""
 
     def __init__(self) -> None:
         self._committed_since_ms: dict[str, int] = {}
-        """By URL, when it was first committed to since garbage was last collected."""
+        """Time of the first commit since garbage was last collected, by URL."""
 
     def is_due(
         self,
@@ -31,7 +32,7 @@ class GarbageTimes:
         is_at_rest: bool,
         never_commits: bool = False,
     ) -> bool:
-        """Whether to collect garbage of a dataset of which this is known."""
+        """Return whether to collect garbage of a dataset now."""
         committed_ms, collected_ms = known.committed_ms, known.collected_ms
         if never_commits and (collected_ms is None or now_ms - collected_ms >= _AT_LEAST_MS):
             return True
@@ -42,9 +43,9 @@ class GarbageTimes:
         return is_quiet or now_ms - since_ms >= _AT_LEAST_MS
 
     def has_collected(self, url: str, now_ms: int) -> None:
-        """It was handed to collection."""
+        """Record that the dataset was handed to collection."""
         self._committed_since_ms[url] = now_ms
 
     def forget(self, url: str) -> None:
-        """It is not this keeper's any more."""
+        """Forget a dataset that this coordinator owns no longer."""
         self._committed_since_ms.pop(url, None)

@@ -1,9 +1,9 @@
-"""What a keeper knows of the datasets it watches, for who watches them after it: `memory/<member>.json.zst`.
+"""Checkpoints of watched datasets, for the next coordinator: `memory/<member>.json.zst`.
 
-Only a memory: whoever finds none, or one that does not decode, looks at everything as if it had just been
-found. Who is alive goes on writing it, and who leaves in order writes it last of all: so who wants to know
-reads anew what has changed, as the listing shows, and believes the newest. Times are wall-clock milliseconds
-of the keeper; nothing but cadence depends on them.
+Only a cache: a coordinator that finds none, or one that does not decode, polls all datasets as if they were
+newly found. A live coordinator keeps writing it, and writes it last of all when it leaves in order: so a
+reader reads again the files that have changed according to the listing, and uses the newest. Times are
+wall-clock milliseconds of the coordinator; they affect only how often datasets are polled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 MAX_BYTES = 256 << 20
-"""Of the JSON; a larger one is not unpacked."""
+"""Limit of the JSON's size; a larger one is not unpacked."""
 READS_AT_ONCE = 4
 _FORMAT = 1
 _SUFFIX = ".json.zst"
@@ -33,41 +33,41 @@ _MOST = (1 << 53) - 1
 
 @dataclass(frozen=True, slots=True)
 class DatasetCheckpoint:
-    """What is known of one dataset."""
+    """The known times of one dataset."""
 
     changed_ms: int | None = None
-    """When it was last seen to change."""
+    """When the dataset was last seen to change."""
     committed_ms: int | None = None
-    """When the fleet last committed something in it."""
+    """When the fleet last committed in it."""
     collected_ms: int | None = None
     """When its garbage was last collected."""
 
 
 class MemoryFiles:
-    """The memories of the fleet that lies below `folder` of `store`."""
+    """The checkpoint files of the fleet in `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "memory")
         self._others: dict[ObjectMeta, dict[str, DatasetCheckpoint]] = {}
-        """What they knew, as the last listing showed their objects."""
+        """Decoded checkpoints of other members, by object as of the last listing."""
 
     def write(self, member: str, known: Mapping[str, DatasetCheckpoint]) -> None:
-        """What this member knows, by URL."""
+        """Write the checkpoints of this member, by URL."""
         datasets = {url: [k.changed_ms, k.committed_ms, k.collected_ms] for url, k in known.items()}
         data = json.dumps({"format": _FORMAT, "datasets": datasets}, separators=(",", ":")).encode()
         self._store.put(self._key(member), zstandard.ZstdCompressor(level=_LEVEL).compress(data))
 
     def read(self, member: str) -> dict[str, DatasetCheckpoint]:
-        """What it knew; nothing when that cannot be read."""
+        """Return the checkpoints of a member; none if they cannot be read."""
         try:
             return _decode(self._store.get(self._key(member)))
         except ObjectNotFound:
             return {}
 
     def others(self, member: str) -> tuple[Mapping[str, DatasetCheckpoint], ...]:
-        """What all others know or knew, the newest first; one listing, and a request for each that has
-        changed."""
+        """Return the checkpoints of all other members, the newest first, with one listing and one request for
+        each file that has changed."""
         listed = self._store.list(self._folder)
         found = [meta for meta in listed if meta.key.endswith(_SUFFIX) and _member_of(meta.key) != member]
         new = [meta for meta in found if meta not in self._others]
@@ -79,16 +79,16 @@ class MemoryFiles:
         return tuple(self._others[meta] for meta in newest)
 
     def members(self) -> tuple[str, ...]:
-        """Who has left a memory."""
+        """Return the members that have checkpoint files."""
         keys = (meta.key for meta in self._store.list(self._folder) if meta.key.endswith(_SUFFIX))
         return tuple(map(_member_of, keys))
 
     def forget(self, member: str) -> None:
-        """It is not needed any more."""
+        """Delete the checkpoint file of a member."""
         self._store.delete(self._key(member))
 
     def forget_strangers(self, known: Collection[str], before_ms: int) -> None:
-        """Delete memories of whoever is not known as a member, that were written before that time."""
+        """Delete files written before that time by members that are not known."""
         for meta in self._store.list(self._folder):
             if meta.last_modified_ms < before_ms and _member_of(meta.key) not in known:
                 self._store.delete(meta.key)
@@ -116,7 +116,8 @@ def _decode(data: bytes) -> dict[str, DatasetCheckpoint]:
 
 
 def _decode_known(url: str, times: Any) -> DatasetCheckpoint | None:
-    """`None` when it cannot be read, or was of what can be no URL: that hides none of the others."""
+    """Decode one checkpoint. Return `None` if it cannot be decoded or its key is no URL; the others are used
+    nevertheless."""
     try:
         text(url)
         return DatasetCheckpoint(*map(_time, times[:3]))

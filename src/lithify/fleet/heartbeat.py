@@ -1,16 +1,17 @@
-"""A member says that it lives: in each of its rounds, and beside one that takes long.
+"""The heartbeat of a member: written in each round, and from another thread during long rounds.
 
-1. A round says what there is to say (`say`). It may take long: a dataset is slow, or a pattern stands for a
-   thousand folders. Who is taken for dead because of that loses all that it leads to others, and takes it
-   back when they have it. So while a round is under way what was said last is said again from beside it
-   (`beat`), as often as was promised.
-2. A sign of life proves that rounds end. Between two rounds none is given from beside, nor once a round has
-   taken `LONGEST_ROUND_S`: who hangs is dead to the others, and they go on without it.
-3. What was said last stands in the end, and nothing after `leave`: who finds something newer when it has
-   written writes that as well. Nobody waits for another, so a request that hangs holds nothing else up.
+1. A round writes the current heartbeat (`say`). It may take long, because a dataset is slow or a pattern
+   matches a thousand folders. A member that is taken for dead meanwhile loses all datasets that it leads to
+   other members, only to take them back later. So while a round runs, another thread repeats the last
+   heartbeat (`beat`) at the promised interval.
+2. A heartbeat proves that rounds end. So it is not repeated between two rounds, nor once a round has taken
+   `LONGEST_ROUND_S`: a member that hangs counts as dead, and the others continue without it.
+3. In the end the newest heartbeat is stored, and none after `leave`: a thread that finds a newer one after
+   writing writes that as well. The threads do not wait for each other, so a request that hangs blocks
+   nothing else.
 
-What is said again is no newer than the round, so it may be stale: what a member may do is decided by ledgers
-and epochs, and what it needs of old catalogs only becomes less.
+A repeated heartbeat is no newer than the round, so it may be stale. That is safe: ledgers and epochs decide
+what a member may do, and its need for old catalogs only decreases.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from lithify.base.clock import Clock
 from lithify.fleet.members import FleetMember, MemberFiles
 
 LONGEST_ROUND_S = 600.0
-"""Much longer than a store that is slow, and than all that waits in a round for one that is away."""
+"""Much longer than a slow store takes, and than all waiting in a round for an unavailable store."""
 
 
 class MemberHeartbeat:
-    """Of one member. Any thread may call `beat`, one at a time; all else is the round's."""
+    """The heartbeat of one member. Any thread may call `beat`, one at a time; only the round calls the
+    rest."""
 
     def __init__(self, name: str, files: MemberFiles, clock: Clock) -> None:
         self._name = name
         self._files = files
         self._clock = clock
         self._said: FleetMember | None = None
-        """The last thing that was to be said; `None` before and after."""
+        """The last heartbeat to write; `None` before the first and after leaving."""
         self._said_s = float("-inf")
         self._round_since_s: float | None = None
-        """When the round began that is under way."""
+        """When the current round began."""
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """Run a block that is a round."""
+        """Run a block as a round."""
         self._round_since_s = self._clock.monotonic_s()
         try:
             yield
@@ -48,14 +50,14 @@ class MemberHeartbeat:
             self._round_since_s = None
 
     def say(self, member: FleetMember) -> None:
-        """That it lives, and this."""
+        """Write this heartbeat."""
         now_s = self._clock.monotonic_s()
         self._said = member
         self._files.beat(member)
         self._said_s = now_s
 
     def beat(self) -> None:
-        """Say again that it lives, if it is time to and a round is under way."""
+        """Repeat the last heartbeat if it is due and a round is running."""
         now_s, since_s, said = self._clock.monotonic_s(), self._round_since_s, self._said
         if since_s is None or now_s - since_s >= LONGEST_ROUND_S:
             return
@@ -71,6 +73,6 @@ class MemberHeartbeat:
                 self._files.beat(said)
 
     def leave(self) -> None:
-        """It ends."""
+        """Delete the heartbeat."""
         self._said = None
         self._files.leave(self._name)

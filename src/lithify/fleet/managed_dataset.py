@@ -1,27 +1,28 @@
-"""A dataset as a keeper watches it: only read until something is to be done.
+"""A dataset as a fleet coordinator watches it: only read until it has work.
 
 Each `look`:
 
-1. *Watching*: ledger and snapshot are glanced at, which writes nothing, and planned on. What the plan
-   proposes are *wants*. They wait for their admission (`lithify.fleet.coordinator`).
-2. *Leading* begins when a want was admitted, or when the ledger has something under way that nobody else sees
-   to: lease and epoch are taken, and from then on a look is a tick of the dataset's coordinator. That plans
-   anew, from what is there then, and starts of it what was admitted.
-3. A lease that somebody holds is respected. One of a member that is alive: it will resign, so it is left
-   alone for `RESIGNS_WITHIN_S`. One of a member that is dead: taken over without waiting. Any other, and one
-   whose end could not be written: its holder is asked, beside the looks, which takes as long as a lease;
-   then the dataset is looked at once more, since it may have been coordinated and given back meanwhile.
-   While somebody else coordinates, it is only watched.
-4. After `REST_S` with nothing under way and nothing wanted the leadership is resigned.
-5. What may be claimed, whoever scheduled it, is told to the keeper, for its boards.
+1. *Watching*: read ledger and snapshot without writing anything, and plan. The proposals are *pending
+   tasks*, which wait for admission (`lithify.fleet.coordinator`).
+2. *Leading* begins when a pending task was admitted, or when the ledger has active work without a
+   coordinator: take lease and epoch. From then on, each poll is a tick of the dataset's coordinator, which
+   plans again from the current state and starts the admitted tasks.
+3. Respect a lease that is held. If its holder is a live member, that member will resign: back off for
+   `RESIGNS_WITHIN_S`. If it is a dead member, take over without waiting. In any other case, and if the end
+   of a lease could not be written, check the holder in the background, which takes as long as a lease; then
+   poll the dataset once more, since it may have been coordinated and released meanwhile. While another
+   process coordinates it, only watch.
+4. After `REST_S` without active work and pending tasks, resign the leadership.
+5. Report claimable tasks to the fleet coordinator, which offers them, regardless of the process that
+   scheduled them.
 
-What goes wrong with a dataset is told once and pauses its looks, ever longer
-(`lithify.planning.fleet.quarantine`); nothing of it leaves this object. A dataset that is not there is looked
-for once in `MISSING_PAUSE_S`; one that was there is looked for after a tenth of the time that it is gone.
+An error of a dataset is logged once and delays its next polls, longer each time
+(`lithify.planning.fleet.quarantine`); it never leaves this object. A missing dataset is polled once in
+`MISSING_PAUSE_S`; one that existed before is polled after a tenth of the time it has been missing.
 
-A dataset that was made anew at its URL, or restored from a backup (`Replaced`), is another one: nothing that
-was known, wanted, admitted, led or held against the old one counts, and nothing more is written in its name.
-It is opened anew and looked at at once.
+A dataset that was recreated at its URL or restored from a backup (`Replaced`) is another dataset:
+everything known, pending, admitted, led or held against the old one is dropped, and nothing more is written
+for it. The new one is opened and polled at once.
 """
 
 from __future__ import annotations
@@ -66,45 +67,45 @@ MISSING_PAUSE_S = 3_600.0
 FIRST_MISSING_PAUSE_S = 5.0
 _GONE_TO_PAUSE = 10
 RESIGNS_WITHIN_S = 60.0
-"""A member that is alive has heard by then that another has its dataset."""
+"""Within this time, a live member learns that another one owns its dataset."""
 ELSEWHERE_PAUSE_S = 60.0
-"""So long a dataset is only watched that somebody else coordinates."""
+"""How long a dataset that another process coordinates is only watched."""
 FRESH_S = 2.0
-"""So long what was seen counts as just seen."""
+"""How long a read counts as current."""
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
 MAX_FAILED_TICKS = 5
-"""In a row; then somebody else may lead, or this one later."""
+"""Consecutive failures after which another process may lead, or this one later."""
 
 
 class Peers:
-    """The members of the fleet, as a keeper last saw them."""
+    """The members of the fleet, as a coordinator last read them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive: frozenset[str] = frozenset({name})
-        """Keepers."""
+        """Names of the live coordinators."""
         self.dead: frozenset[str] = frozenset()
         self.workers: frozenset[str] = frozenset()
-        """Those that are alive."""
+        """Names of the live workers."""
         self.newest_ms = 0
-        """When the newest of all last wrote, by the store's clock."""
+        """The newest write of any member, by the store's clock."""
         self.faults = Faults()
 
     def excuses(self, worker: str) -> bool:
-        """Whether a failure of this worker says nothing against what it tried."""
+        """Return whether a failure of this worker is no evidence against the task it tried."""
         return self.faults.excuses(worker, self.workers)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPorts:
-    """What a keeper needs to watch a dataset."""
+    """The dependencies for watching a dataset."""
 
     open_dataset: Callable[[str, DatasetRule], DatasetPort]
     coordinator: Callable[[DatasetPort, DatasetRule, Callable[[Plan], Plan], CountAttempts], Coordinator]
-    """A coordinator that starts of a plan what the first function leaves, and counts those attempts that the
-    second one does."""
+    """Create a coordinator that starts the part of a plan that the first function returns, and counts the
+    attempts that the second one counts."""
     leadership: Callable[[DatasetPort], Leadership]
-    """In the name of this member."""
+    """Return the leadership, in the name of this member."""
     clock: Clock
     options: LoopOptions
     observe: Observer = events.ignore
@@ -118,14 +119,15 @@ class _Lead:
     busy_s: float
     """When there was last something to do."""
     is_known: bool
-    """The dataset was read just now, by who took the epoch, or by the look whose want was admitted."""
+    """Whether the dataset was read just now: on taking the epoch, or by the poll whose pending task was
+    admitted."""
     seen_s: float = float("-inf")
     """When it was last read."""
 
 
 @dataclass(slots=True)
 class _Asking:
-    """The holder of the lease is asked beside the looks."""
+    """A check of the lease's holder, in the background."""
 
     leadership: Leadership
     error: LithifyError | None = None
@@ -133,7 +135,7 @@ class _Asking:
 
 
 class ManagedDataset:
-    """The dataset at `url`, which is the fleet's by `rule`."""
+    """The dataset at `url`, which belongs to the fleet by `rule`."""
 
     def __init__(
         self,
@@ -154,31 +156,31 @@ class ManagedDataset:
         self._failures: Failures | None = None
         self._seen: tuple[AnyLedger | None, object] | None = None
         self._glanced_s: float | None = None
-        """When it was last looked at without leading it."""
+        """When the dataset was last polled without leading it."""
         self._lead: _Lead | None = None
         self._asking: _Asking | None = None
         self._elsewhere_until_s = 0.0
         self._left_alone_since_s: float | None = None
-        """Since when a member that is alive has the lease of what is to be led here."""
+        """Since when a live member has held the lease of a dataset that this one should lead."""
         self._admitted: set[WorkKey] = set()
-        """What may start and has not."""
+        """Tasks that may start and have not."""
         self._plan = Plan()
-        """As it was before admission."""
+        """The plan before admission."""
         self._tried: list[tuple[WorkKey, str, bool]] = []
         self._failed_looks = 0
-        """In a row."""
+        """The number of consecutive failed polls."""
         self._gone_since_s: float | None = None
-        """Since when it is gone, if it ever was there."""
+        """Since when the dataset is missing, if it ever existed."""
         self._replacements = 0
-        """In a row."""
+        """The number of consecutive replacements."""
         self._is_another = False
         self.error: LithifyError | None = None
-        """What the last look ended with."""
+        """The error of the last poll."""
         self.refusal = ""
-        """Why nothing of it can be compacted; empty when something can."""
+        """The reason why nothing of the dataset can be compacted; empty if something can be."""
         self._reported = ""
         self.never_commits = False
-        """Whether nothing of it can or may be compacted, so that only its other duties are done."""
+        """Whether nothing of the dataset can or may be compacted, so that only its other duties are done."""
         self.known = known
         self.next_look_s = 0.0
         """By the monotonic clock."""
@@ -187,58 +189,58 @@ class ManagedDataset:
 
     @property
     def is_led(self) -> bool:
-        """Whether this keeper coordinates it now."""
+        """Whether this fleet coordinator leads the dataset now."""
         return self._lead is not None
 
     @property
     def is_known(self) -> bool:
-        """Whether it was seen what is under way, if there is anything at all."""
+        """Whether the active work is known, even if there is none."""
         return self._seen is not None or isinstance(self.error, DatasetNotFound)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether there is no active work."""
         return not self.demand.active
 
     @property
     def may_commit(self) -> bool:
-        """Whether a look may find work that is finished, and publish it: that takes longest."""
+        """Whether a poll may find finished work and commit it, which takes longest."""
         return self.is_led and not self._admitted and self.demand.is_being_worked_on
 
     @property
     def admitted(self) -> frozenset[WorkKey]:
-        """What was admitted and has not started."""
+        """Tasks that were admitted and have not started."""
         return frozenset(self._admitted)
 
     def admit(self, key: WorkKey) -> None:
-        """This want may start, at the next look, which is due. What has just been seen need not be read
-        again: what is published is refused where that was not the latest."""
+        """Allow this task to start at the next poll, which is due now. A state read just now need not be read
+        again: publishing fails if it was not the latest."""
         self._admitted.add(key)
         if self._lead is not None:
             self._lead.is_known = self._now_s() - self._lead.seen_s < FRESH_S
         self.wake()
 
     def wake(self) -> None:
-        """Look at once."""
+        """Make the next poll due now."""
         self.next_look_s = 0.0
 
     def take_given_up(self) -> tuple[WorkKey, ...]:
-        """What has failed for good since the last call."""
+        """Return and clear the tasks that failed for good since the last call."""
         given_up, self._given_up = tuple(self._given_up), []
         return given_up
 
     def take_tried(self) -> tuple[tuple[WorkKey, str, bool], ...]:
-        """What was tried since the last call, with whom, and whether it succeeded."""
+        """Return and clear the attempts since the last call: task, worker, and whether it succeeded."""
         tried, self._tried = tuple(self._tried), []
         return tried
 
     def take_replaced(self) -> bool:
-        """Whether it was found since the last call that another dataset is in its place."""
+        """Return and clear whether another dataset was found at the URL since the last call."""
         is_another, self._is_another = self._is_another, False
         return is_another
 
     def look(self) -> None:
-        """One round of the algorithm above."""
+        """Run one round of the algorithm above."""
         try:
             with contained(f"looking at {self.url}"):
                 self._look()
@@ -254,17 +256,17 @@ class ManagedDataset:
             self.error, self._failed_looks, self._replacements, self._gone_since_s = None, 0, 0, None
 
     def leave(self) -> None:
-        """Watch no more: somebody else does, or nobody is to."""
+        """Stop watching the dataset: another coordinator owns it, or it has left the fleet."""
         self._resign_quietly()
         self.demand.drop()
 
-    # Looking
+    # Polling
 
     def _look(self) -> None:
         dataset = self._opened()
         if self._lead is None and not self._should_lead():
             if self._asking is not None and self._asking.is_over:
-                self._asking = None  # whoever leads, this one has nothing to do there any more
+                self._asking = None  # whichever process leads, this one has nothing to do there any more
             self._glance(dataset)
         if self._lead is None and self._should_lead():
             self._seek_leadership(dataset)
@@ -279,7 +281,7 @@ class ManagedDataset:
 
     def _glance(self, dataset: DatasetPort) -> None:
         now_s = self._now_s()
-        # After so long all that was known may have been collected, and what looks like no change may be one.
+        # After so long, all known files may have been collected, and an apparent lack of changes may be one.
         if self._glanced_s is not None and (now_s - self._glanced_s) * 1000 > SURE_MS:
             found, snapshot = dataset.ledger(), dataset.snapshot()
         else:
@@ -332,7 +334,7 @@ class ManagedDataset:
     def _see(self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, plan: Plan) -> None:
         now_ms = self._clock.now_ms()
         if self._seen is None:
-            # How long ago the writer wrote last is known from the first look on.
+            # The age of the writer's last write is known from the first poll on.
             newest_ms = dataset.newest_ms(snapshot)
             self.known = replace(
                 self.known, changed_ms=max(self.known.changed_ms or 0, min(newest_ms, now_ms)) or now_ms
@@ -359,7 +361,7 @@ class ManagedDataset:
 
     @property
     def _may_lead(self) -> bool:
-        """Whether it is this fleet's to coordinate, as far as is known."""
+        """Whether this fleet may coordinate the dataset, as far as is known."""
         is_ours = self.rule.coordinates is Coordinates.FLEET
         return is_ours and self._now_s() >= self._elsewhere_until_s
 
@@ -368,9 +370,9 @@ class ManagedDataset:
         return self._may_lead and not is_asking and bool(self._admitted or self.demand.active)
 
     def _seek_leadership(self, dataset: DatasetPort) -> None:
-        """Take the leadership, or begin to ask who holds it. The dataset is looked at behind the lease: who
-        was suspended before that sees what others did meanwhile, and of who was after it the lease is refused
-        if they did anything."""
+        """Take the leadership, or start checking its holder. The dataset is read after taking the lease: a
+        process suspended before that read sees the changes made meanwhile, and one suspended after it is
+        refused the lease if there were changes."""
         asking = self._asking
         if asking is None:
             leadership = self._ports.leadership(dataset)
@@ -389,7 +391,7 @@ class ManagedDataset:
         holder = found.lease.holder if found is not None and found.lease is not None else None
         is_open = found is not None and found.is_open
         if is_open and holder in self._peers.alive - {self._peers.name} and self._leaves_time():
-            return  # it resigns when it knows what this one knows
+            return  # it resigns once it has seen the same members
         self._left_alone_since_s = None
         dead = self._peers.dead
         if is_open and holder != self._peers.name and holder not in dead:
@@ -424,27 +426,28 @@ class ManagedDataset:
         coordinator.start(term)
 
     def _leaves_time(self) -> bool:
-        """Whether the holder of the lease may still be about to resign."""
+        """Return whether the holder of the lease may still be about to resign."""
         if self._left_alone_since_s is None:
             self._left_alone_since_s = self._now_s()
         return self._now_s() - self._left_alone_since_s < RESIGNS_WITHIN_S
 
     def _take_plan(self, plan: Plan) -> Plan:
-        """What of it may start."""
+        """Return the part of the plan that may start."""
         self._plan = plan
         dataset = self._opened()
         keys = ((p, WorkKey(self.url, dataset.name(p.spec))) for p in plan.proposals)
         return replace(plan, proposals=tuple(p for p, key in keys if key in self._admitted))
 
     def _count_attempts(self, compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
-        """Those that say something against it; the keeper learns of all."""
+        """Return the number of attempts that are evidence against the compaction; report all of them to the
+        fleet coordinator."""
         key = WorkKey(self.url, self._opened().name(compaction.spec))
         new = self.demand.note_attempts(compaction.id, attempts)
         self._tried += ((key, attempt.worker, False) for attempt in new)
         return sum(not self._peers.excuses(attempt.worker) for attempt in attempts)
 
     def _is_elsewhere(self) -> None:
-        """Somebody else coordinates it."""
+        """Record that another process coordinates the dataset."""
         self._elsewhere_until_s = self._now_s() + ELSEWHERE_PAUSE_S
         self._admitted.clear()
         self.demand.wants = ()
@@ -454,7 +457,7 @@ class ManagedDataset:
         self._resign_quietly()
 
     def _resign(self) -> None:
-        """Give the leadership back, if it is here."""
+        """Release the leadership if this process has it."""
         self._asking = None
         lead, self._lead = self._lead, None
         if lead is None:
@@ -462,10 +465,10 @@ class ManagedDataset:
         with lead.stack:
             lead.coordinator.settle()
 
-    # What goes wrong
+    # Errors
 
     def _forget(self, error: LithifyError) -> None:
-        """There is nothing there."""
+        """Record that there is no dataset at the URL."""
         if self._gone_since_s is None and self._seen is not None:
             self._gone_since_s = self._now_s()
         self._drop()
@@ -479,7 +482,7 @@ class ManagedDataset:
         return min(max(gone_s / _GONE_TO_PAUSE, FIRST_MISSING_PAUSE_S), MISSING_PAUSE_S)
 
     def _made_anew(self, error: Replaced) -> None:
-        """Another is in its place, or nothing."""
+        """Record that another dataset, or none, is at the URL."""
         self._gone_since_s = self._now_s()
         self._drop()
         self.known, self.error, self._is_another = DatasetCheckpoint(), None, True
@@ -488,12 +491,12 @@ class ManagedDataset:
         self._tried.clear()
         self._quarantine.well(self.url)
         self._replacements += 1
-        pause_ms = AWAY_PAUSE.after_ms(self._replacements - 1)  # a store that forgets is not asked in a ring
+        pause_ms = AWAY_PAUSE.after_ms(self._replacements - 1)  # do not loop on a store that loses objects
         self.next_look_s = self._now_s() + pause_ms / 1000
         self._ports.observe(events.MadeAnew(self.url, str(error)))
 
     def _drop(self) -> None:
-        """Nothing is known, led or wanted of it any more."""
+        """Drop everything known, led or pending of the dataset."""
         self._resign_quietly()
         self._dataset = self._failures = self._seen = self._glanced_s = None
         self.demand.drop()
@@ -503,7 +506,7 @@ class ManagedDataset:
     def _failed(self, error: LithifyError) -> None:
         self._failed_looks += 1
         self.error = error
-        self.demand.free = ()  # nobody could claim it
+        self.demand.free = ()  # no worker could claim it
         is_away = isinstance(error, StoreUnavailable)
         if is_away or isinstance(error, Fenced):
             pause_s = AWAY_PAUSE.after_ms(self._failed_looks) / 1000

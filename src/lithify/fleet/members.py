@@ -1,19 +1,20 @@
-"""Members: the processes of a fleet, each with one object `members/<role>-<ulid>.json`, written by it alone.
+"""Members: the processes of a fleet, each the only writer of one object `members/<role>-<ulid>.json`.
 
-*Liveness* is by one clock, the store's: a member says how soon it will write again, and is dead once its
-object is `MISSED_BEATS` times as old, compared with the newest of the same listing. No member compares its
-own clock with anything, and one that writes nothing for so long, because it is suspended or cut off, counts
-as dead until it writes again; one whose rounds are slow goes on writing (`lithify.fleet.heartbeat`). That
-does no harm: what a member may do is decided by ledgers and epochs, never by who is alive.
+*Liveness* is judged by the store's clock alone: a member states how soon it will write again, and is dead
+once its object is `MISSED_BEATS` times as old, compared with the newest object of the same listing. No
+member compares its own clock with anything. A member that writes nothing for so long, because it is
+suspended or disconnected, counts as dead until it writes again; one with slow rounds keeps writing
+(`lithify.fleet.heartbeat`). Errors here do no harm: ledgers and epochs decide what a member may do, never
+liveness.
 
-Who looks again and again reads those anew that have changed, as the listing shows.
+Repeated readers read again only the objects that have changed according to the listing.
 
-What is said adds up what datasets say of themselves, which may be anything. Of a number and of a sentence no
-more is written than is read, so nothing that a dataset says makes its member one that nobody can read.
+A heartbeat sums up what datasets report of themselves, which may be anything. Numbers and texts are written
+only within the limits that readers accept, so no dataset can make its member unreadable.
 
-A member compares with the newest because its own object is, in the same round: so the newest is the store's
-time. Anybody else asks the store what time it is (`Asked`): where all are silent nobody is newer, and the
-last one to have written would live for ever.
+A member may compare with the newest object because it wrote its own in the same round: so the newest one
+shows the store's time. All other readers ask the store for its time (`Asked`): where all members are
+silent, no object is newer, and the last member to write would count as alive forever.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 BEAT_EVERY_MS = 10_000
-"""So often a member writes its object."""
+"""How often a member writes its object."""
 IDLE_BEAT_EVERY_MS = 60_000
-"""So often a worker does that has been idle for so long."""
+"""How often a worker writes its object once it has been idle for this long."""
 MISSED_BEATS = 3
 DEAD_AFTER_MS = MISSED_BEATS * BEAT_EVERY_MS
-"""Of those that are not idle, and of those that nobody can read."""
+"""For members that are not idle, and for those whose heartbeat cannot be read."""
 FORGOTTEN_AFTER_MS = 3_600_000
-"""What a dead member left is deleted then."""
+"""When the files of a dead member are deleted."""
 READS_AT_ONCE = 16
 MAX_TROUBLED = 20
 MAX_RUNNING = 256
 _SUFFIX = ".json"
 _MAX_BYTES = 32 << 20
-"""Read of what one says: some hundred bytes for each tenant that has something in a queue. Of the thousand
-tenants with a policy that a fleet may have, all may, in many queues."""
+"""Limit of what is read of one member: some hundred bytes for each tenant with work in a queue. A fleet may
+have a thousand tenants with a policy, all of them with work in many queues."""
 _MAX_WHY_CHARS = 1_000
 _MOST = (1 << 53) - 1
 
 
 class FleetRole(Enum):
-    """What a member does."""
+    """The role of a member."""
 
     KEEPER = "keeper"
     WORKER = "worker"
@@ -64,33 +65,33 @@ class FleetRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What a member has of one tenant in one queue."""
+    """The work of one tenant in one queue, as one member reports it."""
 
     running: int = 0
-    """On a worker."""
+    """Compactions that a worker runs."""
     queued: int = 0
-    """Hints on the board of a keeper."""
+    """Published task offers of a coordinator."""
     queued_bytes: int = 0
     waiting: int = 0
-    """Wants of a keeper that are not admitted yet."""
+    """Pending tasks of a coordinator that are not admitted yet."""
     waiting_bytes: int = 0
     deferred: int = 0
-    """Wants that its backlog had no place for."""
+    """Pending tasks that did not fit into a coordinator's backlog."""
     demand: int = 0
-    """How much of a keeper runs or waits; of one dataset no more than its share."""
+    """The amount of running and waiting work of a coordinator; of each dataset, at most its share."""
     lowest: float | None = None
-    """Rank of the last that waits, from 0 (may wait) to 1 (urgent)."""
+    """The rank of the last waiting task, from 0 (may wait) to 1 (urgent)."""
     oldest_ms: int | None = None
-    """How long the oldest of what waits or is queued has waited; and the youngest."""
+    """How long the oldest waiting or queued task has waited; `youngest_ms` likewise."""
     youngest_ms: int | None = None
     backlog_ms: int = 0
-    """How long one slot would take for all that is queued, waits or is deferred."""
+    """How long one slot would take for all queued, waiting and deferred tasks."""
     waits: Waits = NO_WAITS
-    """Of what was claimed since the keeper began."""
+    """Waiting times of the tasks claimed since the coordinator started."""
 
 
 def combined(amounts: Iterable[Amounts]) -> Amounts:
-    """All of these together."""
+    """Return the sum of all amounts."""
     all_of = tuple(amounts)
     counts = {name: sum(getattr(one, name) for one in all_of) for name in _COUNTS}
     return Amounts(
@@ -104,22 +105,23 @@ def combined(amounts: Iterable[Amounts]) -> Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a member has to do with one queue."""
+    """A member's work in one queue."""
 
     slots: int = 0
-    """How many compactions of it a worker can run at once."""
+    """How many of the queue's compactions a worker can run at once."""
     bytes_per_s: int = 0
-    """How fast a slot of a worker works it off (`lithify.planning.fleet.pace`); 0 when it does not know."""
+    """The pace of a worker's slot in this queue (`lithify.planning.fleet.pace`); 0 if unknown."""
     resting: int = 0
-    """Wants of a keeper that are left alone after a failure."""
+    """Pending tasks of a coordinator that back off after a failure."""
     demand: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
-    """How much of a keeper runs or waits, by band."""
+    """The amount of running and waiting work of a coordinator, by priority class."""
     tenants: Mapping[str | None, Amounts] = field(default_factory=lambda: MappingProxyType({}))
-    """By tenant; `None` has those without a name of their own (`lithify.planning.fleet.labels`)."""
+    """Amounts by tenant; `None` has the tenants that are not reported by name
+    (`lithify.planning.fleet.labels`)."""
 
     @property
     def total(self) -> Amounts:
-        """Of all tenants."""
+        """The sum over all tenants."""
         return combined(self.tenants.values())
 
 
@@ -128,70 +130,70 @@ class Running:
     """A compaction that runs on a worker."""
 
     url: str
-    """Of its dataset."""
+    """The URL of its dataset."""
     compaction: str
     queue_id: str
     since_ms: int
     """When it was claimed, by the worker's clock."""
     bytes: int
-    """That it reads."""
+    """The size of its inputs."""
     tenant: str | None = None
     catalog: int = 0
-    """Under which it was admitted."""
+    """The catalog version that it was admitted under."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
-    """What a member says of itself."""
+    """The heartbeat of a member."""
 
     name: str
     role: FleetRole
     host: str
     version: str
-    """Of Lithify."""
+    """The version of Lithify."""
     catalog: int
-    """The number of the catalog that it works with."""
+    """The number of the catalog that the member uses."""
     datasets: int = 0
-    """How many a keeper watches."""
+    """The number of datasets that a coordinator watches."""
     load: Mapping[str, Load] = field(default_factory=lambda: MappingProxyType({}))
-    """By id of the queue."""
+    """The load by queue id."""
     quarantined: int = 0
-    """How many of its datasets a keeper leaves alone after an error."""
+    """The number of datasets that a coordinator does not poll for now after an error."""
     troubled: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """The first `MAX_TROUBLED` of these by URL, and why."""
+    """The first `MAX_TROUBLED` of these by URL, with the reason."""
     running: tuple[Running, ...] = ()
-    """What runs on a worker, the first `MAX_RUNNING`."""
+    """The first `MAX_RUNNING` compactions that a worker runs."""
     at_ms: int = 0
-    """When it said this, by its own clock."""
+    """When this was written, by the member's own clock."""
     needs: int = 0
-    """The oldest catalog that it, or what it admitted or runs, works with; 0 when it has not said so."""
+    """The oldest catalog version that the member and its admitted or running tasks use; 0 if not reported."""
     beats_ms: int = BEAT_EVERY_MS
-    """In how long it will say the next thing, or sooner."""
+    """The longest time until the next heartbeat."""
 
 
 Asked = Callable[[], int | None]
-"""Gives the time by the store's clock; `None` where the store does not tell."""
+"""Return the time by the store's clock; `None` if the store does not report it."""
 Says = Callable[[FleetMember, Catalog], None]
-"""Told what a member says of itself, and the catalog that it works with."""
+"""Called with each heartbeat of a member, and the catalog that the member uses."""
 
 
 def unheard(member: FleetMember, catalog: Catalog) -> None:
-    """Nobody is told."""
+    """Ignore the heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedMember:
-    """A member as one listing shows it."""
+    """A member as a listing shows it."""
 
     name: str
     role: FleetRole
     last_ms: int
     """When it last wrote, by the store's clock."""
     silent_ms: int
-    """For how long it has written nothing: until the store was asked its time, or else until the newest
-    member wrote."""
+    """For how long the member has written nothing, up to the store's time if it was asked for, else up to the
+    newest write of any member."""
     says: FleetMember | None
-    """`None` when nobody can read it."""
+    """The heartbeat; `None` if it cannot be read."""
 
     @property
     def is_alive(self) -> bool:
@@ -200,26 +202,27 @@ class ListedMember:
 
 
 def new_member_name(role: FleetRole, ulid: str) -> str:
-    """The name of a new process."""
+    """Return the name of a new process."""
     return f"{role.value}-{ulid}"
 
 
 def is_keeper(name: str | None) -> bool:
-    """Whether a process of this name is a keeper: no other name that Lithify gives begins so."""
+    """Return whether a process of this name is a fleet coordinator: no other name given by Lithify begins
+    so."""
     return name is not None and name.startswith(f"{FleetRole.KEEPER.value}-")
 
 
 class MemberFiles:
-    """The members of the fleet that lies below `folder` of `store`."""
+    """The members of the fleet in `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "members")
         self._known: dict[ObjectMeta, FleetMember | None] = {}
-        """What they said, as the last listing showed their objects."""
+        """Decoded heartbeats, by object as of the last listing."""
 
     def beat(self, member: FleetMember) -> None:
-        """Say that this one lives."""
+        """Write the heartbeat of a member."""
         data: dict[str, Any] = {
             name: getattr(member, name)
             for name in ("name", "host", "version", "catalog", "datasets", "quarantined", "at_ms", "needs")
@@ -234,13 +237,13 @@ class MemberFiles:
         self._store.put(self._key(member.name), json.dumps(data).encode())
 
     def leave(self, name: str) -> None:
-        """It ends, or was forgotten."""
+        """Delete the object of a member that ends or has been dead for long."""
         self._store.delete(self._key(name))
 
     def listed(self, now_ms: Asked = lambda: None) -> tuple[ListedMember, ...]:
-        """All there are, dead ones too, by name; one listing, and a request for each that has changed.
-        `now_ms`, which gives the store's time or `None`, is for a caller that is no member: it is asked where
-        there are members."""
+        """Return all members, also dead ones, by name, with one listing and one request for each object that
+        has changed. `now_ms`, which returns the store's time or `None`, is for callers that are no members;
+        it is called if there are members."""
         found: dict[ObjectMeta, tuple[str, FleetRole]] = {}
         for meta in self._store.list(self._folder):
             name = meta.key.rpartition("/")[2].removesuffix(_SUFFIX)
@@ -279,7 +282,7 @@ def _role_of(name: str) -> FleetRole | None:
 
 
 def _decode(data: bytes, name: str) -> FleetMember | None:
-    """May be lost, so what cannot be read counts as not there."""
+    """Treat data that cannot be decoded as absent, since members' objects may be lost."""
     try:
         fields = json.loads(data[:_MAX_BYTES])
         return FleetMember(
@@ -344,7 +347,7 @@ def _load_document(load: Load) -> dict[str, Any]:
 
 
 def amounts_document(amounts: Amounts) -> dict[str, Any]:
-    """As a JSON value."""
+    """Return the amounts as a JSON value."""
     return {
         **{name: _bounded(getattr(amounts, name)) for name in _COUNTS},
         **{name: getattr(amounts, name) for name in _AGES},
@@ -374,7 +377,7 @@ def _bounded(number: int) -> int:
 
 
 def _sentence(why: str) -> str:
-    """What goes wrong may tell of a dataset's own words, which may have half a character in them."""
+    """Truncate and clean a text: errors may quote a dataset's own words, with half a character in them."""
     return why[:_MAX_WHY_CHARS].encode(errors="replace").decode()
 
 

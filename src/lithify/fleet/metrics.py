@@ -1,15 +1,15 @@
-"""What a process of a fleet tells Prometheus: of queues always, of a dataset only while it is hot.
+"""Prometheus metrics of a process of a fleet: of queues always, of a dataset only while it is hot.
 
-1. What a member says of itself to the others, every `BEAT_EVERY_MS`, is what it tells here: so the sum over
-   all processes is what `lithify fleet status` shows. Its own share alone: each keeper tells of what it
-   watches, each worker of its slots.
-2. Tenants are told of by name as far as the member does (`lithify.planning.fleet.labels`). Every queue has
-   series without a tenant, from the start: an autoscaler needs a 0, not nothing.
-3. A dataset of which something happens here has series of its own (`lithify.observe.metrics`), at most
-   `MAX_HOT` at a time, until nothing has happened for `COLD_AFTER_S`. What happens is counted besides over
-   all datasets.
+1. The metrics are the heartbeat that a member writes every `BEAT_EVERY_MS`: so the sum over all processes
+   is what `lithify fleet status` shows. Each process reports its own share alone: a coordinator the
+   datasets it watches, a worker its slots.
+2. Tenants are reported by name as far as in the heartbeat (`lithify.planning.fleet.labels`). Every queue
+   has series without a tenant from the start: an autoscaler needs a 0, not a missing value.
+3. A dataset with events in this process has its own series (`lithify.observe.metrics`), at most `MAX_HOT`
+   datasets at a time, until there were no events for `COLD_AFTER_S`. Events are also counted over all
+   datasets.
 
-So the number of series does not grow with the number of datasets, nor with that of tenants.
+So the number of series grows neither with the number of datasets nor with that of tenants.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ COLD_AFTER_S = 600.0
 
 
 class FleetMetrics:
-    """All metrics of a process that is these members of a fleet."""
+    """All metrics of a process with these members of a fleet."""
 
     def __init__(self, clock: Clock, of_datasets: Metrics, roles: Iterable[FleetRole]) -> None:
         self._clock = clock
         self._of_datasets = of_datasets
         self._lock = threading.Lock()
         self._hot: dict[str, float] = {}
-        """By dataset, when something happened last; the coldest first."""
+        """Time of the last event, by dataset; the coldest first."""
         self._said: dict[FleetRole, tuple[FleetMember, dict[str, str]]] = {}
-        """With the names of queues, by id."""
+        """Last heartbeats, with the names of queues by id."""
         self._rounds = dict.fromkeys(roles, float("-inf"))
-        """When each finished a round."""
+        """When each member last finished a round."""
         self.registry: CollectorRegistry = of_datasets.registry
         self.registry.register(_Told(self))
         self._events = Counter(
@@ -53,7 +53,7 @@ class FleetMetrics:
         )
 
     def __call__(self, event: Event) -> None:
-        """Take in an event; the observer."""
+        """Count an event; the observer."""
         self._events.labels(type(event).__name__).inc()
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -70,34 +70,34 @@ class FleetMetrics:
             self._of_datasets(event)
 
     def says(self, member: FleetMember, catalog: Catalog) -> None:
-        """A member of this process tells the others of itself."""
+        """Record a heartbeat of a member of this process."""
         with self._lock:
             self._said[member.role] = member, {queue.id: queue.name for queue in catalog.queues}
 
     def finished_round(self, role: FleetRole) -> None:
-        """It has done all that was due."""
+        """Record that a member has finished a round."""
         with self._lock:
             self._rounds[role] = self._clock.monotonic_s()
 
     def count_request(self, verb: Verb, answer: RequestOutcome) -> None:
-        """One request to an object store."""
+        """Count one request to an object store."""
         self._of_datasets.count_request(verb, answer)
 
     def not_looked_at(self, limit_s: float) -> list[str]:
-        """Whose last round was finished longer ago."""
+        """Name the members whose last round ended longer ago, as texts for a health check."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             late = [role for role, at_s in self._rounds.items() if now_s - at_s > limit_s]
         return [f"the datasets of this {role.value}" for role in late]
 
     def told(self) -> list[tuple[FleetMember, dict[str, str]]]:
-        """What its members said last."""
+        """Return the last heartbeats of this process's members."""
         with self._lock:
             return list(self._said.values())
 
 
 class _Told(Collector):
-    """Gauges, made of what was said last when somebody asks. None of them is left behind."""
+    """Gauges, computed from the last heartbeats on each scrape, so that no stale ones remain."""
 
     def __init__(self, metrics: FleetMetrics) -> None:
         self._metrics = metrics
@@ -180,7 +180,7 @@ def _of_tenants(told: list[tuple[FleetRole, str, str, Amounts]]) -> Iterator[Met
 
 
 def _buckets(waits: Waits) -> list[tuple[str, float]]:
-    """As Prometheus has them: each with all that are shorter."""
+    """Return cumulative buckets, as Prometheus expects: each includes all shorter ones."""
     names = [*(str(bound_ms / 1000) for bound_ms in BOUNDS_MS), "+Inf"]
     return [(name, sum(waits.counts[: n + 1])) for n, name in enumerate(names)]
 

@@ -1,10 +1,11 @@
-"""Bells: "look at the boards of this queue". `bells/<queue id>` has the last rings
-(`lithify.planning.fleet.notifications`).
+"""Notifications: "read the task offers of this queue".
 
-Who listens asks for it with one GET. Who rings reads it, beside the writing of the board, and writes it once
-the board is there, with one more ring, if it is still what was read: whoever is named by a ring that is
-lost is waited for in vain. Where others ring all the time it is written on no condition in the end. A bell
-may be lost as well, or rung for nothing: who has heard nothing for long looks anyway.
+`bells/<queue id>` has the last notifications (`lithify.planning.fleet.notifications`). A worker polls it
+with one GET. A sender reads it while its task offers are being written, and once they are written, replaces
+it with a version that has one more notification, on the condition that it has not changed: otherwise
+notifications would be lost, and their addressees' tasks would wait in vain. If other senders keep changing
+it, it is finally written without the condition. A notification may still be lost, or be sent in vain: a
+worker that has received none for long reads the offers anyway.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MOST = 1 << 53
 
 
 class Bells:
-    """The bells of the fleet that lies below `folder` of `store`."""
+    """The notifications of the fleet in `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str, ids: Ids) -> None:
         self._store = store
@@ -39,7 +40,7 @@ class Bells:
     def ring(
         self, queue_id: str, board: str, new: Iterable[Hint], write: Callable[[], None] = lambda: None
     ) -> None:
-        """These hints are new on the board of a member, once `write` has written it."""
+        """Notify workers of new task offers of a member, once `write` has written these."""
         key, ring = join(self._folder, queue_id), ring_of(self._ids.uuid().hex, board, new)
         _, (known, etag) = concurrency.both(write, partial(self._read, key))
         for _ in range(MAX_TRIES):
@@ -53,11 +54,11 @@ class Bells:
             except (ObjectExists, PreconditionFailed):
                 known, etag = self._read(key)
                 if ring in known:
-                    return  # only the answer was lost
+                    return  # the write had succeeded; only the response was lost
         self._store.put(key, _encode(added(known, ring)))
 
     def rings(self, queue_id: str) -> tuple[Ring, ...]:
-        """The last ones, the newest last; none when it was never rung, or cannot be read."""
+        """Return the last notifications, the newest last; none if there were none or they cannot be read."""
         return self._read(join(self._folder, queue_id))[0]
 
     def _read(self, key: str) -> tuple[tuple[Ring, ...], str | None]:
@@ -69,7 +70,7 @@ class Bells:
 
 
 class Ear:
-    """Listens to the bell of one queue."""
+    """A receiver of one queue's notifications."""
 
     def __init__(self, bells: Bells, queue_id: str) -> None:
         self._bells = bells
@@ -77,7 +78,8 @@ class Ear:
         self._known: frozenset[str] | None = None
 
     def hears(self) -> tuple[Ring, ...] | None:
-        """The rings since the last time; `None` when there may have been others, as the first time."""
+        """Return the notifications since the last call; `None` if some may have been missed, as on the first
+        call."""
         rings = self._bells.rings(self._queue_id)
         known, self._known = self._known, frozenset(ring.id for ring in rings)
         return None if known is None else unheard(rings, known)
@@ -88,7 +90,7 @@ def _encode(rings: Iterable[Ring]) -> bytes:
 
 
 def _decode(data: bytes) -> tuple[Ring, ...]:
-    """May be lost, so what cannot be read counts as not there."""
+    """Treat data that cannot be decoded as absent, since notifications may be lost."""
     try:
         return tuple(map(_ring, json.loads(data)[-MAX_RINGS:]))
     except UNDECODABLE:

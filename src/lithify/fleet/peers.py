@@ -1,4 +1,4 @@
-"""What the live members of a fleet say, taken together as a keeper needs it: slots and demands by queue."""
+"""Slots and demands by queue, summed up from the heartbeats of a fleet's live members."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from lithify.planning.fleet.quotas import Demand
 
 @dataclass(frozen=True, slots=True)
 class PeerSummary:
-    """What the other members say."""
+    """The reports of the other members."""
 
     slots: Mapping[str, int] = field(default_factory=dict)
-    """Of live workers, by queue id."""
+    """Slots of live workers, by queue id."""
     free: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of these, those that nothing runs in, by queue id and name."""
+    """Idle slots of live workers, by queue id and worker."""
     demands: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
-    """Of live keepers, by queue id and name."""
+    """Demands of live coordinators, by queue id and coordinator."""
     tenant_demands: Mapping[str, Mapping[str, Mapping[str | None, int]]] = field(default_factory=dict)
-    """Of live keepers, by queue id, name and tenant."""
+    """Demands of live coordinators, by queue id, coordinator and tenant."""
     paces: Mapping[str, int] = field(default_factory=dict)
-    """Of live workers that know theirs, by queue id, in bytes a second and slot."""
+    """The pace of live workers that know theirs, by queue id, in bytes per second and slot."""
 
     @classmethod
     def of(cls, members: Iterable[FleetMember]) -> PeerSummary:
-        """What these say."""
+        """Sum up the reports of these members."""
         slots: Counter[str] = Counter()
         free: dict[str, dict[str, int]] = {}
         demands: dict[str, dict[str, Demand]] = {}

@@ -1,8 +1,8 @@
-"""Wakes: "look at this dataset now". `wakes/<hash of the URL>` holds the URL, so that waking twice is waking
-once.
+"""Refresh requests: "poll this dataset now".
 
-Who watches the dataset looks at it and takes the wake away. Nobody else does; a wake for what nobody watches
-is taken away when it is old.
+`wakes/<hash of the URL>` holds the URL, so requesting twice is the same as requesting once. The coordinator
+that watches the dataset polls it and deletes the request. No other coordinator does, except that a request
+for a dataset that is not watched is deleted when it is old.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_BYTES = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Somebody wants a dataset to be looked at."""
+    """A request to poll a dataset."""
 
     url: str
     key: str
@@ -30,19 +30,19 @@ class Wake:
 
 
 class WakeFiles:
-    """The wakes of the fleet that lies below `folder` of `store`."""
+    """The refresh requests of the fleet in `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "wakes")
 
     def wake(self, url: str) -> None:
-        """Have it looked at."""
+        """Request a poll of the dataset."""
         url = normal(url)
         self._store.put(join(self._folder, blake2b(url.encode(), digest_size=16).hexdigest()), url.encode())
 
     def listed(self) -> tuple[Wake, ...]:
-        """All that wait; one listing, and one GET for each."""
+        """Return all requests, with one listing and one GET for each."""
         found = []
         for meta in self._store.list(self._folder):
             if meta.size > MAX_BYTES:
@@ -55,5 +55,5 @@ class WakeFiles:
         return tuple(found)
 
     def done(self, wake: Wake) -> None:
-        """It was looked at, or nobody ever will."""
+        """Delete the request: the dataset was polled, or never will be."""
         self._store.delete(wake.key)

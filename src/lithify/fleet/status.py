@@ -1,9 +1,9 @@
-"""What can be told of a fleet: its members, and what each queue has. Reads, and writes nothing but the object
-by which the store tells its time: all ages are by that clock, so neither this machine's clock nor who wrote
-last plays a part in who is alive.
+"""The status of a fleet: its members and the contents of its queues.
 
-Where it says how many wait, it goes by what the keepers have on their boards and say of themselves: seconds
-old, and without what a silent keeper would have said.
+Reads only, except for writing the object whose timestamp shows the store's time: all ages are by that
+clock, so liveness depends neither on this machine's clock nor on which member wrote last. Numbers of
+waiting tasks come from the coordinators' task offers and heartbeats: seconds old, and without those of a
+silent coordinator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MemberStatus:
 
     seen: ListedMember
     says: FleetMember | None
-    """`None` when nobody can read it."""
+    """The heartbeat; `None` if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class QueueStatus:
 
     queue: Queue
     hints: tuple[Hint, ...]
-    """What may be claimed, the most urgent first."""
+    """Claimable tasks, the most urgent first."""
     workers: int
-    """Live ones that serve it."""
+    """The number of live workers that serve the queue."""
     slots: int
     resting: int
-    """Wants that are left alone after a failure."""
+    """The number of pending tasks that back off after a failure."""
     tenants: Mapping[str | None, Amounts]
-    """What live members have of it, by tenant; `None` has those without a name of their own. As they said it
-    last, so up to `BEAT_EVERY_MS` older than the hints."""
+    """Amounts of live members, by tenant; `None` has the tenants that are not reported by name. As of the
+    last heartbeats, so up to `BEAT_EVERY_MS` older than the offers."""
 
     @property
     def total(self) -> Amounts:
-        """Of all tenants."""
+        """The sum over all tenants."""
         return combined(self.tenants.values())
 
     @property
@@ -56,12 +56,12 @@ class QueueStatus:
 
     @property
     def waiting(self) -> int:
-        """Wants that are not admitted yet."""
+        """The number of pending tasks that are not admitted yet."""
         return self.total.waiting
 
     @property
     def deferred(self) -> int:
-        """Wants that the backlog had no place for; they are offered again."""
+        """The number of pending tasks that did not fit into the backlog; they are offered again."""
         return self.total.deferred
 
     @property
@@ -70,7 +70,7 @@ class QueueStatus:
 
     @property
     def is_unserved(self) -> bool:
-        """Whether something waits for workers that are not there."""
+        """Whether tasks wait and no worker serves the queue."""
         has_work = bool(self.hints or self.waiting or self.deferred)
         return not self.workers and has_work and self.queue.state is not QueueState.PAUSED
 
@@ -81,41 +81,41 @@ class FleetStatus:
 
     url: str
     at_ms: int
-    """By the store's clock (`is_timed`), or where that cannot be asked by this machine's."""
+    """The time by the store's clock (`is_timed`), or by this machine's if the store could not be asked."""
     catalog: Numbered
     members: tuple[MemberStatus, ...]
     queues: tuple[QueueStatus, ...]
     wakes: int
-    """How many wait to be looked at now."""
+    """The number of refresh requests."""
     is_timed: bool = True
-    """Whether the store has told what time it is. If not, a member is only known to be silent when another
-    has written since."""
+    """Whether the store has reported its time. If not, a member is known to be silent only if another has
+    written since."""
     off_ms: int = 0
     """How far this machine's clock is ahead of the store's."""
 
     def queue(self, name: str) -> QueueStatus:
-        """The queue of that name, which is there."""
+        """Return the queue of that name, which exists."""
         return next(status for status in self.queues if status.queue.name == name)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningStatus:
-    """A compaction that runs."""
+    """A running compaction."""
 
     url: str
     compaction: str
     worker: str
     queue: str | None = None
-    """Its name; `None` when it is not known, or deleted."""
+    """The name of the queue; `None` if unknown or deleted."""
     running_ms: int | None = None
-    """For how long; `None` when that is not known."""
+    """How long it has been running; `None` if unknown."""
     bytes: int | None = None
-    """That it reads."""
+    """The size of its inputs."""
     tenant: str | None = None
 
 
 def running(status: FleetStatus) -> tuple[RunningStatus, ...]:
-    """What live workers say that they run, the longest first."""
+    """Return the running compactions that live workers report, the longest running first."""
     catalog = status.catalog.catalog
     names = {queue.id: queue.name for queue in catalog.queues}
     found = [
@@ -136,7 +136,7 @@ def running(status: FleetStatus) -> tuple[RunningStatus, ...]:
 
 
 def running_in(url: str, rule: DatasetRule, ledger: AnyLedger | None) -> tuple[RunningStatus, ...]:
-    """What the ledger of a dataset says that runs."""
+    """Return the running compactions according to a dataset's ledger."""
     return tuple(
         RunningStatus(url, c.id, c.worker.id if c.worker is not None else "", tenant=rule.tenant_of(url))
         for c in (ledger.active() if ledger is not None else ())
@@ -145,7 +145,7 @@ def running_in(url: str, rule: DatasetRule, ledger: AnyLedger | None) -> tuple[R
 
 
 def fleet_status(files: FleetFiles, now_ms: int) -> FleetStatus:
-    """How the fleet is now. `now_ms`: by this machine's clock."""
+    """Return the current status of the fleet. `now_ms`: the time by this machine's clock."""
     catalog = files.catalog.read()
     listed = files.members.listed(files.store_time.now_ms)
     store_ms = files.store_time.now_ms() if listed else now_ms
@@ -182,7 +182,7 @@ def _queue_status(files: FleetFiles, queue: Queue, alive: list[FleetMember]) -> 
 
 
 def _by_name(part: tuple[str | None, object]) -> tuple[bool, str]:
-    """Those without a name last."""
+    """Sort key: parts without a name last."""
     return part[0] is None, part[0] or ""
 
 

@@ -1,15 +1,18 @@
-"""The boards of one keeper: what it hints at, for whom, and when they are written. Each `write`:
+"""The task offers of one fleet coordinator: their content, their addressees, and when they are written.
 
-1. Takes what may be claimed now. What stood on a board stays as it is, for whom it is included; what was
-   tried and is free again is another hint.
-2. Addresses each new hint to a worker that is idle and has not failed with it, as long as there are some. A
-   worker is idle that said so, less what it was given since it said it. First come those that no other
-   keeper gives to first, and of these who had something in the last `BUSY_MS`: such a worker asks twice as
-   often, and what a process did before is faster there. The others ask ever more rarely.
-3. Writes the boards that have changed, each at most once in `WRITE_EVERY_MS`, and again after
-   `WRITE_AGAIN_MS` what did not change; then it rings the bell for those whom something new is for. A board
-   that only has less to say may wait for `TAKE_OFF_AFTER_MS`, so that it is not written for each claim, and
-   what is new need not wait because of that.
+Each `write`:
+
+1. Takes the tasks that are claimable now. Offers already published stay as they are, including their
+   addressee; a task that was tried and is free again gets a new offer.
+2. Addresses each new offer to an idle worker that has not failed with the task, as long as there are any. A
+   worker is idle according to its last heartbeat, less the offers addressed to it since. Workers that no
+   other coordinator prefers come first, and among them those that were given work in the last `BUSY_MS`:
+   such a worker polls twice as often, and work that a process has done before is faster there. The others
+   poll less and less often.
+3. Writes the files that have changed, each at most once in `WRITE_EVERY_MS`, and unchanged ones again after
+   `WRITE_AGAIN_MS`; then notifies the workers that new offers are addressed to. If offers were only
+   removed, writing may wait for `TAKE_OFF_AFTER_MS`: so a file is not written for each claim, and claims do
+   not delay new offers.
 """
 
 from __future__ import annotations
@@ -29,41 +32,42 @@ from lithify.planning.fleet.task_offers import Hint, meant_for
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """What may be claimed."""
+    """A task that may be claimed."""
 
     queue_id: str
     key: WorkKey
-    """What it does."""
+    """The work that the task does."""
     hint: Hint
-    """For nobody yet."""
+    """The offer, without an addressee."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleWorkers:
-    """Who may be given something."""
+    """The workers that offers may be addressed to."""
 
     free: Mapping[str, Mapping[str, int]]
-    """Slots that nothing runs in, as the workers said, by queue id and name."""
+    """Idle slots according to the workers' heartbeats, by queue id and worker."""
     is_suspect: Callable[[str], bool]
-    """Whether a worker is given nothing new."""
+    """Return whether a worker gets no new offers."""
     failed_with: Callable[[WorkKey], Collection[str]]
-    """Which workers failed with something."""
+    """Return the workers that failed with a task."""
     is_own: Callable[[str], bool]
-    """Whether a worker is given to by this keeper first, and by no other that knows the same members."""
+    """Return whether this coordinator prefers a worker, and no other coordinator that knows the same members
+    does."""
 
 
 @dataclass(slots=True)
 class _Board:
-    """The board of one queue, as it was written last."""
+    """The offers in one queue, as last written."""
 
     hints: tuple[Hint, ...] = ()
     written_s: float = float("-inf")
     less_since_s: float | None = None
-    """Since when it says more than there is."""
+    """Since when the file has had offers that are not claimable any more."""
 
 
 class OwnBoards:
-    """The boards of the member of this name."""
+    """The task offers of the member of this name."""
 
     def __init__(self, name: str, files: FleetFiles) -> None:
         self._name = name
@@ -71,21 +75,21 @@ class OwnBoards:
         self._boards: dict[str, _Board] = {}
         """By queue id."""
         self._given: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """By queue id, how many hints were meant for a worker since it said how many slots are free."""
+        """Offers addressed to each worker since its last report of idle slots, by queue id."""
         self._said_ms: dict[str, int] = {}
-        """When members said what is known of them, by their own clocks."""
+        """Times of the members' last heartbeats, by their own clocks."""
         self._given_s: dict[str, float] = {}
-        """When a hint was last meant for a worker."""
+        """When an offer was last addressed to each worker."""
         self.due_s = float("inf")
-        """When a board may be written that has changed."""
+        """When a file that has changed may be written."""
 
     def hints(self, queue_id: str) -> tuple[Hint, ...]:
-        """What the board of a queue says."""
+        """Return the published offers of a queue."""
         board = self._boards.get(queue_id)
         return () if board is None else board.hints
 
     def heard(self, says: Mapping[str, FleetMember]) -> None:
-        """Who has said anew how much room it has knows of what it was given before."""
+        """Forget the offers addressed to workers whose heartbeat is new, since that accounts for them."""
         said = {name: member.at_ms for name, member in says.items()}
         for given in self._given.values():
             for name in [name for name in given if said.get(name) != self._said_ms.get(name)]:
@@ -95,11 +99,11 @@ class OwnBoards:
     def write(
         self, claimable: Iterable[Claimable], queue_ids: Collection[str], workers: IdleWorkers, now_s: float
     ) -> None:
-        """This is all that may be claimed now; `queue_ids` are those of the queues that there are."""
+        """Replace all offers by these claimable tasks; `queue_ids` are the queues that exist."""
         self.due_s = float("inf")
         self._given_s = {name: s for name, s in self._given_s.items() if (now_s - s) * 1000 < BUSY_MS}
         found = self._addressed(claimable, workers)
-        for queue_id in dict.fromkeys([*self._boards, *found]):  # in an order that can be replayed
+        for queue_id in dict.fromkeys([*self._boards, *found]):  # in a deterministic order, for replays
             board = self._boards.setdefault(queue_id, _Board())
             hints = tuple(found.get(queue_id, ()))
             is_old = bool(hints) and (now_s - board.written_s) * 1000 >= WRITE_AGAIN_MS
@@ -128,12 +132,12 @@ class OwnBoards:
             del self._boards[queue_id]
 
     def clear(self) -> None:
-        """Nothing of it may be claimed any more."""
+        """Delete all offers."""
         for queue_id in self._boards:
             self._files.boards.write(queue_id, self._name, ())
 
     def _addressed(self, claimable: Iterable[Claimable], workers: IdleWorkers) -> dict[str, list[Hint]]:
-        """The hints of each queue, in their order, with the workers whom they are for."""
+        """Return the offers of each queue, in order, with their addressees."""
         known = {_id_of(hint): hint for board in self._boards.values() for hint in board.hints}
         keys: dict[WorkKey, WorkKey] = {}
         found: dict[str, list[Hint]] = {}
@@ -164,11 +168,11 @@ class OwnBoards:
         return found
 
     def _rank(self, name: str, workers: IdleWorkers) -> int:
-        """Who has the least is given to first."""
+        """Return the rank of a worker for addressing offers; the lowest comes first."""
         return 2 * (not workers.is_own(name)) + (name not in self._given_s)
 
     def _free(self, queue_id: str, workers: IdleWorkers) -> dict[str, int]:
-        """How many more hints each worker can take up."""
+        """Return how many more offers each worker can take."""
         given = self._given[queue_id]
         return {
             name: slots - given[name]

@@ -1,14 +1,14 @@
-"""Boards: what may be claimed, told by those who know. `boards/<queue id>/<member>.json`.
+"""Files of task offers: `boards/<queue id>/<member>.json`.
 
-1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.task_offers`). It binds nobody: the
-   claim is a change of the dataset's ledger, and a hint that is stale, doubled or lost costs a look, or a
-   delay.
-2. A board has one writer, its member, so it needs no bins and no sequence numbers. It is written when it has
-   changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted. One from
-   which hints were only taken off waits for a new one, up to `TAKE_OFF_AFTER_MS`. One that does not change
-   is written again after `WRITE_AGAIN_MS`, should it have been lost.
-3. Who reads takes the boards of all members of a queue together. What cannot be read counts as not there: of
-   a board with one hint like that, this hint.
+1. A *task offer* says that a compaction may be claimed (`lithify.planning.fleet.task_offers`). It is only a
+   hint: the claim is a change of the dataset's ledger, and a stale, duplicate or lost offer costs a read or
+   a delay.
+2. Each file has one writer, its member, so it needs no bins and no sequence numbers. It is written when it
+   has changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS` offers; an empty one is deleted.
+   If offers were only removed, it waits up to `TAKE_OFF_AFTER_MS` for a new one. An unchanged file is
+   written again after `WRITE_AGAIN_MS` in case it was lost.
+3. Readers merge the files of all members of a queue. Files that cannot be read count as absent; if one
+   offer in a file cannot be read, only that offer does.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _MOST = (1 << 63) - 1
 
 
 def order(hint: Hint) -> tuple[int, float, int, str]:
-    """The most urgent first."""
+    """Sort key: the most urgent first."""
     return hint.band, -hint.priority, hint.since_ms, hint.compaction
 
 
 class BoardFiles:
-    """The boards of the fleet that lies below `folder` of `store`."""
+    """The task offers of the fleet in `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "boards")
 
     def write(self, queue_id: str, member: str, hints: Iterable[Hint]) -> None:
-        """The board of this member is this now."""
+        """Replace the task offers of this member."""
         best = sorted(hints, key=order)[:MAX_HINTS]
         key = self._key(queue_id, member)
         if best:
@@ -58,11 +58,11 @@ class BoardFiles:
             self._store.delete(key)
 
     def read(self, queue_id: str) -> tuple[Hint, ...]:
-        """What all members hint at, the most urgent first; of the same compaction one hint."""
+        """Return the offers of all members, the most urgent first, one for each compaction."""
         return self.read_of(queue_id, self.members(queue_id))
 
     def members(self, queue_id: str) -> tuple[str, ...]:
-        """Who has a board; one listing."""
+        """Return the members that have offers, with one listing."""
         return tuple(
             _member_of(meta.key)
             for meta in self._store.list(join(self._folder, queue_id))
@@ -70,8 +70,8 @@ class BoardFiles:
         )
 
     def read_of(self, queue_id: str, members: Iterable[str]) -> tuple[Hint, ...]:
-        """What these hint at; one GET for each, several at a time."""
-        boards = sorted(members)  # so that what is played again is played the same
+        """Return the offers of these members, with one GET for each, several at a time."""
+        boards = sorted(members)  # to make replays deterministic
         if len(boards) == 1:
             return tuple(sorted(self._read(queue_id, boards[0]), key=order))
         reads = (partial(self._read, queue_id, member) for member in boards)
@@ -89,14 +89,14 @@ class BoardFiles:
         return _decode(data, member) if len(data) <= _MAX_BYTES else ()
 
     def forget(self, members: Iterable[str]) -> None:
-        """Delete the boards of these, who are dead."""
+        """Delete the files of these members, which are dead."""
         gone = set(members)
         for meta in self._store.list(self._folder):
             if _member_of(meta.key) in gone:
                 self._store.delete(meta.key)
 
     def forget_strangers(self, known: Collection[str], before_ms: int) -> None:
-        """Delete boards of whoever is not known as a member, that were written before that time."""
+        """Delete files written before that time by members that are not known."""
         for meta in self._store.list(self._folder):
             if meta.last_modified_ms < before_ms and _member_of(meta.key) not in known:
                 self._store.delete(meta.key)

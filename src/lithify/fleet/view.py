@@ -1,4 +1,4 @@
-"""What commands show of a fleet, as neutral blocks."""
+"""Displays of a fleet for commands, as neutral blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN_TENANTS = 20
 
 
 def show_status(found: FleetStatus) -> Shown:
-    """The fleet as a whole."""
+    """Show the fleet as a whole."""
     document = {
         "url": found.url,
         "at_ms": found.at_ms,
@@ -46,7 +46,7 @@ def show_status(found: FleetStatus) -> Shown:
 
 
 def show_workers(found: FleetStatus) -> Shown:
-    """Who works, and for which queues."""
+    """Show the workers and the queues that they serve."""
     names = {queue.id: queue.name for queue in found.catalog.catalog.queues}
     workers = [member for member in found.members if member.seen.role is FleetRole.WORKER]
     documents = []
@@ -78,7 +78,7 @@ def _served(member: MemberStatus, names: Mapping[str, str]) -> str:
 
 
 def show_running(found: Sequence[RunningStatus], problems: Mapping[str, Exception]) -> Shown:
-    """What runs."""
+    """Show the running compactions."""
     document = {
         "running": [asdict(one) for one in found],
         "problems": {url: str(error) for url, error in problems.items()},
@@ -102,13 +102,13 @@ def show_running(found: Sequence[RunningStatus], problems: Mapping[str, Exceptio
 
 
 def show_queues(queues: Sequence[QueueStatus], at_ms: int) -> Shown:
-    """All queues."""
+    """Show all queues."""
     document = {"queues": [queue_status_document(status, at_ms) for status in queues]}
     return Shown(document, (_queue_table(queues, at_ms),))
 
 
 def show_queue(status: QueueStatus, at_ms: int) -> Shown:
-    """One queue, why something waits in it, and what may be claimed."""
+    """Show one queue, why tasks wait in it, and its claimable tasks."""
     hints = [
         {
             "url": hint.url,
@@ -148,7 +148,7 @@ def show_queue(status: QueueStatus, at_ms: int) -> Shown:
 
 
 def _why_waiting(status: QueueStatus) -> str:
-    """Why something waits in a queue, in words; empty if nothing does."""
+    """Explain in words why tasks wait in a queue; return an empty text if none do."""
     count = len(status.hints) + status.waiting + status.deferred
     if not count:
         return ""
@@ -172,13 +172,13 @@ _BANDS = {
 
 
 def _why_wanted(hint: Hint) -> str:
-    """What makes it as urgent as it is, and what became of attempts."""
+    """Explain the urgency of a task, and the results of earlier attempts."""
     why = _BANDS[PriorityClass(hint.band)] if hint.band in set(PriorityClass) else f"band {hint.band}"
     return f"{why}; failed {hint.attempts} times" if hint.attempts else why
 
 
 def show_changed_queue(queue: Queue) -> Shown:
-    """A queue as it is after a change."""
+    """Show a queue after a change."""
     largest = "no limit" if queue.largest_bytes is None else f"below {text.size(queue.largest_bytes)}"
     line = f"{queue.state.value}, {largest}, weight {queue.weight}"
     return Shown(queue_document(queue), (Line(line, f"queue {queue.name}:"),))
@@ -187,7 +187,7 @@ def show_changed_queue(queue: Queue) -> Shown:
 def show_datasets(
     catalog: Catalog, datasets: Mapping[str, DatasetRule], problems: Mapping[str, Exception]
 ) -> Shown:
-    """Rules, and what they name."""
+    """Show the rules and the datasets that they name."""
     found = [
         {
             "url": url,
@@ -241,7 +241,7 @@ def _shown_settings(rule: DatasetRule) -> dict[str, str]:
 
 
 def show_tenants(tenants: Sequence[CatalogTenant]) -> Shown:
-    """Those that are treated in a way of their own."""
+    """Show the tenants that have a treatment of their own."""
     document = {"tenants": [tenant_document(tenant) for tenant in tenants]}
     nothing = Line("All tenants are treated alike; `lithify fleet tenant set` changes that.")
     return Shown(document, (_treatments(tenants) if tenants else nothing,))
@@ -256,7 +256,7 @@ def _treatments(tenants: Sequence[CatalogTenant]) -> Table:
 
 
 def queue_status_document(status: QueueStatus, at_ms: int) -> dict[str, Any]:
-    """A queue and what it has, as a JSON value."""
+    """Return a queue and its contents as a JSON value."""
     hint_ages = [max(0, at_ms - hint.since_ms) for hint in status.hints]
     total = status.total
     ranks = [
@@ -294,7 +294,8 @@ def _amounts_document(amounts: Amounts) -> dict[str, Any]:
 
 
 def _waited_document(waits: Waits) -> dict[str, Any]:
-    """From seen to claimed, of what was claimed since the keepers began."""
+    """Return the waiting times from first seen to claimed, of tasks claimed since the coordinators
+    started."""
     return {
         "claimed": waits.count,
         "total_ms": waits.total_ms,
@@ -306,7 +307,7 @@ def _waited_document(waits: Waits) -> dict[str, Any]:
 
 
 def _queue_table(queues: Sequence[QueueStatus], at_ms: int) -> Table:
-    """Narrow enough for a terminal: weights and shares are in the document."""
+    """Return a table narrow enough for a terminal; the document has weights and shares."""
     headings = columns(
         "=queue", "state", ">below", ">queued", ">size", ">oldest", ">waiting", ">busy", ">workers"
     )
@@ -331,7 +332,7 @@ def _queue_table(queues: Sequence[QueueStatus], at_ms: int) -> Table:
 
 
 def _tenant_tables(queues: Sequence[QueueStatus]) -> Sequence[Table]:
-    """What the tenants with most waiting have; none where there are no tenants."""
+    """Return tables of the tenants with the most waiting work; none if there are no tenants."""
     found = [
         (status.queue.name, tenant, amounts)
         for status in queues

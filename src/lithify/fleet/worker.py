@@ -1,25 +1,25 @@
-"""A crew: the workers of one process, which serve one or more queues of a fleet. One tick, over ports.
+"""The fleet worker: the worker slots of one process, serving one or more queues of a fleet.
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it looks at the catalog, and says that it lives and how much of its room is free
-   (`lithify.fleet.heartbeat`: also while a round takes longer, from beside it); who is idle says so more
-   rarely. A queue that is paused is not claimed from; one that was deleted is not served any more. When all
-   the queues are gone that it was started for, it is over.
-2. The compactions that run here go on (`lithify.service.worker_pool`).
-3. While there is room it asks the bells of its queues (`lithify.planning.fleet.polling`). It reads the board
-   that was rung for, if the ring is for it (`lithify.planning.fleet.notifications`), and all boards after
-   something ended here, or when nothing was heard for long. Who asks more rarely lists more rarely which
-   boards there are.
-4. Of what the boards hint at it claims one after the other, in the order of
-   `lithify.planning.fleet.task_offers`, each in the ledger of its dataset: that alone decides. What others
-   were faster with is left alone. A slot is shared by several compactions of a queue that says so
-   (`Queue.per_slot`).
-5. A compaction is worked on with the settings of the catalog that it was admitted under, whatever the newest
-   one says. A dataset is open once: what was admitted with other settings than what runs of it here waits,
-   or is somebody else's. So does what was admitted under a catalog that cannot be read here.
+1. Every `BEAT_EVERY_MS`, read the catalog and write the heartbeat with the free slots
+   (`lithify.fleet.heartbeat` repeats it from another thread while a round takes longer). Idle workers write
+   it less often. A paused queue is not claimed from; a deleted one is not served any more. When all queues
+   that the worker was started for are deleted, the worker is over.
+2. Continue the running compactions (`lithify.service.worker_pool`).
+3. While slots are free, poll the notifications of the queues (`lithify.planning.fleet.polling`). Read the
+   offers of the member named by a notification, if it is addressed to this worker
+   (`lithify.planning.fleet.notifications`). Read all members' offers after a compaction has ended here, or
+   when no notification has arrived for long. A worker that polls less often also lists less often which
+   members have offers.
+4. Claim offered tasks one after the other, in the order of `lithify.planning.fleet.task_offers`, each in
+   the ledger of its dataset: that alone decides. After losing a claim to another worker, back off from the
+   task. Compactions of a queue may share a slot (`Queue.per_slot`).
+5. Run a compaction with the settings of the catalog it was admitted under, whatever the newest one says. A
+   dataset is open at most once: a task admitted with settings other than those in use here waits, or is
+   claimed by another worker. So does a task admitted under a catalog that this version cannot read.
 
-What it knows may be lost: what it holds is in the ledgers, and is taken back when its heartbeats end.
+All state may be lost: the ledgers record the claims, and these expire when the heartbeats end.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ from lithify.service.worker_pool import WorkerPool
 
 LIST_BOARDS_EVERY_MS = 300_000
 BOARD_KNOWN_FOR_MS = 900_000
-"""So long a board is read that was there: who empties it deletes it, and puts it up again."""
+"""How long a member's offers are polled after they were last seen: a member without offers deletes the file
+and writes it again later."""
 MAX_OLDER = 8
-"""Catalogs that are kept besides the newest."""
+"""Maximum number of catalogs cached besides the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoSource:
-    """A pool that is told each time what to claim."""
+    """A source for a pool that is told each time what to claim."""
 
     def urls(self) -> Sequence[str]:
         return ()
@@ -75,11 +76,11 @@ class NoSource:
 
 @dataclass(frozen=True, slots=True)
 class CrewPorts:
-    """What a crew needs."""
+    """The dependencies of a fleet worker."""
 
     files: FleetFiles
     pool: WorkerPool
-    """With `NoSource`."""
+    """A pool over `NoSource`."""
     clock: Clock
     host: str
     version: str
@@ -88,26 +89,26 @@ class CrewPorts:
 
 @dataclass(slots=True)
 class _Served:
-    """A queue that is served here."""
+    """A queue that this worker serves."""
 
     queue: Queue
     ear: Ear
     others: Mapping[str, int] = field(default_factory=dict)
-    """Slots of the other workers that serve it, by name; known only where some are reserved."""
+    """Slots of the other workers that serve the queue, by name; filled only if the queue reserves slots."""
     boards: dict[str, int] = field(default_factory=dict)
-    """Members that have one, and when that was told last."""
+    """Members with offers, and when each was last seen with some."""
     listed_ms: int | None = None
-    """When that was listed; `None` when it has to be listed anew."""
+    """When these members were last listed; `None` if they must be listed again."""
 
     def heard_of(self, rings: Sequence[Ring] | None, now_ms: int) -> None:
-        """A new board is told of by a ring."""
+        """Add the members that the notifications name."""
         if rings is None:
             self.listed_ms = None
         else:
             self.are_there((ring.board for ring in rings), now_ms)
 
     def are_there(self, boards: Iterable[str], now_ms: int) -> None:
-        """Those of these members."""
+        """Add these members."""
         self.boards |= dict.fromkeys(boards, now_ms)
         self.boards = {b: ms for b, ms in self.boards.items() if now_ms - ms < BOARD_KNOWN_FOR_MS}
 
@@ -121,17 +122,17 @@ class _Claimed:
     since_ms: int
     """By the monotonic clock."""
     catalog: int
-    """The version of the catalog that it was admitted under."""
+    """The catalog version that it was admitted under."""
     share: Fraction
-    """Of a slot that it takes."""
+    """The share of a slot that it takes."""
 
 
 class FleetWorker:
-    """The workers of one process, under a name of its own."""
+    """The worker slots of one process, with a unique name."""
 
     def __init__(self, name: str, ports: CrewPorts, queues: Sequence[str] = ()) -> None:
-        """For these queues, by name, or for all there are. `Refused` when there is none of that name,
-        `DatasetNotFound` when there is no such fleet."""
+        """Serve the queues of these names, or all. Raise `Refused` if a queue does not exist, and
+        `DatasetNotFound` if there is no such fleet."""
         self.name = name
         self._ports = ports
         self._files = ports.files
@@ -141,65 +142,65 @@ class FleetWorker:
         self._catalog = FollowedCatalog(ports.files.catalog)
         catalog = self._catalog.now.catalog
         self._only = {catalog.queue(name).id for name in queues} if queues else None
-        """Ids of queues; a name that is made again is another queue."""
+        """Ids of queues; a queue recreated under the same name is another queue."""
         self._served: dict[str, _Served] = {}
         self._choice = HintChoice(name)
         self._asking = PollBackoff(monotonic_ms(self._clock))
         self._claimed: dict[tuple[str, Ulid], _Claimed] = {}
-        """What runs here."""
+        """Running compactions."""
         self._older: dict[int, Catalog] = {}
-        """Catalogs that hints were admitted under."""
+        """Older catalogs that offered tasks were admitted under."""
         self._rules: dict[str, DatasetRule] = {}
-        """How datasets are treated of which something runs here, by URL."""
+        """Rules in use for the datasets with running compactions, by URL."""
         self._paces: dict[str, SlotPace] = {}
-        """By queue id, how fast what runs here goes."""
+        """The pace of a slot, by queue id."""
         self._named = LabelLimiter()
         self._said: FleetMember | None = None
-        """The last thing it said."""
+        """The last heartbeat written."""
         self._said_s = float("-inf")
         self._looked_s = float("-inf")
-        """When it looked at the catalog."""
+        """When the catalog was last read."""
         self._asked_s = float("-inf")
         self._follow()
 
     @property
     def is_over(self) -> bool:
-        """Whether all the queues are gone that it was to serve."""
+        """Whether all queues that the worker was started for are deleted."""
         return self._only is not None and not self._served
 
     @property
     def idle_s(self) -> float:
-        """For how long nothing has run and nothing was claimed."""
+        """How long nothing has run here and nothing was claimed."""
         return 0.0 if self._pool.is_busy else (monotonic_ms(self._clock) - self._asking.idle_since_ms) / 1000
 
     @property
     def problem(self) -> LithifyError | None:
-        """What is wrong with the newest catalog, if it is not the one that is followed."""
+        """The error in the newest catalog, if an older one is followed because of it."""
         return self._catalog.problem
 
     def rule_for(self, url: str) -> DatasetRule:
-        """How the dataset at `url` is treated by what runs here of it, or is being claimed."""
+        """Return the rule in use for the compactions of a dataset that run here or are being claimed."""
         return self._rules[url]
 
     def works_on(self, url: str) -> bool:
-        """Whether something of the dataset at `url` runs here, or is being claimed."""
+        """Return whether a compaction of the dataset runs here or is being claimed."""
         return url in self._rules
 
     def start(self) -> None:
-        """Be there for the keepers. `EngineDown`, before that, when what the engine needs is plainly not
-        there."""
+        """Start the pool and join the fleet. Raise `EngineDown`, before joining, if something that the engine
+        needs is evidently missing."""
         self._pool.start()
         self._beat()
 
     def tick(self) -> bool:
-        """One round of the algorithm above; whether anything was claimed, finished or given back. A
-        `StoreError` means that the fleet's own store failed; what runs goes on with the next round."""
+        """Run one round of the algorithm above; return whether anything was claimed, finished or released. A
+        `StoreError` means that the fleet's own store failed; running compactions continue with the next
+        round."""
         with self._pulse.round():
             return self._round()
 
     def beat(self) -> None:
-        """Say again that it lives, if a round takes long (`lithify.fleet.heartbeat`). Any thread may call
-        it."""
+        """Repeat the heartbeat if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
         self._pulse.beat()
 
     def _round(self) -> bool:
@@ -226,16 +227,16 @@ class FleetWorker:
         return changed
 
     def due_in_s(self) -> float:
-        """Seconds until it has to ask again."""
+        """Return the seconds until the next poll is due."""
         pause_s = self._asking.bell_pause_ms(monotonic_ms(self._clock)) / 1000
         return max(0.0, self._asked_s + pause_s - self._clock.monotonic_s())
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something that runs here has an end, or after `timeout_s`."""
+        """Return when a running compaction has ended, or after `timeout_s`."""
         self._pool.wait(timeout_s)
 
     def close(self) -> None:
-        """Give back what is unfinished, and leave."""
+        """Release unfinished compactions and leave the fleet."""
         with self._pulse.round():
             self._pool.release()
             self._pulse.leave()
@@ -243,7 +244,7 @@ class FleetWorker:
     # Catalog and members
 
     def _follow(self) -> None:
-        """Serve the queues of the catalog."""
+        """Serve the queues that the catalog has."""
         catalog: Catalog = self._catalog.now.catalog
         queues = [queue for queue in catalog.queues if self._only is None or queue.id in self._only]
         before, self._served = self._served, {}
@@ -253,7 +254,8 @@ class FleetWorker:
             self._served[queue.id] = served
 
     def _others(self, queue: Queue) -> Mapping[str, int]:
-        """Only who serves a queue with a reserve has to know who else does."""
+        """Return the slots of the other workers that serve the queue; needed only if the queue reserves
+        slots."""
         if not queue.reserved_slots:
             return {}
         alive = [seen.says for seen in self._files.members.listed() if seen.is_alive]
@@ -261,8 +263,8 @@ class FleetWorker:
         return {says.name: says.load[queue.id].slots for says in workers if queue.id in says.load}
 
     def _reserved(self, served: _Served) -> int:
-        """Slots of this process that are kept for what is small or urgent, of those that it has now: their
-        number is known once Spark has started."""
+        """Return how many slots of this process are reserved for small or urgent tasks, out of its current
+        slots: their number is known once Spark has started."""
         queue = served.queue
         slots = {**served.others, self.name: self._slots_of(queue)}
         return reserved_of(self.name, slots, queue.reserved_slots)
@@ -277,7 +279,7 @@ class FleetWorker:
             if self._catalog.was_replaced:
                 self._older.clear()
                 self._take_to_be_admitted_now()
-        is_idle = self.idle_s * 1000 >= BEAT_EVERY_MS  # who has work again says so at once
+        is_idle = self.idle_s * 1000 >= BEAT_EVERY_MS  # a worker that is busy again reports at once
         beats_ms = IDLE_BEAT_EVERY_MS if is_idle else BEAT_EVERY_MS
         number = self._catalog.now.number
         if (
@@ -295,12 +297,12 @@ class FleetWorker:
         self._said, self._said_s = member, now_s
 
     def _take_to_be_admitted_now(self) -> None:
-        """What runs here goes on as if it had been admitted under the newest catalog."""
+        """Treat running compactions as if they had been admitted under the newest catalog."""
         number = self._catalog.now.number
         self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
 
     def _member(self, beats_ms: int) -> FleetMember:
-        """What is to be said now."""
+        """Return the heartbeat to write now."""
         for served in self._served.values():
             served.others = self._others(served.queue)
         special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
@@ -348,12 +350,12 @@ class FleetWorker:
     # Claims
 
     def _slots_of(self, queue: Queue) -> int:
-        """All there are here, in compactions of this queue."""
+        """Return the total number of slots, in compactions of this queue."""
         return self._pool.slots * queue.per_slot
 
     def _used(self) -> tuple[Fraction, Fraction]:
-        """How much is used of the slots, and of that by ordinary work. What is given back and cannot be told
-        so yet takes room as well."""
+        """Return how many slots are used, and how many of them by ordinary work. A claim whose release could
+        not be written yet takes a slot as well."""
         ordinary = sum(
             (one.share for one in self._claimed.values() if not one.hint.may_use_reserve), Fraction()
         )
@@ -361,7 +363,7 @@ class FleetWorker:
         return claimed + max(0, self._pool.held - len(self._claimed)), ordinary
 
     def _left(self) -> dict[str, int]:
-        """How many more of each queue have room, by its id."""
+        """Return how many more compactions of each queue fit, by queue id."""
         used, _ = self._used()
         queues = [served.queue for served in self._served.values()]
         return {
@@ -371,8 +373,8 @@ class FleetWorker:
         }
 
     def _room(self, left: Mapping[str, int]) -> tuple[dict[str, Slots], Usage, dict[str, int]]:
-        """By queue id the slots, how many are used, and by queue id its weight. Every queue has room for one:
-        else those whose compactions share slots would have all turns."""
+        """Return the slots by queue id, their usage, and the weights by queue id. Every queue has room for
+        one compaction; otherwise queues whose compactions share slots would get all turns."""
         _, used_by_ordinary = self._used()
         ordinary = sum(not one.hint.may_use_reserve for one in self._claimed.values())
         usage = Usage(max(self._pool.held, len(self._claimed)), ordinary)
@@ -393,7 +395,7 @@ class FleetWorker:
         if self.due_in_s() > 0:
             return
         self._asked_s = self._clock.monotonic_s()
-        # All are asked: who has heard one goes on listening to the others.
+        # Poll all queues: a notification in one must not stop polling the others.
         heard = {queue_id: served.ear.hears() for queue_id, served in self._served.items()}
         is_unsure = any(rings is None for rings in heard.values())
         is_due = self._asking.reads_boards(now_ms, has_rung=is_unsure)
@@ -416,7 +418,8 @@ class FleetWorker:
             self._asking = self._asking.missed(now_ms)
 
     def _all_hints(self, queue_id: str) -> Sequence[Hint]:
-        """Of all boards. Which there are is listed now and then: a ring names a new one."""
+        """Return the offers of all members. Members with offers are listed only now and then, because a
+        notification names each new one."""
         served, now_ms = self._served[queue_id], monotonic_ms(self._clock)
         if served.listed_ms is None or now_ms - served.listed_ms >= LIST_BOARDS_EVERY_MS:
             served.are_there(self._files.boards.members(queue_id), now_ms)
@@ -424,7 +427,7 @@ class FleetWorker:
         return self._files.boards.read_of(queue_id, served.boards)
 
     def _claim(self) -> bool:
-        """Claim until there is no room, or nothing to claim."""
+        """Claim until no slot is free or there is nothing to claim."""
         has_claimed = False
         while any((left := self._left()).values()):
             slots, usage, weights = self._room(left)
@@ -434,7 +437,7 @@ class FleetWorker:
                 break
             queue_id, hint = found
             if not left[queue_id]:
-                break  # it is its turn, and it needs more than is left of a slot: nothing is taken before it
+                break  # its turn, but it needs more than is left of a slot: claim nothing before it
             per_slot = self._served[queue_id].queue.per_slot
             admitted_under = self._catalog_of(hint)
             if admitted_under is None or not self._can_treat(hint.url, admitted_under.catalog):
@@ -456,8 +459,8 @@ class FleetWorker:
         return has_claimed
 
     def _catalog_of(self, hint: Hint) -> Numbered | None:
-        """The one that it was admitted under; the newest when that is not known or gone, `None` when it
-        cannot be read here."""
+        """Return the catalog that the task was admitted under; the newest one if that is unknown or deleted,
+        `None` if this version cannot read it."""
         now = self._catalog.now
         if hint.catalog in (0, now.number):
             return now
@@ -474,8 +477,8 @@ class FleetWorker:
         return Numbered(hint.catalog, self._older[hint.catalog])
 
     def _can_treat(self, url: str, catalog: Catalog) -> bool:
-        """Whether the dataset can be open here with the settings of this catalog; then it is with the next
-        claim. What no rule names is nobody's to work on, whoever hints at it."""
+        """Return whether the dataset can be opened here with the settings of this catalog; if so, the next
+        claim opens it. A dataset that no rule names is not worked on, even if it is offered."""
         rule = catalog.rule_for(url)
         if rule is None:
             return False

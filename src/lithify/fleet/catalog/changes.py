@@ -1,14 +1,14 @@
-"""Changes of a catalog: pure functions from value to value. Each gives a catalog that was checked as a whole,
-or is `Refused`.
+"""Changes of a catalog: pure functions from value to value.
 
-Whoever publishes a change may have to apply it again to a newer catalog, or to its own result when only the
-answer was lost (`lithify.store.versions`). So:
+Each returns a catalog that was checked as a whole, or raises `Refused`. A change may have to be applied
+again, to a newer catalog, or to its own result if only the response was lost (`lithify.store.versions`).
+So:
 
-1. A queue is created with an id that is new. If a queue of that name is there and has this very id, it was
-   this change that made it; with another id somebody else was faster.
-2. Queues are changed by id, never by name: a name that was deleted and made again is another queue. What is
-   deleted already stays deleted; what is to be changed and was deleted meanwhile is refused.
-3. To add a rule that is there, or remove one that is not, changes nothing. The same holds of tenants.
+1. A queue is created with a new id. If a queue of that name exists with this very id, this change has
+   created it; with another id, a concurrent change has.
+2. Queues are changed by id, never by name: a queue recreated under the same name is another queue. Deleting
+   a deleted queue changes nothing; changing one is refused.
+3. Adding an existing rule or removing a missing one changes nothing. The same holds for tenants.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ CatalogChange = Callable[[Catalog], Catalog]
 
 DEFAULT_QUEUE = "default"
 _OWN = ("name", "id", "state")
-"""Are set in other ways."""
+"""Attributes that are set in other ways."""
 
 
 def first_catalog(queue_id: str) -> Catalog:
-    """A fleet that has nothing yet: one queue that takes everything."""
+    """Return the catalog of a new fleet: one queue that takes all work."""
     return checked([Queue(DEFAULT_QUEUE, queue_id)], DEFAULT_QUEUE)
 
 
@@ -53,13 +53,13 @@ def create_queue(catalog: Catalog, queue: Queue) -> Catalog:
 
 
 def set_queue(catalog: Catalog, queue_id: str, **changes: Any) -> Catalog:
-    """Change attributes of a queue, all but its name, its id and its state."""
+    """Change attributes of a queue, except its name, id and state."""
     changed = with_attributes(_queue(catalog, queue_id), changes)
     return _with(catalog, queues=(changed if q.id == queue_id else q for q in catalog.queues))
 
 
 def pause_queue(catalog: Catalog, queue_id: str) -> Catalog:
-    """Admit nothing and claim nothing. `Refused` for one that drains."""
+    """Stop admission and claims. Raise `Refused` if the queue drains."""
     if _queue(catalog, queue_id).state is QueueState.DRAINING:
         name = _queue(catalog, queue_id).name
         raise Refused(f"queue {name} is draining; resume it first, if it is not to")
@@ -67,18 +67,18 @@ def pause_queue(catalog: Catalog, queue_id: str) -> Catalog:
 
 
 def resume_queue(catalog: Catalog, queue_id: str) -> Catalog:
-    """Go on, whatever it was told before."""
+    """Resume a queue that is paused or drains."""
     return _replace(catalog, queue_id, state=QueueState.ACTIVE)
 
 
 def drain_queue(catalog: Catalog, queue_id: str) -> Catalog:
-    """Admit nothing more; what was admitted is worked off."""
+    """Stop admission; admitted tasks are still executed."""
     _check_dispensable(catalog, _queue(catalog, queue_id), "drain")
     return _replace(catalog, queue_id, state=QueueState.DRAINING)
 
 
 def delete_queue(catalog: Catalog, queue_id: str) -> Catalog:
-    """Take a queue away. `Refused` while a rule names it, and for the one that takes what no other does."""
+    """Delete a queue. Raise `Refused` while a rule names it, and for the default queue."""
     queue = catalog.with_id(queue_id)
     if queue is None:
         return catalog
@@ -93,7 +93,7 @@ def delete_queue(catalog: Catalog, queue_id: str) -> Catalog:
 
 
 def add_rules(catalog: Catalog, rules: Iterable[DatasetRule]) -> Catalog:
-    """Add rules. One with a pattern that is there takes the place of that one. `Refused` for a secret."""
+    """Add rules; each replaces an existing rule with the same pattern. Raise `Refused` for a secret."""
     found = {normal(rule.pattern): rule for rule in catalog.rules}
     for rule in rules:
         check_public(rule)
@@ -102,20 +102,20 @@ def add_rules(catalog: Catalog, rules: Iterable[DatasetRule]) -> Catalog:
 
 
 def remove_rules(catalog: Catalog, patterns: Iterable[str]) -> Catalog:
-    """Take rules away. What their datasets are in the middle of goes on; nothing new is begun."""
+    """Remove rules. Running work of their datasets continues; no new work starts."""
     gone = {normal(pattern) for pattern in patterns}
     return _with(catalog, rules=(rule for rule in catalog.rules if normal(rule.pattern) not in gone))
 
 
 def set_tenant(catalog: Catalog, name: str, **changes: Any) -> Catalog:
-    """Change how a tenant is treated; what is not given stays, or is as for everybody."""
+    """Change how a tenant is treated; attributes that are not given keep their value or the default."""
     tenant = next((tenant for tenant in catalog.tenants if tenant.name == name), CatalogTenant(name))
     others = (tenant for tenant in catalog.tenants if tenant.name != name)
     return _with(catalog, tenants=(*others, with_attributes(tenant, changes)))
 
 
 def with_attributes(changed: ChangedT, attributes: Mapping[str, Any]) -> ChangedT:
-    """A queue or tenant with these attributes. `Refused` for one that nobody sets."""
+    """Return a queue or tenant with these attributes. Raise `Refused` for one that cannot be set."""
     known = [field.name for field in fields(changed) if field.name not in _OWN]
     unknown = sorted(attributes.keys() - set(known))
     if unknown:
@@ -124,7 +124,7 @@ def with_attributes(changed: ChangedT, attributes: Mapping[str, Any]) -> Changed
 
 
 def remove_tenant(catalog: Catalog, name: str) -> Catalog:
-    """Treat a tenant as everybody else. Its datasets stay."""
+    """Remove a tenant's own treatment. Its datasets are kept."""
     return _with(catalog, tenants=(tenant for tenant in catalog.tenants if tenant.name != name))
 
 

@@ -1,6 +1,5 @@
-"""The catalog as JSON. What was written by hand, or by a later version of Lithify, is refused with a
-sentence.
-"""
+"""The catalog as JSON. Invalid documents, and those of a later version of Lithify, are refused with a
+sentence."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ _RULE = ("pattern", "coordinates", "queue", "tenant", "settings")
 
 
 def as_document(catalog: Catalog) -> dict[str, Any]:
-    """The catalog as a JSON value."""
+    """Return the catalog as a JSON value."""
     return {
         "format": FORMAT,
         "queues": [queue_document(queue) for queue in catalog.queues],
@@ -60,28 +59,28 @@ def as_document(catalog: Catalog) -> dict[str, Any]:
 
 
 def queue_document(queue: Queue) -> dict[str, Any]:
-    """A queue as a JSON value."""
+    """Return a queue as a JSON value."""
     return {name: _plain(getattr(queue, name)) for name in _QUEUE}
 
 
 def rule_document(rule: DatasetRule) -> dict[str, Any]:
-    """A rule as a JSON value."""
+    """Return a rule as a JSON value."""
     return {name: _plain(getattr(rule, name)) for name in _RULE}
 
 
 def tenant_document(tenant: CatalogTenant) -> dict[str, Any]:
-    """A tenant as a JSON value."""
+    """Return a tenant as a JSON value."""
     return {name: getattr(tenant, name) for name in _TENANT}
 
 
 def encode(catalog: Catalog) -> bytes:
-    """The catalog as it is published."""
+    """Encode the catalog for publishing."""
     return json.dumps(as_document(catalog), indent=1).encode()
 
 
 def decode(data: bytes, key: str) -> Catalog:
-    """`CorruptObject` when it is no catalog, or one that does not hold; `Unsupported` when a later version of
-    Lithify wrote it."""
+    """Decode a catalog. Raise `CorruptObject` if it is not a valid catalog, and `Unsupported` if a later
+    version of Lithify wrote it."""
     try:
         fields = json.loads(data)
         if isinstance(fields, dict) and isinstance(fields.get("format"), int) and fields["format"] > FORMAT:
@@ -102,7 +101,7 @@ def decode(data: bytes, key: str) -> Catalog:
 
 
 def _named(what: str, fields: Any, read: Callable[[Any, str], PartT], key: str) -> PartT:
-    """A part of the catalog. The error says which one is none."""
+    """Decode a part of the catalog. The error names the invalid part."""
     try:
         return read(fields, key)
     except UNDECODABLE as error:

@@ -1,13 +1,15 @@
 """The catalog in the store: numbered files below the fleet's URL, `catalog/<20 digits>.json`.
 
-1. A change is applied to the latest catalog and published as the next one; on a conflict it is applied to the
-   newer one (`lithify.fleet.catalog.changes`). What is refused is so before anything is written, and so is
-   what could not be read again: every change begins with reading the latest.
-2. Members *follow* the catalog: they read the next number now and then. One that does not decode, or that
-   does not hold, is reported and changes nothing: a member goes on with the last good one until a better
-   comes.
-3. A fleet that was made anew at its URL, or whose catalog was restored from a backup, has another history:
-   its newest version is followed whatever its number is, and nothing counts as admitted under an older one.
+1. A change is applied to the latest catalog and published as the next version; after a conflict, it is
+   applied to the newer one (`lithify.fleet.catalog.changes`). Refused changes, and catalogs that could not
+   be read again, are detected before anything is written: every change begins with reading the latest
+   version.
+2. Members *follow* the catalog: they poll for the next number. A version that cannot be decoded or is
+   invalid is reported and changes nothing: members keep using the last good one until a better one is
+   published.
+3. A fleet that was recreated at its URL, or whose catalog was restored from a backup, has another history:
+   its newest version is followed regardless of its number, and nothing counts as admitted under an older
+   one.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Numbered:
 
 
 class CatalogFiles:
-    """The catalog of the fleet at `url`, which lies below `folder` of `store`."""
+    """The catalog of the fleet at `url`, which is `folder` of `store`."""
 
     def __init__(
         self,
@@ -61,28 +63,29 @@ class CatalogFiles:
         self.versions = VersionedFiles(
             store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids, clock=clock
         )
-        """All that are there, for who asks for an older one (`lithify.fleet.catalog.history`)."""
+        """All existing versions, for reading older ones (`lithify.fleet.catalog.history`)."""
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
         self._decoded: tuple[Version, Numbered] | None = None
         self.replacements = 0
-        """How often it was found that another history is there."""
+        """How often another history was found."""
 
     def create(self, first: Catalog) -> Numbered:
-        """Make the fleet. `Refused` when there is one."""
+        """Create the fleet. Raise `Refused` if it exists."""
 
         def change(version: Version | None) -> bytes | None:
             if version is None:
                 return self._encoded(first)
             if self._decode(version).catalog == first:
-                return None  # only the answer was lost
+                return None  # the write had succeeded; only the response was lost
             raise Refused(f"{self._url}: there is a fleet already")
 
         return self._published(self.versions.update(change, self._clock, self._rng))
 
     def read(self, *, is_sure: bool = True) -> Numbered:
-        """The latest one; for who looks again and again it need not be quite sure. `DatasetNotFound` when
-        there is no fleet, `CorruptObject` and `Unsupported` when it cannot be used."""
+        """Return the latest version; with `is_sure=False`, meant for polling, it may be slightly stale. Raise
+        `DatasetNotFound` if there is no fleet, and `CorruptObject` or `Unsupported` if the catalog is
+        unusable."""
         try:
             return self._published(self.versions.confirmed() if is_sure else self.versions.latest())
         except Replaced:
@@ -90,20 +93,20 @@ class CatalogFiles:
             return self._published(self.versions.confirmed())
 
     def update(self, change: CatalogChange) -> Numbered:
-        """Publish what `change` makes of the latest, unless that is the same; what is the latest then."""
+        """Publish the result of applying `change` to the latest version, unless it is the same; return the
+        latest version then."""
 
         def apply(version: Version | None) -> bytes | None:
             now = self._published(version).catalog
             new = change(now)
             return self._encoded(new) if new != now else None
 
-        # For who has not looked for so long that what it had seen is gone: else what it takes for the latest
-        # may have nothing to change.
+        # If the cached version is so old that it was deleted, the change might find nothing to change in it.
         self.read()
         return self._published(self.versions.update(apply, self._clock, self._rng))
 
     def _encoded(self, catalog: Catalog) -> bytes:
-        """As it is published."""
+        """Encode the catalog for publishing."""
         return readable(partial(encode, catalog), partial(decode, key=self._url), self._url)
 
     def _published(self, version: Version | None) -> Numbered:
@@ -126,15 +129,15 @@ class FollowedCatalog:
         self._files = files
         self.now = files.read()
         self.problem: LithifyError | None = None
-        """What is wrong with the latest one, if it is not the one that is followed."""
+        """The error in the latest version, if an older one is followed because of it."""
         self.was_replaced = False
-        """Whether the last look has found another history."""
+        """Whether the last refresh found another history."""
         self._replacements = files.replacements
 
     def refresh(self, *, was_away: bool = False) -> bool:
-        """Look for a newer one; whether there was a good one. A member that was away for long may have one
-        that nobody has any more. A store that cannot be reached is an error, a catalog that cannot be used is
-        none."""
+        """Read a newer version if there is one; return whether there was a good one. `was_away`: the member
+        was away for so long that its version may have been deleted. An unreachable store raises an error, an
+        unusable catalog does not."""
         self.was_replaced = False
         try:
             newest = self._files.read(is_sure=was_away)

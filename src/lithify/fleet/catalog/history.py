@@ -1,32 +1,32 @@
-"""Old versions of the catalog: what needs them, and how they go (`lithify.watermarks`; a position is a number
-of the catalog).
+"""Old versions of the catalog: which are needed, and how they are deleted.
 
-Who needs one says so and is never asked:
+See `lithify.watermarks`; a position is a number of the catalog. Each process records its needs and is never
+asked:
 
-| who | needs | says it in |
+| process | needs | recorded in |
 |---|---|---|
-| a member | the version it works with | its object, at every beat |
-| a compaction | the version it was admitted under | the object of its keeper; once claimed of its worker |
+| a member | the version it uses | its object, with every heartbeat |
+| a compaction | the version it was admitted under | its coordinator's object; once claimed, its worker's |
 | a reader | the version it holds | a hold (`lithify.coordination.holds`) |
 
-What was admitted by a keeper that is gone and is not claimed yet counts as admitted by who took it over.
-A member counts until its object is gone, which is an hour after it fell silent, so also one that is frozen.
-Who finds that the threshold is past what it needs, because it was away for longer, works with the newest
-version from then on, and takes what it admitted, or runs, to be admitted under that (`allows`).
+A task that was admitted by a coordinator that is gone, and is not claimed yet, counts as admitted by the
+coordinator that took over. A member counts until its object is deleted, an hour after its last write, even
+if it is frozen. A member that finds the threshold above its need, because it was away for longer, uses the
+newest version from then on, and treats its admitted or running tasks as admitted under that (`allows`).
 
-A *run*, by the first live keeper every `RUN_EVERY_S` and when it becomes the first:
+A *run*, by the first live coordinator every `RUN_EVERY_S` and when it becomes the first:
 
-1. *Publish*: what all need is collected, and the threshold is raised to the least of it, but not past the
-   version that was the newest `KEEP_MS` ago.
-2. *Cut off*: only then it is collected once more. Below both, versions do not count any more: the boundary
-   says so (`lithify.store.versions`), then their objects are deleted. A crash between the two leaves objects
+1. *Publish*: collect all needs, and raise the threshold to the lowest, but not above the version that was
+   the newest `KEEP_MS` ago.
+2. *Cut off*: only then, collect the needs again. Versions below both become invalid: first the boundary is
+   raised (`lithify.store.versions`), then their objects are deleted. A crash between the two leaves objects
    that the next run deletes.
 
-A run that cannot tell what somebody needs ends, and says why (`watermarks.Reason`); so does one in which
-nothing is to be cut off. Two keepers that both believe to be the first do no harm: the threshold and the
-boundary only rise, and both are below what is needed.
+A run that cannot determine a need ends with the reason (`watermarks.Reason`); so does one that has nothing
+to cut off. Two coordinators that both believe they are the first do no harm: threshold and boundary only
+rise, and both are below all needs.
 
-Times are the store's: when a version was written.
+Times are when a version was written, by the store's clock.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from lithify.watermarks.rules import Collected, admits, collect, cut, next_thres
 
 RUN_EVERY_S = 300.0
 KEEP_MS = 86_400_000
-"""What was the newest version at any time since then can be asked for."""
+"""Every version that was the newest at some time within this period can be read."""
 FOLDER = "catalog-history"
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRunEnd:
-    """How a run has ended."""
+    """The result of a run."""
 
     cut_below: int | None = None
-    """Versions below this are gone."""
+    """Versions below this are deleted."""
     reason: BlockReason | None = None
-    """Why none went."""
+    """The reason why none was deleted."""
     by: str = ""
-    """Who needs the oldest, or whose mark is missing."""
+    """The process with the oldest need, or the one whose need is missing."""
 
 
 class CatalogHistory:
-    """The versions `files` of the catalog of the fleet at `url`, which lies below `folder` of `store`."""
+    """The catalog versions `files` of the fleet at `url`, which is `folder` of `store`."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class CatalogHistory:
     # Reading
 
     def at(self, number: int) -> Catalog:
-        """A version. `Refused` when it is too old, or not there yet."""
+        """Return a version. Raise `Refused` if it is too old or does not exist yet."""
         try:
             data = self._files.read(number) if number > 0 else b""
         except ObjectNotFound:
             data = b""
-        # What lies there may have been created again behind the boundary, so that is read last.
+        # Read the boundary last: the objects found may have been created again behind it.
         boundary = self._files.boundary()
         if number <= boundary:
             raise Refused(f"{self._url}: catalog {number} is too old: those up to {boundary} are gone")
@@ -105,8 +105,8 @@ class CatalogHistory:
         return decode(data, self._files.key(number))
 
     def number_at(self, at_ms: int) -> int:
-        """The number of the version that was the newest at that time. `Refused` when it is too old, or there
-        was none."""
+        """Return the number of the version that was the newest at that time. Raise `Refused` if the time is
+        too long ago or there was none."""
         listed = self._files.listed()
         boundary = self._files.boundary()
         there = [(number, meta.last_modified_ms) for number, meta in listed if number > boundary]
@@ -120,13 +120,13 @@ class CatalogHistory:
         raise Refused(f"{self._url}: there was no fleet at that time")
 
     def allows(self, number: int) -> bool:
-        """Whether who has said that it needs a version may go on with it."""
+        """Return whether a process that has recorded its need of a version may keep using it."""
         return admits(self._thresholds.read(), number)
 
     # Truncation
 
     def run(self) -> HistoryRunEnd:
-        """One run of the algorithm above."""
+        """Run the algorithm above once."""
         low_watermark = self._low_watermark()
         if low_watermark is None:
             return HistoryRunEnd(reason=BlockReason.NOTHING_TO_DO)
@@ -150,13 +150,14 @@ class CatalogHistory:
         return HistoryRunEnd(cut_below=below, by=by)
 
     def _low_watermark(self) -> int | None:
-        """The version that was the newest so long ago; `None` when there is none before it."""
+        """Return the version that was the newest `KEEP_MS` ago; `None` if there is none before it."""
         now_ms, listed = self._now_ms(), self._files.listed()
         old = [number for number, meta in listed if meta.last_modified_ms <= now_ms - KEEP_MS]
         return old[-1] if len(old) > 1 else None
 
     def _collected(self) -> Collected:
-        """What members and holders need. What a member that was listed has not said, nobody knows."""
+        """Collect the needs of members and holders. A listed member whose need is missing makes the result
+        unknown."""
         listed = self._members.listed()
         marks = [
             Mark(GroupMember(seen.name), seen.says.needs or None) for seen in listed if seen.says is not None
@@ -165,5 +166,6 @@ class CatalogHistory:
         return collect({GroupMember(seen.name) for seen in listed}, marks, holds, self._now_ms())
 
     def _now_ms(self) -> int:
-        """By the store's clock, as far as members have written lately. Where none has, nothing is old."""
+        """Return the time by the store's clock, as far as members have written lately. If none has, nothing
+        is old."""
         return max((seen.last_ms for seen in self._members.listed()), default=0)

@@ -1,21 +1,21 @@
-"""The catalog of a fleet: its queues, rules and tenants, as one value, and what must hold of it. Pure.
+"""The catalog of a fleet: its queues, rules and tenants as one value, and its invariants. Pure.
 
-A *queue* is a named pool of work with an id of its own. Work goes to the first queue whose largest size
-exceeds its cost, unless the rule of its dataset names one. A *rule* says which datasets are the fleet's, by a
-URL or a pattern, and how they are treated. A *tenant* has rules' datasets, and is here when its work has a
-weight or a cap of its own.
+A *queue* is a named pool of work with a unique id. Work goes to the first queue whose largest size exceeds
+its cost, unless the rule of its dataset names a queue. A *rule* selects datasets of the fleet by a URL or a
+pattern, and says how they are treated. A *tenant* owns the datasets of rules, and is listed here if its
+work has a weight or a cap of its own.
 
 Invariants of every catalog (`checked`):
 
-1. Names of queues are unique, so are their ids; an id is never used again, also not by a queue that is made
-   again under the same name.
-2. Exactly one queue has no limit, and no two have the same: so everything has a queue, and only one. The one
-   without limit is the default queue, and it neither drains nor goes.
-3. The patterns of rules are unique, and a rule names only a queue that is there.
-4. The names of tenants are unique. A rule may name one that is not here: it has weight 1 and no cap.
+1. Names of queues are unique, and so are their ids; an id is never used again, not even for a queue
+   recreated under the same name.
+2. Exactly one queue has no limit, and no two have the same limit: so all work has exactly one queue. The
+   one without limit is the default queue; it cannot drain or be deleted.
+3. The patterns of rules are unique, and a rule names only existing queues.
+4. The names of tenants are unique. A rule may name a tenant that is not listed: it has weight 1 and no cap.
 
-Of several rules that match a URL the most specific one counts (`patterns.breadth`), of two that are alike the
-one that was added first.
+If several rules match a URL, the most specific one applies (`patterns.breadth`); if two are equally
+specific, the one that was added first.
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class QueueState(Enum):
-    """What happens to the work of a queue."""
+    """How a queue treats its work."""
 
     ACTIVE = "active"
     PAUSED = "paused"
-    """Nothing is admitted and nothing claimed; what waits goes on waiting."""
+    """Nothing is admitted or claimed; waiting work keeps waiting."""
     DRAINING = "draining"
-    """Nothing is admitted; what was is worked off, and the rest goes to the next queue."""
+    """Nothing is admitted; admitted work is executed, and the rest goes to the next queue."""
 
 
 class Coordinates(Enum):
-    """Who coordinates datasets of a rule."""
+    """Which process coordinates the datasets of a rule."""
 
     FLEET = "fleet"
-    """The fleet's keepers."""
+    """The fleet coordinators."""
     OWNER = "owner"
-    """Somebody else, such as the process that writes it. The fleet works on it and never takes its epoch."""
+    """Another process, such as the dataset's writer. The fleet works on the dataset and never takes its
+    epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +71,46 @@ class Queue:
 
     name: str
     id: str
-    """A ULID. What lies in the store for a queue goes by it, not by its name."""
+    """A ULID. Files of a queue are named by it, not by the queue's name."""
     largest_bytes: int | None = None
-    """Work that costs less may be its; `None`: no limit."""
+    """The queue takes work that costs less; `None`: no limit."""
     weight: int = 1
-    """Its share of turns, against those of other queues of the same worker."""
+    """The queue's share of turns among the queues of a worker."""
     reserved_slots: int = 0
-    """Of its slots, over all its workers, those for what is small and for writers near a stall."""
+    """How many of the queue's slots, over all workers, are reserved for small tasks and for writers near a
+    stall."""
     longest_backlog: int = DEFAULT_BACKLOG
-    """So much waits; beyond it the lowest is deferred."""
+    """The maximum number of waiting tasks; beyond it, those of the lowest rank are deferred."""
     largest_share: float = 1.0
-    """The part of its slots that one dataset may use, above 0 and at most 1."""
+    """The part of the queue's slots that one dataset may use, above 0 and at most 1."""
     per_slot: int = 1
-    """So many of its compactions share a slot of the engine: for what is so small that a slot would mostly
-    wait for what is around it."""
+    """How many of the queue's compactions share a slot of the engine: for tasks so small that overhead would
+    leave a slot mostly waiting."""
     state: QueueState = QueueState.ACTIVE
 
     @property
     def is_draining(self) -> bool:
-        """Whether nothing more goes to it."""
+        """Whether the queue takes no more work."""
         return self.state is QueueState.DRAINING
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRule:
-    """Which datasets are the fleet's, and how they are treated."""
+    """A selection of datasets and how they are treated."""
 
     pattern: str
-    """A URL, or one with `*` in it (`lithify.fleet.catalog.patterns`)."""
+    """A URL, or a URL with `*` in it (`lithify.fleet.catalog.patterns`)."""
     coordinates: Coordinates = Coordinates.FLEET
     queue: str | None = None
-    """The name of the queue that takes all its work, whatever that costs."""
+    """The name of the queue that takes all work, regardless of its cost."""
     tenant: str | None = None
-    """For whom it is; `*` stands for what the first `*` of the pattern stands for."""
+    """The tenant that owns the datasets; `*` is replaced by the text that the first `*` of the pattern
+    matches."""
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """By dotted names; they win over those of the process."""
+    """Settings by dotted names; they override those of the process."""
 
     def tenant_of(self, url: str) -> str | None:
-        """For whom the dataset at `url` is, which matches."""
+        """Return the tenant that owns the dataset at `url`, which matches."""
         if self.tenant is None or "*" not in self.tenant:
             return self.tenant
         found = match(self.pattern, url)
@@ -116,38 +119,38 @@ class DatasetRule:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTenant:
-    """How the work of one tenant is treated, against that of others."""
+    """How the work of one tenant is treated, compared to that of others."""
 
     name: str
     weight: int = 1
-    """Turns it has, against those of other tenants with work in the same band of a queue."""
+    """The tenant's share of turns among tenants with work in the same priority class of a queue."""
     most_running: int | None = None
-    """So many of its compactions may run in each queue at the same time; `None`: no limit."""
+    """The maximum number of compactions that run at the same time in each queue; `None`: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All queues, rules and tenants of a fleet. Made by `checked` and what calls it."""
+    """All queues, rules and tenants of a fleet. Created only by `checked` and its callers."""
 
     queues: tuple[Queue, ...]
-    """By size, the one without a limit last."""
+    """Queues by size, the one without a limit last."""
     default_queue: str
     """The name of the queue without a limit."""
     rules: tuple[DatasetRule, ...] = ()
-    """In the order in which they were added."""
+    """Rules in the order in which they were added."""
     tenants: tuple[CatalogTenant, ...] = ()
-    """Those that are treated in a way of their own, by name."""
+    """Tenants with a treatment of their own, by name."""
 
     def find(self, name: str) -> Queue | None:
-        """The queue of that name."""
+        """Return the queue of that name, or `None`."""
         return next((queue for queue in self.queues if queue.name == name), None)
 
     def with_id(self, queue_id: str) -> Queue | None:
-        """The queue of that id; `None` once it was deleted, whatever has its name now."""
+        """Return the queue of that id; `None` once it is deleted, even if a new queue has its name."""
         return next((queue for queue in self.queues if queue.id == queue_id), None)
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name. `Refused` when there is none."""
+        """Return the queue of that name. Raise `Refused` if there is none."""
         found = self.find(name)
         if found is None:
             known = ", ".join(queue.name for queue in self.queues)
@@ -155,17 +158,18 @@ class Catalog:
         return found
 
     def rules_for(self, url: str) -> tuple[DatasetRule, ...]:
-        """All rules that match, the one that counts first."""
+        """Return all rules that match, the one that applies first."""
         found = [rule for rule in self.rules if match(rule.pattern, url) is not None]
         return by_breadth(found)
 
     def rule_for(self, url: str) -> DatasetRule | None:
-        """The rule that counts for the dataset at `url`; `None` when it is not the fleet's."""
+        """Return the rule that applies to the dataset at `url`; `None` if the dataset does not belong to the
+        fleet."""
         return next(iter(self.rules_for(url)), None)
 
 
 def by_breadth(rules: Iterable[DatasetRule]) -> tuple[DatasetRule, ...]:
-    """The most specific one first; those that are alike stay in order."""
+    """Sort rules, the most specific first; equally specific ones keep their order."""
     return tuple(sorted(rules, key=lambda rule: breadth(rule.pattern)))
 
 
@@ -175,7 +179,7 @@ def checked(
     rules: Iterable[DatasetRule] = (),
     tenants: Iterable[CatalogTenant] = (),
 ) -> Catalog:
-    """A catalog of these. `Refused`, in one sentence, when something does not hold."""
+    """Return a catalog of these parts. Raise `Refused`, with one sentence, if an invariant is violated."""
     queues = tuple(queues)
     rules = tuple(rules)
     tenants = tuple(sorted(tenants, key=lambda tenant: tenant.name))
@@ -188,7 +192,7 @@ def checked(
         _check_queue(queue)
     _check_unique("two queues have the name", (queue.name for queue in queues))
     _check_unique("two queues have the id", (queue.id for queue in queues))
-    Routing(queues)  # refuses what would leave some work without a queue, or with two
+    Routing(queues)  # refuses sizes that would leave some work without a queue, or with two
     unlimited = next(queue.name for queue in queues if queue.largest_bytes is None)
     if unlimited != default_queue:
         raise Refused(
@@ -205,15 +209,15 @@ def checked(
 
 
 def checked_name(name: str) -> str:
-    """`Refused` when no queue can have this name."""
+    """Return the name. Raise `Refused` if no queue can have it."""
     if not _NAME.fullmatch(name):
         raise Refused(f"{name[:120]!r} is no name: take up to 100 letters, digits, '.', '_' or '-'")
     return name
 
 
 def check_public(rule: DatasetRule) -> None:
-    """`Refused` when the rule has a secret. It is asked of new rules only: a fleet that has one already is to
-    be read, if only to remove it."""
+    """Raise `Refused` if the rule has a secret. Only new rules are checked: a fleet that already has one must
+    stay readable, if only to remove it."""
     for name, value in rule.settings.items():
         if is_secret(_in_section(name)) or shown_setting(name, value) != value:
             raise Refused(
@@ -223,12 +227,12 @@ def check_public(rule: DatasetRule) -> None:
 
 
 def shown_setting(name: str, value: str) -> str:
-    """The value of a setting of a rule as it may be shown."""
+    """Return the value of a rule's setting in a form that may be displayed."""
     return str(shown(_in_section(name), value))
 
 
 def _in_section(name: str) -> str:
-    """The whole of it counts: the names of a store's options have dots of their own."""
+    """Return the name within its section, as a whole: names of store options may contain dots."""
     section, _, rest = name.partition(".")
     return rest or section
 
@@ -256,7 +260,7 @@ def _check_queue(queue: Queue) -> None:
 
 
 def _check_rule(rule: DatasetRule, queues: set[str]) -> None:
-    normal(rule.pattern)  # refuses what is none
+    normal(rule.pattern)  # refuses invalid ones
     if rule.queue is not None and rule.queue not in queues:
         raise Refused(f"rule {rule.pattern}: there is no queue {rule.queue!r}; create it first")
     if rule.tenant is not None and not 1 <= len(rule.tenant) <= MAX_TEXT_CHARS:

@@ -1,20 +1,20 @@
-"""Patterns of datasets: a URL in which `*` stands for any name, or a part of one. Pure.
+"""Patterns of datasets: a URL in which `*` stands for any name or a part of one. Pure.
 
 | pattern | matches |
 |---|---|
-| `s3://bucket/my-db` | this one |
+| `s3://bucket/my-db` | this dataset |
 | `s3://bucket/tenants/*/db` | the folder `db` of every folder below `tenants` |
-| `s3://bucket/logs-*` | every folder of the bucket whose name begins so |
+| `s3://bucket/logs-*` | every folder of the bucket whose name begins with `logs-` |
 | `scheme://catalog/namespace.*` | everything in a namespace of a catalog |
 
-1. A `*` never stands for a slash, and for nothing that is empty. It is not allowed in what comes before the
-   path (the bucket, the catalog): that would be a listing of somebody's account.
-2. Where nothing is a slash (names in a catalog, with dots) a `*` may stand for several names.
-3. A pattern and a URL are compared in one form, whoever wrote them (`canonical`): a `file:` URL is the path
-   it names, of a path dots and double slashes are gone, and in all other URLs stands quoted what cannot stand
-   in one as it is. Slashes at the end do not count.
-4. Of two patterns that match a URL the one that has more characters besides `*` is the more specific: where
-   one matches only what the other does too, it is that one.
+1. A `*` never matches a slash or an empty text. It is not allowed before the path (in the bucket or the
+   catalog): that would require listing an account.
+2. Where there are no slashes (names in a catalog, with dots), a `*` may match several names.
+3. A pattern and a URL are compared in one form (`canonical`): a `file:` URL becomes the path it names; dots
+   and double slashes are removed from paths; in all other URLs, characters that a URL cannot contain are
+   quoted. Trailing slashes are ignored.
+4. Of two patterns that match a URL, the one with more characters besides `*` is the more specific: if one
+   pattern matches a subset of what the other matches, it is that one.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ from lithify.base.errors import Refused
 MAX_PATTERN_CHARS = 4_000
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 _AS_IT_IS = "!$&'()+,:;=@~"
-"""What stands in a URL as it is, besides letters, digits, `-`, `_` and what has a meaning there."""
+"""Characters that are not quoted in a URL, besides letters, digits, `-`, `_` and those with a meaning."""
 _QUOTED = re.compile("%([0-9A-Fa-f]{2})")
 _LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 _PLAIN = re.compile(rf"[A-Za-z0-9_./*?#{re.escape(_AS_IT_IS)}-]*")
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it may name several datasets."""
+    """Return whether the text may name several datasets."""
     return "*" in text
 
 
 def breadth(pattern: str) -> tuple[bool, int]:
-    """Is less for the more specific of two that match the same URL. A URL is before all patterns."""
+    """Return a sort key that is less for the more specific of two patterns that match the same URL. A URL
+    comes before all patterns."""
     return is_pattern(pattern), pattern.count("*") - len(pattern)
 
 
 def canonical(url: str) -> str:
-    """A URL, or a pattern, as all who write it alike would. Not checked."""
+    """Return the one form of all spellings of a URL or pattern, without checking it."""
     of_file = _FILE.match(url)
     if of_file:
         url = unquote(url[of_file.end() :])
@@ -61,14 +62,14 @@ def canonical(url: str) -> str:
 
 
 def _settled(quoted: re.Match[str]) -> str:
-    """Quoted once more only if it has to be. A dot may stand for another one than it does as it is."""
+    """Unquote a character unless necessary. Dots remain quoted: unquoted, they may mean something else."""
     character = chr(int(quoted[1], 16))
     is_plain = character.isascii() and (character.isalnum() or character in f"-_{_AS_IT_IS}")
     return character if is_plain else quoted[0].upper()
 
 
 def normal(pattern: str) -> str:
-    """The canonical form. `Refused` when it is no pattern or URL of datasets."""
+    """Return the canonical form. Raise `Refused` if it is no pattern or URL of datasets."""
     if any(ord(c) < 0x20 or 0xD800 <= ord(c) < 0xE000 for c in pattern):
         raise Refused(f"{pattern[:120]!r} is no URL or pattern of datasets")
     pattern = canonical(pattern)
@@ -92,7 +93,7 @@ def normal(pattern: str) -> str:
 
 
 def match(pattern: str, url: str) -> tuple[str, ...] | None:
-    """What each `*` stands for in `url`; `None` when that does not match."""
+    """Return the text that each `*` matches in `url`; `None` if the URL does not match."""
     found = _compiled(pattern).fullmatch(canonical(url))
     return None if found is None else found.groups()
 
