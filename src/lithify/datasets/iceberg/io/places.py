@@ -4,9 +4,9 @@ A table's files are named by paths that several programs wrote in different form
 `file:/t`, `file:///t` or `/t`. There are two questions, and a wrong answer does different harm for each.
 
 - *May it be the same?* is checked before a file is deleted that another object may name, so a doubt means
-yes: `key_of`, `keys_of`, `place_of`, `is_within`. - *Is it surely the same?* is checked before a file is
-treated as the table's own, or two locations as one, so a doubt means no: `canonical`, `is_inside`,
-`spellings`.
+  yes: `key_of`, `keys_of`, `place_of`, `is_within`.
+- *Is it surely the same?* is checked before a file is treated as the table's own, or two locations as one, so
+  a doubt means no: `canonical`, `is_inside`, `spellings`.
 
 1. Paths *may* be the same when they differ only in the scheme, the bucket (one bucket can have several
    names), percent signs, `//` and `..`, or when they are local and links resolve them to the same file.
