@@ -142,7 +142,7 @@ class DeleteRewriter:
             if dry_run:
                 self._foresee(head, plan, done)
                 return done
-            self._dataset.begin_state(table)  # a killed run's garbage is newer than it
+            self._dataset.begin_state(table)  # garbage of a killed run must be newer than the state
             outcome = self._rewrite(table, branch, head, facts, plan, done)
             if outcome is not None:
                 done.outcome = outcome

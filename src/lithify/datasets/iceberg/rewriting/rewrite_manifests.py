@@ -165,7 +165,7 @@ class ManifestRewriter:
                     done.rewritten, done.added = plan.manifests, plan.new
                     done.manifests += plan.new - plan.manifests
                     return done
-                self._dataset.begin_state(table)  # a killed run's garbage is newer than it
+                self._dataset.begin_state(table)  # garbage of a killed run must be newer than the state
                 work = self._write(table, layout, plan, head)
             if self._commit(table, branch, parent, head, work, done):
                 return done
