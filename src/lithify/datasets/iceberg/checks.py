@@ -1,10 +1,10 @@
-"""What is wrong with an Iceberg table. Writes nothing.
+"""Checks of an Iceberg table. They write nothing.
 
-1. Catalog and table can be read, and nothing about the table keeps any part of its maintenance from being
-   done, such as its format, its properties, its time column. Parts that can be done are checked all the same.
-2. Nothing of it is left alone or not kept.
-3. The compactions are well (`compactions`), clocks agree, and old versions do not pile up.
-4. Its history is kept for somebody, and goes (`history_checks`).
+1. Catalog and table can be read, and nothing about the table (its format, properties or time column) prevents
+   a part of maintenance. The parts that are possible are checked in any case.
+2. No file is skipped or omitted.
+3. Compactions succeed (`compactions`), clocks agree, and old versions do not pile up.
+4. History is kept only as long as it is needed (`history_checks`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lithify.views.text import size
 def check_table(
     open_table: Callable[[], IcebergDataset], find: Callable[[IcebergDataset], Status], now_ms: int
 ) -> Iterator[Finding]:
-    """Every finding about a table. The first says whether there is one that can be compacted."""
+    """Yield all findings about a table. The first reports whether there is a table that can be compacted."""
     check = "table"
     try:
         dataset = open_table()
@@ -71,7 +71,8 @@ def _check_left(state: TableState) -> Iterator[Finding]:
 
 
 def _check_parts(dataset: IcebergDataset, state: TableState, amount: str) -> Iterator[Finding]:
-    """Whether each part of maintenance can be done; what the table's policy leaves out need not be."""
+    """Check whether each part of maintenance is possible. Parts that the table's policy skips are not
+    checked."""
     check, left_out = "table", state.policy.left_out
     if not state.refusal:
         yield ok(check, f"it can be compacted: {amount}")

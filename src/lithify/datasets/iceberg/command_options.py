@@ -1,4 +1,4 @@
-"""What commands have for Iceberg tables alone."""
+"""Command options that only Iceberg tables have."""
 
 from __future__ import annotations
 

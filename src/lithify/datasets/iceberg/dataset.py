@@ -1,23 +1,22 @@
 """An Iceberg table as a dataset.
 
-The table belongs to its catalog; what Lithify needs besides lies under the table's location, in a folder with
-the table's UUID: tables that share a location, or follow each other there, share nothing. A setting puts that
-folder elsewhere (`state_location`).
+The table belongs to its catalog. Lithify's own state is in a folder under the table's location that is named
+by the table's UUID, so tables that use the same location, at once or in turn, share no state. A setting moves
+that folder elsewhere (`state_location`).
 
 | object, under `<location>/_lithify/<uuid>/` | value |
 |---|---|
-| `state.json` | the identity of the folder, written once before all else (`own_state`) |
+| `state.json` | the identity of the folder, written once, before all other objects (`own_state`) |
 | `ledger/<number>.json` | the ledger, numbered files |
-| `chunks/<number>.json` | what is remembered of chunks, numbered files |
+| `chunks/<number>.json` | cached states of chunks, numbered files |
 | `coordinator.json`, `progress/`, `attempts/`, `failures/` | as for every dataset |
 
-Commit (`commit`): the rewrite of a compaction's inputs is published by the catalog's compare-and-swap. The
-epoch in the ledger and the record of the table's lineage are checked just before; should a coordinator that
-is replaced at that moment still commit, nothing is lost, because its successor finds the compaction in the
-table's history.
+Commit (`commit`): the catalog's compare-and-swap publishes the rewrite of a compaction's inputs. The epoch in
+the ledger and the record of the table's lineage are checked just before. If a coordinator that is replaced at
+that moment still commits, nothing is lost, because its successor finds the compaction in the table's history.
 
-Remembering: what a plan found out about chunks, and its queue, are kept once a coordinator has acted on the
-plan (`remember`); what a commit wrote, at once. It is a memory only, so it may be lost or overwritten.
+Cache: a plan's states of chunks and its queue are saved once a coordinator has acted on the plan
+(`remember`); a commit's outputs are saved at once. The cache may be lost or overwritten.
 """
 
 from __future__ import annotations
@@ -115,31 +114,31 @@ if TYPE_CHECKING:
     from lithify.datasets.iceberg.maintenance.plan_details import PlanDetails
 
 MAX_COMMITS = 8
-"""Of all that is planned at a time."""
+"""The maximum number of commits for all compactions that are planned together."""
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What a plan found out."""
+    """The results of a plan that are cached."""
 
     states: ChunkStates
     known: ChunkStates
-    """The states that the plan began with."""
+    """The states at the start of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """How the data of a table are compacted."""
+    """The parameters of compacting a table's data."""
 
     policy: TablePolicy
     branch: str
     column: NestedField
-    """That tells the time of a row."""
+    """The column with the time of a row."""
 
 
 class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output]):
-    """One table of a catalog. `Refused` when it does not exist."""
+    """A table of a catalog. Raise `Refused` when it does not exist."""
 
     def __init__(
         self,
@@ -154,10 +153,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
         state_location: StateLocation | None = None,
     ) -> None:
-        """`options` are properties of `policy`, without their prefix, that win over the table's own;
-        `unrelated` names tables of the catalog, or patterns of names, that share no place with this one;
-        `open_place` gives the store in which the table lies, and the key of its root there; `state_location`
-        is where Lithify's own folder of it lies, if not under its location."""
+        """`options` are properties of `policy`, without their prefix, that override the table's own;
+        `unrelated` names tables of the catalog, or patterns of names, that share no location with this one;
+        `open_place` returns the store that contains the table and the key of its root there; `state_location`
+        is the location of Lithify's own folder if it is not under the table's location."""
         table = load_table(catalog, url.identifier)
         self.table_store, self.root = open_place(table)
         lend(self.table_store, table.io.properties)
@@ -171,7 +170,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         self._catalog = catalog
         self._identifier = url.identifier
         self._options = dict(options or {})
-        parse_policy({}, self.url, self._options)  # the operator's own mistakes stop everything
+        parse_policy({}, self.url, self._options)  # a mistake in the operator's options is fatal
         self._apart = tuple(unrelated)
         self._location, self._uuid = table.location(), table.metadata.table_uuid
         self._chunks = VersionedFiles(
@@ -191,25 +190,25 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         self._is_memory_damaged = False
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng, self.dated_ms)
         self.buffer_bytes = DEFAULT_BUFFER_BYTES
-        """Rows that a task holds in memory."""
+        """The size of the rows that a task holds in memory."""
         self.range_bytes = RANGE_BYTES
         """Estimated input of one task."""
         self._may_revive = True
-        """Whether deferred chunks may be planned: nothing waits in the queue."""
+        """Whether deferred chunks may be planned, because the queue is empty."""
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
         self._replanning = Replanning()
         self.alone: frozenset[str] = frozenset()
-        """Groups of the timeline that are not compacted together with others."""
+        """Groups of the timeline that are compacted separately, not together with others."""
         self._continues: str | None = None
-        """The metadata file that was found to continue what is on record."""
+        """The metadata file that was verified to continue the recorded lineage."""
         self._state_id: str | None = None
-        """The identity of the folder, where the table records that it is elsewhere."""
+        """The identity of the state folder, if the table records that it is elsewhere."""
         self._check_place(table)
 
     @property
     def numbered_files(self) -> tuple[VersionedFiles, ...]:
-        """The ledger's and the chunks' versions, for garbage collection."""
+        """Return the versions of the ledger and the chunks, for garbage collection."""
         return self._ledger.files, self._chunks
 
     # Reading
@@ -218,18 +217,19 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         both(self.load, self._ledger.files.confirmed)
 
     def load(self) -> Table:
-        """The table as it is now. `Replaced` when it is not the one this dataset was opened on."""
+        """Load the table in its current state. Raise `Replaced` when it is not the table that this dataset
+        was opened on."""
         table = load_table(self._catalog, self._identifier)
         if table.location() != self._location:
             raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
             raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
-        lend(self.table_store, table.io.properties)  # which may have other credentials by now
+        lend(self.table_store, table.io.properties)  # the credentials may have changed
         self._check_place(table)
         return table
 
     def _check_place(self, table: Table) -> None:
-        """`Refused` when the table records that its state is in another folder than this."""
+        """Raise `Refused` when the table records that its state is in another folder."""
         place = recorded_in(table.metadata).place
         if place is None or place == self._state_id:
             return
@@ -245,29 +245,29 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
     @property
     def location(self) -> str:
-        """Where the table lies."""
+        """Return the table's location."""
         return self._location
 
     @property
     def is_state_elsewhere(self) -> bool:
-        """Whether Lithify's own folder is not under the table's location."""
+        """Return whether Lithify's own folder is outside the table's location."""
         return self._state_location is not None
 
     def others(self) -> list[Neighbour]:
-        """All other tables of its catalog, read anew. `Refused` where one cannot be read."""
+        """Read all other tables of the catalog. Raise `Refused` when one cannot be read."""
         return others_in(self._catalog, self._identifier, self._apart)
 
     def known_others(self) -> list[Neighbour]:
-        """All other tables of its catalog, as they were read in the last hour."""
+        """Return all other tables of the catalog, from a cache of at most one hour."""
         return known_in(self._catalog).others(self._catalog, self._identifier, self._clock, self._apart)
 
     def check_one_name(self) -> None:
-        """`Refused` where the catalog has the table under a second name too."""
+        """Raise `Refused` when the catalog has the table under a second name too."""
         check_one_name(place_of(self._location), str(self._uuid), self.known_others(), self.url)
 
     def begin_state(self, table: Table) -> FolderIdentity:
-        """The identity of Lithify's own folder of the table, before anything is put there that counts.
-        `Refused` when the table has its state at another place."""
+        """Write, if needed, and return the identity of Lithify's own folder, before any state is written
+        there. Raise `Refused` when the table has its state at another location."""
         if not self.is_state_elsewhere:
             return self.state.begin()
         if recorded_in(table.metadata).place is None:
@@ -277,8 +277,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return state
 
     def _check_nothing_beside(self, table: Table) -> None:
-        """`Refused` when the table's state lies under its location. Where that may not be read, there is
-        none that this process could have written."""
+        """Raise `Refused` when the table's state is under its location. If that location may not be read,
+        this process cannot have written state there."""
         folder = join(self.root, OWN_FOLDER, str(self._uuid))
         try:
             beside = StateFolder(self.table_store, folder, self._ids).read()
@@ -294,8 +294,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             )
 
     def check_not_moved(self, table: Table) -> None:
-        """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
-        and what waits to be deleted are there."""
+        """Raise `Refused` when Lithify's own folder is at a former location of the table: holds, readers and
+        pending deletions are there."""
         here = canonical(url_of(self.store.url, self.own_folder))
         for root in former_roots(table):
             store, folder = self._former_folder(root, table)
@@ -307,15 +307,16 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
                 )
 
     def _former_folder(self, root: str, table: Table) -> tuple[ObjectStore, str]:
-        """Lithify's own folder of the table when it lay at `root`."""
+        """Return Lithify's own folder for a table with the location `root`."""
         if self._state_location is not None:
             return self._state_location.store, self._state_location.folder_of(self._uuid, root)
         store, key = open_place(root, table.io.properties)
         return store, join(key, OWN_FOLDER, str(self._uuid))
 
     def glance(self) -> tuple[IcebergLedger | None, TableState]:
-        """Both at once. A ledger that is newer than the table shows work as done whose files are still
-        there: that would be planned again and then not committed, since its files are gone."""
+        """Read ledger and table together. A ledger newer than the table lists work as done whose inputs the
+        stale table still has: that work would be planned again and then fail to commit, since the files are
+        gone."""
         snapshot, ledger = both(self.snapshot, self.ledger)
         return ledger, snapshot
 
@@ -325,8 +326,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return self._ledger.known(), self._drawn[2]
 
     def snapshot(self) -> TableState:
-        """Return the head of the branch. Where the table's data cannot be compacted, the state says so
-        (`TableState.refused`), and other parts of maintenance go on."""
+        """Return the head of the branch. If the table's data cannot be compacted, the state records why
+        (`TableState.refused`), and other parts of maintenance continue."""
         table, chunks = both(self.load, self._chunks.latest)
         known = (table.metadata_location, chunks.id if chunks is not None else 0)
         if self._drawn is None or self._drawn[:2] != known:
@@ -356,7 +357,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return draw_state(table, listing, terms.policy, terms.column, self._footers, states, refused)
 
     def _terms(self, table: Table) -> _Terms:
-        """Return how the table's data are compacted; `Refused` when they cannot be."""
+        """Return the parameters of compacting the table's data. Raise `Refused` when they cannot be
+        compacted."""
         policy = self.policy(table)
         branch = check_data(table.metadata, policy.branch, self.url)
         locations_of(table.metadata, table.io.properties)
@@ -366,15 +368,15 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return branch_of(properties_of(table.metadata), self._options)
 
     def _check_lineage(self, table: Table) -> None:
-        """`Refused` when the table does not continue what is on record, unless that was found of its present
-        state before. Whoever is about to commit looks again."""
+        """Raise `Refused` when the table does not continue the recorded lineage, unless its present state was
+        verified before. Every commit verifies it again."""
         if self._continues != table.metadata_location:
             self.lineage.check(table, self.load)
             self._continues = table.metadata_location
 
     def _states(self, version: Version | None) -> tuple[ChunkStates, tuple[str, ...]]:
-        """What is remembered. Where that is damaged nothing is, which is worth a note and no more: the next
-        analysis replaces it."""
+        """Return the cached states. If they are damaged, return none and a note; the next analysis replaces
+        them."""
         self._is_memory_damaged = False
         if version is None:
             return ChunkStates(), ()
@@ -405,7 +407,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             self._rng,
         )
         if version is not None and self._drawn is not None and not self._is_memory_damaged:
-            # What this process has just written itself is no news of the table.
+            # This process's own writes are no changes that have to be reported.
             self._remembered = version.id, states
             location, _, state = self._drawn
             self._drawn = location, version.id, replace(state, states=states)
@@ -416,7 +418,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         epoch: int,
         tell_dropped: Callable[[Ulid, str], None] = lambda compaction_id, reason: None,
     ) -> Mapping[Ulid, str | None]:
-        """Publish what still holds of all `compactions`; see the contract."""
+        """Publish the parts of `compactions` that are still valid; see the contract."""
 
         def check(table: Table) -> None:
             both(lambda: self.lineage.check(table, self.load), partial(self.check_epoch, epoch))
@@ -432,8 +434,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return {compaction_id: verdict.refusal for compaction_id, verdict in verdicts.items()}
 
     def _note_alone(self, compaction: IcebergCompaction, published: Sequence[NewFile]) -> None:
-        """Parts that could not be rewritten beside others are planned by themselves from here on, so that
-        each of them succeeds or fails for itself."""
+        """From now on, plan parts that could not be rewritten together with others separately, so that each
+        succeeds or fails on its own."""
         spec = compaction.spec
         left = {spec.part_of(o.sources[0]) for o in compaction.outputs if isinstance(o, LeftAlone)}
         self.alone |= {part.lane.group for part in left}
@@ -441,10 +443,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             self.alone -= {part.lane.group for part in spec.parts}
 
     def _remember_committed(self, published: Iterable[tuple[ChunkSpec, Iterable[NewFile]]]) -> None:
-        """Our own commit is no change that has to be analysed. Where a part of it was dropped, a chunk has
-        other files than these, which shows."""
+        """Cache the outputs of this process's own commit, which need no analysis. If a part of it was
+        dropped, the chunk's files differ from these, and that is detected."""
         table = self.load()
-        self._continues = table.metadata_location  # it was looked before the commit; `advance` looks again
+        self._continues = table.metadata_location  # verified before the commit; `advance` verifies it again
         state, _ = both(self.snapshot, lambda: self.lineage.advance(table))
         if state.refusal:
             return  # the table was changed since the commit
@@ -459,12 +461,13 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         self._keep(states, state.states)
 
     def policy(self, table: Table, *, of_data: bool = True) -> TablePolicy:
-        """Return how the table is to be looked after; without `of_data`, all of it but how its data are to be
-        compacted. `Refused` when that cannot be told."""
+        """Return the table's policy; without `of_data`, all of it except the compaction of data. Raise
+        `Refused` when it cannot be determined."""
         return parse_policy(properties_of(table.metadata), self.url, self._options, of_data=of_data)
 
     def left_out(self, table: Table) -> frozenset[str]:
-        """The parts of maintenance that the policy leaves out, even if the rest of it is refused."""
+        """Return the parts of maintenance that the policy skips, even if the rest of the policy is
+        invalid."""
         return left_out_of(properties_of(table.metadata), self._options)
 
     def _branch(self, table: Table) -> str:
@@ -473,8 +476,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
     # Leadership
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
-        """As any; and put the table on record."""
-        if self.is_state_elsewhere:  # before another ledger than the table's own is begun
+        """Take the epoch as for every dataset, and record the table."""
+        if self.is_state_elsewhere:  # before a second ledger is created
             self.begin_state(self.load())
         epoch = super().take_epoch(permit)
         table = self.load()
@@ -482,10 +485,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         self.begin_state(table)
         return epoch
 
-    # Looking
+    # Reading state
 
     def backlog(self, snapshot: TableState, now_ms: int) -> tuple[Backlog, ...]:
-        """Nobody waits for a table to be compacted."""
+        """Return nothing: no writer stalls on a table's backlog."""
         return ()
 
     def past(self, snapshot: TableState) -> Past:
@@ -499,22 +502,23 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
     def beside(self) -> PlanDetails:
         from lithify.datasets.iceberg.maintenance.plan_details import (
-            read_beside,  # with those who are given a dataset
+            read_beside,  # with the operations that are given a dataset
         )
 
         return read_beside(self, self._clock, self._ids)
 
     def stored_ledger(self) -> IcebergLedger | None:
-        """The newest ledger that lies in the store, whatever this process has seen before."""
+        """Read the newest ledger in the store, without this process's cache."""
         return self._ledger.stored()
 
     def readers(self) -> Readers:
-        """The registered readers."""
+        """Return the registered readers."""
         thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
         return Readers(self.store, self.own_folder, thresholds)
 
     def add_reader(self, checkpoint: str, name: str | None, *, continuous: bool) -> ReaderNeed:
-        """Register a reader; where it stands. `Refused` when what it needs may be gone."""
+        """Register a reader and return what it needs. Raise `Refused` when data that it needs may be deleted
+        already."""
         state = self.begin_state(self.load())
 
         def record(table: Table, name: str) -> None:
@@ -524,11 +528,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return self.readers().add(self.load, checkpoint, name, continuous, self._clock.now_ms(), record)
 
     def drop_reader(self, name: str) -> str:
-        """Forget a reader; its name. `Refused` when there is none."""
+        """Remove a reader and return its name. Raise `Refused` when there is none."""
         return self.readers().drop(self.load(), name, self.record.no_reader)
 
     def standings(self, table: Table) -> tuple[ReaderNeed, ...]:
-        """Where every registered reader stands."""
+        """Return what each registered reader needs."""
         readers = self.readers()
         return tuple(readers.standing(reader, table) for reader in readers.list())
 
@@ -537,12 +541,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return sum(file.size_bytes for file in found if file is not None)
 
     def was_committed(self, compaction: IcebergCompaction) -> bool:
-        """Whether a snapshot that the table still has names it."""
+        """Return whether a snapshot that the table still has names this compaction."""
         table = self.load()
         heads = map(table.metadata.snapshot_by_name, branches_of(table.metadata))
         return any(head is not None and compaction.id in committed_ids(table, head) for head in heads)
 
-    # Deciding
+    # Planning
 
     def unit(self, spec: ChunkSpec) -> str:
         return spec.task
@@ -557,11 +561,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         return capacity_of(snapshot.policy)
 
     def max_commits(self, snapshot: TableState) -> int | None:
-        """Each commit is a snapshot, which readers plan with and history keeps."""
+        """Return the maximum number of commits. Each commit is a snapshot, which slows down readers' planning
+        and stays in the history."""
         return MAX_COMMITS
 
     def newest_ms(self, snapshot: TableState) -> int:
-        return max(snapshot.timestamp_ms, 0)  # ids begin there
+        return max(snapshot.timestamp_ms, 0)  # ids start at 0
 
     def sources(self, spec: ChunkSpec) -> frozenset[str]:
         return frozenset(spec.inputs)
@@ -578,7 +583,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
     def timeline(
         self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD
     ) -> TimelinePlan:
-        """Every chunk of the table with its verdict, and the tasks."""
+        """Return every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
         return plan_table(
             snapshot,
@@ -601,7 +606,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             why = "nothing is compacted unasked: lithify.skip-parts names data"
             return replace(plan, proposals=(), notes=(why, *plan.notes), is_left_out=True)
 
-        # What is held shows in the timeline.
+        # Held files are shown in the timeline.
         plan = self._replanning.made_of(proposed, timeline, snapshot)
         return replace(plan, memory=_Memory(states, snapshot.states))
 
@@ -616,7 +621,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
     # Executing
 
     def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> RangeJob:
-        """Cut the compaction into the work of tasks. Everything is taken from the planned snapshot."""
+        """Cut the compaction into the work of tasks, using only the planned snapshot."""
         if snapshot.refusal:
             raise Refused(snapshot.refusal)
         spec, progress = compaction.spec, compaction.progress

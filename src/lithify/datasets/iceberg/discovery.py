@@ -1,7 +1,7 @@
-"""The tables that a pattern names: `iceberg://catalog/namespace.*`.
+"""The tables that match a pattern: `iceberg://catalog/namespace.*`.
 
-One request to the catalog for each namespace up to the first `*`, and for each below that where another level
-follows. Names that are no part of a URL as they are, are written as in one.
+The catalog gets one request for each namespace up to the first `*`, and one for each namespace below if
+another level follows. Names that cannot be part of a URL are matched in their encoded form.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lithify.datasets.iceberg.io.catalogs import TableUrl, each_asked, open_cata
 from lithify.store.resilience.waiting import WaitPolicy
 
 MAX_READERS = 16
-"""Namespaces that are asked about at once."""
+"""The number of namespaces that are listed concurrently."""
 
 
 def tables(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
-    """URLs of the tables that match, in order."""
+    """Return the URLs of the matching tables, in order."""
     parsed = parse_url(pattern)
     catalog = open_catalog(parsed.catalog, config.store_options_of(pattern.partition("*")[0]), waiting)
     *levels, last = parsed.identifier
@@ -45,7 +45,7 @@ def _namespaces(catalog: Catalog, levels: Iterable[str]) -> list[tuple[str, ...]
 def _inside(
     catalog: Catalog, namespaces: Sequence[tuple[str, ...]], pattern: str, *, is_table: bool
 ) -> list[tuple[str, ...]]:
-    """What is directly in these namespaces and has a name that fits."""
+    """List the direct children of these namespaces with matching names."""
     fits = _fits(pattern)
     asked = (partial(_names, catalog, namespace, is_table=is_table) for namespace in namespaces)
     names = zip(namespaces, each_asked(catalog, asked, MAX_READERS), strict=True)
@@ -53,7 +53,7 @@ def _inside(
 
 
 def _names(catalog: Catalog, namespace: tuple[str, ...], *, is_table: bool) -> list[str]:
-    """What is directly in a namespace, without the namespace's own name."""
+    """List the direct children of a namespace, without the namespace's own name."""
     ask = catalog.list_tables if is_table else catalog.list_namespaces
     try:
         what = f"namespace {'.'.join(namespace) or 'of all'}"

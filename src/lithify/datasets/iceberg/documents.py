@@ -1,4 +1,4 @@
-"""What stands in the ledger of a table, as JSON: specs, ranges and outputs."""
+"""A table's specs, ranges and outputs as JSON for the ledger."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lithify.datasets.iceberg.model import (
 from lithify.planning.timeline.model import ChunkBucket, ChunkKey
 
 MAX_INPUTS = 1_000_000
-"""No compaction has more; what says otherwise is damaged."""
+"""The maximum number of inputs of a compaction. A document with more is damaged."""
 
 _MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 
 
 OF_SEVERAL_LANES = 2
-"""The version of documents with specs of several parts, or with inputs that were left alone."""
+"""The version of documents with specs of several parts, or with inputs that were skipped."""
 
 
 def _of_spec(spec: ChunkSpec) -> Fields:
@@ -74,7 +74,8 @@ def _needed_version(spec: ChunkSpec) -> int:
 
 
 def _of_work(work: WorkRange) -> list[Any]:
-    """Of one range of a spec's first part as that range, else as a list of ranges with their parts."""
+    """Encode one range of a spec's first part as that range, any other work as a list of ranges with their
+    parts."""
     if len(work) == 1 and not work[0].part:
         return _of_range(work[0])
     return [[*_of_range(one), one.part] for one in work]
@@ -152,7 +153,7 @@ def _file(fields: Fields) -> NewFile:
 
 
 def _of_positions(positions: Sequence[int]) -> list[list[int]]:
-    """As runs: the first and the last of each. A compaction may have many thousand inputs."""
+    """Encode positions as runs: the first and last of each. A compaction may have many thousand inputs."""
     runs: list[list[int]] = []
     for position in positions:
         if runs and position == runs[-1][1] + 1:
@@ -182,12 +183,12 @@ def _bounds(fields: Fields) -> dict[int, bytes]:
 
 
 def _count(value: Any) -> int:
-    """A number that a manifest has room for."""
+    """Decode a number that fits into a manifest's field."""
     return whole_number(value, most=_MAX_LONG)
 
 
 def _id(value: Any) -> int:
-    """Of a column or a sort order; of a column it is a key, so a text."""
+    """Decode the id of a column or a sort order; a column's id is a JSON key, so it is text."""
     return whole_number(int(value), most=_MAX_INT)
 
 

@@ -1,7 +1,7 @@
 """Failures of PyIceberg, its catalogs and its file access, as Lithify's errors.
 
-What a catalog or an object store can be expected to throw is listed here. Anything else is a defect of
-somebody's code, and passes through as it is.
+Errors that a catalog or an object store can be expected to raise are listed here. Any other error is a defect
+in code, and is not translated.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ _TEXTS = tuple(
         (r"starting up|shutting down|too many connections|database is locked", "the catalog is busy"),
     )
 )
-"""Of requests that did not come through, and of databases."""
+"""Texts of failed requests and of database errors."""
 _UNREACHABLE: tuple[type[Exception], ...] = (OSError, RESTError, SQLAlchemyError, pa.ArrowException)
 
 
 def said(error: Exception) -> str:
-    """What an error says, in one line and without addresses of pydantic's manual."""
+    """Return an error's message in one line, without links to pydantic's manual."""
     return " ".join(str(error).partition("For further information")[0].split())[:MAX_SAID]
 
 
 def passing(error: Exception) -> tuple[str, bool] | None:
-    """Why a catalog has not answered, if that passes, and whether it may as well be a mistake in the
-    settings. Of a commit it is not known then whether it took effect."""
+    """Return why a catalog did not respond, if the error is transient, and whether wrong settings may cause
+    it too. After such an error of a commit, it is unknown whether the commit took effect."""
     for kinds, cause in _PASSING:
         if isinstance(error, kinds):
             return cause, False
@@ -91,7 +91,7 @@ def passing(error: Exception) -> tuple[str, bool] | None:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Run a call of PyIceberg; `what` says what it was, for people."""
+    """Run a call of PyIceberg and translate its errors; `what` describes the call for messages."""
     try:
         yield
     except CommitFailedException as error:

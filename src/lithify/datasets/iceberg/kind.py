@@ -44,7 +44,7 @@ from lithify.views.blocks import Shown, Timeline
 
 
 class IcebergKind:
-    """How tables are opened, and what can be asked and shown of them."""
+    """The kind of Iceberg tables: how they are opened, queried and shown."""
 
     def open(
         self,
@@ -55,12 +55,12 @@ class IcebergKind:
         wrap: Callable[[ObjectStore], ObjectStore],
         waiting: WaitPolicy,
     ) -> IcebergDataset:
-        """Requests to its catalog do not go through `wrap`."""
+        """Open a table. Requests to its catalog bypass `wrap`."""
 
         def open_place(table: Table) -> tuple[ObjectStore, str]:
             store, root = store_of(table)
             own = join(root, OWN_FOLDER, str(table.metadata.table_uuid))
-            # Where the state is elsewhere, nothing but data is written here.
+            # If the state is elsewhere, only data is written here.
             return proved(wrap(store), own, ids) if state is None else wrap(store), root
 
         parsed = parse_url(url)
@@ -88,10 +88,11 @@ class IcebergKind:
     def own_place(self, dataset: IcebergDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
 
-    # Asking
+    # Queries
 
     def planner(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planner:
-        """What the timeline finds worth it, or as if nothing had to wait."""
+        """Return a planner of the tasks that the timeline finds worthwhile, or of all tasks as if none had to
+        wait."""
 
         def plan_everything(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
             return request(state, ledger, _now_us(clock), held=held, alone=dataset.alone)

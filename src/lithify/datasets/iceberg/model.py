@@ -1,11 +1,11 @@
-"""What Lithify knows of an Iceberg table, as values.
+"""Values that describe an Iceberg table.
 
 Times are microseconds since the Unix epoch; a date counts as its midnight in UTC. Upper bounds of files
 are inclusive, ends of chunks and ranges are exclusive.
 
-A *lane* is what is compacted together: the files of one partition of one partition spec. Outputs stay
-in the lane of their inputs, so that a delete that was written for a partition finds the same rows in
-the same partition before and after.
+A *lane* is a set of files that are compacted together: the files of one partition of one partition spec.
+Outputs stay in the lane of their inputs, so that a delete that was written for a partition applies to the
+same rows in the same partition before and after.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ class Lane:
 
     spec_id: int
     partition: str
-    """As Iceberg writes it in paths (`day=2025-01-01`); empty for an unpartitioned spec."""
+    """The partition as Iceberg writes it in paths (`day=2025-01-01`); empty for an unpartitioned spec."""
 
     @property
     def group(self) -> str:
-        """Its name as a timeline of its own."""
+        """Return the name of the lane's timeline."""
         return f"{self.spec_id}:{self.partition}"
 
     @classmethod
     def of_group(cls, group: str) -> Lane:
-        """The lane of a timeline's name."""
+        """Return the lane of the timeline with this name."""
         spec_id, _, partition = group.partition(":")
         return cls(int(spec_id), partition)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The rows of one stretch of time of one lane, written in one or more pieces."""
+    """The rows of one time range of one lane, written in one or more pieces."""
 
     start_us: int | None
-    """`None`: from the beginning of time."""
+    """Inclusive; `None`: unbounded."""
     end_us: int | None
-    """Exclusive; `None`: until the end of time."""
+    """Exclusive; `None`: unbounded."""
     cuts: tuple[int, ...] = ()
-    """Ascending times strictly inside, at which a new piece begins. Pieces never share a file."""
+    """Ascending times strictly inside the range at which a new piece begins. Pieces never share a file."""
     with_nulls: bool = False
-    """Whether rows without a time belong to it."""
+    """Whether the range includes rows without a time."""
     part: int = 0
-    """Of which of the spec's parts."""
+    """The index of the spec's part."""
 
     def __post_init__(self) -> None:
         low = [] if self.start_us is None else [self.start_us]
@@ -67,38 +67,39 @@ class TimeRange:
 
 
 WorkRange: TypeAlias = tuple[TimeRange, ...]
-"""The work of one task: a stretch of time of one lane, or of several small lanes one after the other."""
+"""The work of one task: a time range of one lane, or of several small lanes in sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecPart:
-    """What of a spec is of one lane."""
+    """The part of a spec in one lane."""
 
     lane: Lane
     cuts: tuple[int, ...]
-    """Ascending times at which outputs are cut: the inner edges of all chunks the inputs meet."""
+    """Ascending times at which outputs are cut: the inner edges of all chunks that the inputs overlap."""
     inputs: tuple[str, ...]
     """Paths of the data files."""
 
 
 @dataclass(frozen=True)
 class ChunkSpec:
-    """What to compact: all rows of some files, as they were in one snapshot, those of each lane by
-    themselves."""
+    """The inputs of a compaction: all rows of some files, as they were in one snapshot. Each lane is
+    compacted separately."""
 
     task: str
     """The planner's key of the task."""
     snapshot_id: int
-    """The snapshot it was planned on. Its deletes are applied; whatever came later is checked at commit."""
+    """The snapshot that it was planned on. That snapshot's deletes are applied; later changes are checked at
+    commit."""
     chunks: tuple[ChunkKey, ...]
     parts: tuple[SpecPart, ...]
-    """One for each lane. Of many only where each of them is small."""
+    """One for each lane. A spec has many parts only if each of them is small."""
     sort_order_id: int
     """The table's sort order at planning; 0 sorts by time."""
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Paths of all data files, those of each part together."""
+        """Return the paths of all data files, grouped by part."""
         return tuple(path for part in self.parts for path in part.inputs)
 
     @cached_property
@@ -106,7 +107,7 @@ class ChunkSpec:
         return tuple(accumulate(len(part.inputs) for part in self.parts))
 
     def part_of(self, position: int) -> SpecPart:
-        """Return the part of which the input at this position is."""
+        """Return the part that contains the input at this position."""
         return self.parts[min(bisect_right(self._ends, position), len(self.parts) - 1)]
 
 
@@ -126,18 +127,19 @@ class NewFile:
     upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
     split_offsets: tuple[int, ...] = ()
     sources: tuple[int, ...] | None = None
-    """Positions, among the inputs of the spec, of the files its rows came from; ascending. `None`: of any."""
+    """Ascending positions, among the spec's inputs, of the files that the rows came from. `None`: possibly
+    all."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """Inputs of one part that could not be rewritten, in place of outputs: they stay as they are, and the
-    other parts of the compaction go on."""
+    """Inputs of one part that could not be rewritten, in place of outputs: they are kept as they are, and the
+    other parts of the compaction continue."""
 
     name: str
-    """That no other output has."""
+    """A name that is unique among outputs."""
     sources: tuple[int, ...]
-    """Their positions among the inputs of the spec, ascending."""
+    """Their ascending positions among the spec's inputs."""
     reason: str
 
 
@@ -156,57 +158,59 @@ class LeftFiles:
     """Data files that cannot be compacted, for one reason."""
 
     why: str
-    """"They …"."""
+    """The reason, as a sentence that begins with "They"."""
     files: int
     size_bytes: int
     rows: int
     is_stuck: bool = False
-    """Whether they were compacted before it came to that, and it grows worse until a person acts."""
+    """Whether they were compacted before the problem arose, and the problem grows until the operator acts."""
 
     @property
     def note(self) -> str:
-        """The sentence about them."""
+        """Return the note about these files."""
         return f"{self.files} file(s) are left alone: they {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table at one snapshot: what planning and validation look at."""
+    """A table at one snapshot: the input of planning and validation."""
 
     uuid: str
     snapshot_id: int | None
     """`None` for a table that was never written to."""
     timestamp_ms: int
-    """When the snapshot was committed, by the clock of who did; 0 when there is none."""
+    """When the snapshot was committed, by the committing process's clock; 0 when there is none."""
     sort_order_id: int
     files: tuple[TimelineFile, ...]
-    """All live data files, with distinct paths as ids. Those that cannot be rewritten have times that
-    the planner leaves alone."""
+    """All live data files, with distinct paths as ids. Those that cannot be rewritten have times that the
+    planner skips."""
     delete_files: int
     """Live delete files of any kind."""
     policy: TablePolicy
     notes: tuple[str, ...] = ()
-    """What is left alone although it is there, and why."""
+    """Notes about files that are skipped, and why."""
     left_alone: tuple[LeftFiles, ...] = ()
-    """The same of data files, with their amounts."""
+    """The skipped data files, with their amounts."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By part of maintenance (`PARTS`, `ORPHANS`), why it cannot be done with this table. A part that can be
-    done is not there."""
+    """Why a part of maintenance cannot be done with this table, by part (`PARTS`, `ORPHANS`). Parts that are
+    possible are absent."""
     states: ChunkStates = field(default_factory=ChunkStates)
-    """What is remembered of the chunks."""
+    """The cached states of the chunks."""
     source: Any = field(default=None, repr=False, compare=False)
-    """The listing this was drawn from."""
+    """The listing that this state was derived from."""
     by_id: Mapping[str, TimelineFile] = field(init=False, repr=False, compare=False)
     """The files by their ids."""
     specs: dict[tuple[str, tuple[str, ...]], ChunkSpec] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    """Specs that were made of tasks, by their keys and files: the same task is planned again and again."""
+    """Specs made from tasks, by the tasks' keys and files: a cache, because the same task is planned
+    repeatedly."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_id", {file.id: file for file in self.files})
 
     @property
     def refusal(self) -> str:
-        """Why the table's data cannot be compacted; empty when they can. Then no file has a time."""
+        """Return why the table's data cannot be compacted; empty when they can. With a refusal, no file has a
+        time."""
         return self.refused.get("data", "")

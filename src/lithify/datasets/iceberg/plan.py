@@ -1,12 +1,13 @@
-"""Planning a table: its timeline's tasks as proposals of compactions.
+"""Planning a table: the tasks of its timeline as proposals of compactions.
 
-1. The policy of the table becomes that of the timeline; the active compactions of the ledger are its
-   active tasks.
-2. The service chooses which tasks start now (`capacity_of`). Black ones wait: once the tasks they share files
-   with are committed, the next plan has them with the files that are there then.
-3. Small tasks of several partitions are one compaction (`planning.timeline.tasks`), with a part for each.
-4. A spec is cut at the edges of all chunks its inputs meet. An input that reaches beyond the chunks of
-   its task is rewritten whole, and its rows there become files of those other chunks.
+1. The table's policy is converted to that of the timeline; the ledger's active compactions are its active
+   tasks.
+2. The service chooses which tasks start now (`capacity_of`). Black tasks wait: once the tasks that share
+   files with them are committed, the next plan includes them with the files of that time.
+3. Small tasks of several partitions are combined into one compaction (`planning.timeline.tasks`), with a part
+   for each.
+4. A spec is cut at the edges of all chunks that its inputs overlap. An input that extends beyond its task's
+   chunks is rewritten completely, and its rows there are written to files of those other chunks.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal, Total
 
 US_PER_S = 1_000_000
 MAX_BUNDLE_FILES = 20_000
-"""Inputs of a compaction of many small partitions: some megabytes in the ledger."""
+"""The maximum number of inputs of a compaction of many small partitions: a few megabytes in the ledger."""
 MAX_CUTS = 20_000
-"""Edges of one spec. A file that spans more, as one wrong timestamp can bring about, is cut at the edges of
-coarser chunks first."""
+"""The maximum number of edges of one spec. A file that spans more, for example because of one wrong
+timestamp, is first cut at the edges of coarser chunks."""
 
 
 def timeline_policy(policy: TablePolicy) -> TimelinePolicy:
-    """The timeline's policy of a table's."""
+    """Convert a table's policy to that of its timeline."""
     return TimelinePolicy(
         calendar=Calendar(Granularity(policy.granularity), policy.time_zone),
         max_file_bytes=policy.target_file_size_bytes,
@@ -60,7 +61,7 @@ def timeline_policy(policy: TablePolicy) -> TimelinePolicy:
 
 
 def active_tasks(ledger: IcebergLedger) -> tuple[ActiveTask, ...]:
-    """The compactions of the ledger that have not ended, as tasks of the timeline."""
+    """Return the ledger's unfinished compactions as tasks of the timeline."""
     return tuple(
         ActiveTask(c.spec.task, frozenset(c.spec.chunks), frozenset(c.spec.inputs)) for c in ledger.active()
     )
@@ -76,9 +77,8 @@ def plan_table(
     replanning: Replanning | None = None,
     alone: frozenset[str] = frozenset(),
 ) -> TimelinePlan:
-    """The timeline of a table and what it needs; chunks with a `held` file are left alone, and groups that
-    are `alone` are not done together with others. `replanning` is what planned the table before, if anything
-    did."""
+    """Return a table's timeline and the tasks it needs. Chunks with a `held` file are skipped, and groups in
+    `alone` are not combined with others. `replanning` is the planner of the previous plan, if any."""
     return (replanning if replanning is not None else Replanning()).plan(
         state.files,
         timeline_policy(state.policy),
@@ -92,7 +92,7 @@ def plan_table(
 
 
 def capacity_of(policy: TablePolicy) -> Capacity:
-    """How much of a table may be compacted at the same time."""
+    """Return how much of a table may be compacted at the same time."""
     return Capacity(
         max_running=policy.max_tasks,
         max_running_bytes=policy.max_active_bytes,
@@ -101,7 +101,7 @@ def capacity_of(policy: TablePolicy) -> Capacity:
 
 
 def proposals_of(state: TableState, timeline: TimelinePlan, held: Held = NOTHING_HELD) -> Plan:
-    """The tasks, and why the rest is left alone."""
+    """Return the tasks as proposals, with notes on why other files are skipped."""
     if state.snapshot_id is None:
         return Plan(notes=(*state.notes, "the table has no snapshot yet"), refusal=state.refusal)
     notes = (*state.notes, *held_notes(timeline, held))
@@ -121,7 +121,7 @@ def left_notes(state: TableState, *, only_stuck: bool = False) -> tuple[str, ...
 
 
 def proposed(tasks: Iterable[Task], state: TableState) -> tuple[Proposal, ...]:
-    """Tasks of the timeline as proposals."""
+    """Return tasks of the timeline as proposals."""
     return tuple(
         Proposal(spec_of(task, state), task.priority, task.cost_bytes, task.reason, task.after)
         for task in tasks
@@ -129,8 +129,9 @@ def proposed(tasks: Iterable[Task], state: TableState) -> tuple[Proposal, ...]:
 
 
 def priority(spec: ChunkSpec, state: TableState) -> float:
-    """How urgent a compaction is with those of its inputs that the table has now: by the files that it would
-    save, or by the rows that are deleted, whichever is more. By the timeline's measures, over all chunks."""
+    """Return how urgent a compaction is, given the inputs that the table still has: by the number of files
+    saved or by the deleted rows, whichever is more urgent. The measures are the timeline's, over all
+    chunks."""
     files = [state.by_id[path] for path in spec.inputs if path in state.by_id]
     rows, deleted = sum(file.rows for file in files), sum(file.deleted_rows for file in files)
     if any(file.deletes and not file.deleted_rows for file in files):
@@ -142,7 +143,7 @@ def priority(spec: ChunkSpec, state: TableState) -> float:
 
 
 def spec_of(task: Task, state: TableState) -> ChunkSpec:
-    """A task of the timeline as a compaction of the table."""
+    """Convert a task of the timeline to a compaction of the table."""
     known = state.specs.get((task.key, task.files))
     if known is not None and known.chunks == task.chunks:
         return known
@@ -167,7 +168,7 @@ def spec_of(task: Task, state: TableState) -> ChunkSpec:
 
 
 def cuts_of(files: Sequence[TimelineFile], calendar: Calendar) -> tuple[int, ...]:
-    """The edges of all chunks that the files meet, without the outermost two."""
+    """Return the edges of all chunks that the files overlap, without the outermost two."""
     spans = merge((f.times.start_us, f.times.end_us) for f in files if isinstance(f.times, Interval))
     granularities = list(Granularity)
     for granularity in granularities[granularities.index(calendar.granularity) :]:
@@ -186,7 +187,8 @@ def _totals(timeline: TimelinePlan) -> Mapping[str, Total]:
 
 
 def held_notes(timeline: TimelinePlan, held: Held) -> list[str]:
-    """How many chunks of time are left alone, for each reason; of others only for what is `held`."""
+    """Return notes on how many chunks are skipped, for each reason; for other processes only because of
+    `held`."""
     told = set(held.values())
     reasons: dict[str, int] = {}
     for planned in timeline.chunks:

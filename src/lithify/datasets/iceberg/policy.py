@@ -1,33 +1,33 @@
-"""How a table is to be compacted: its properties `lithify.…`, and what the operator sets instead.
+"""The policy of a table: its properties `lithify.…`, and the operator's overrides.
 
 Sizes and times may have a unit, as in `512MiB` and `6h`.
 
 | property | default |
 |---|---|
 | `lithify.granularity` | `day`: hour, day, week, month or year |
-| `lithify.time-zone` | `UTC`: whose calendar the chunks follow |
+| `lithify.time-zone` | `UTC`: the time zone of the chunks' calendar |
 | `lithify.time-column` | see `timecolumn` |
 | `lithify.target-file-size-bytes` | `write.target-file-size-bytes` (512 MiB) |
-| `lithify.min-saved-files` | 5: while more is to come, a chunk waits until compacting saves so many |
-| `lithify.min-new-percent` | 20: and until these have so much of its bytes |
-| `lithify.allowed-lateness-seconds` | 3600: more is to come until a chunk has ended so long ago |
-| `lithify.max-deleted-percent` | 0 (off): a chunk is compacted once so many of its rows are deleted |
+| `lithify.min-saved-files` | 5: while more data may arrive, a chunk waits until compacting saves this many |
+| `lithify.min-new-percent` | 20: and until these have this share of its bytes |
+| `lithify.allowed-lateness-seconds` | 3600: how long after a chunk's end more data may arrive |
+| `lithify.max-deleted-percent` | 0 (off): a chunk is compacted once this share of its rows is deleted |
 | `lithify.skip-from-latest-seconds` | 0: chunks that end later than this before the newest data wait |
-| `lithify.skip-from-now-seconds` | 0: the same against the clock |
+| `lithify.skip-from-now-seconds` | 0: the same, but before the current time |
 | `lithify.max-task-bytes` | 8 GiB: a compaction reads no more, unless one chunk is larger |
 | `lithify.small-task-bytes` | 1 GiB: a compaction that reads less may be combined with another |
 | `lithify.max-combine-gap-seconds` | 0: how far apart the chunks of combined compactions may be |
-| `lithify.max-tasks` | 16: compactions active at once |
-| `lithify.max-active-bytes` | 100 GiB: bytes that active compactions read in all |
+| `lithify.max-tasks` | 16: maximum of active compactions |
+| `lithify.max-active-bytes` | 100 GiB: maximum bytes that all active compactions read |
 | `lithify.max-queued-tasks` | 1000: more than these are deferred until the queue is empty |
-| `lithify.expire-snapshots` | 0; 1: coordinators expire snapshots that nobody needs, and their files |
+| `lithify.expire-snapshots` | 0; 1: coordinators expire unneeded snapshots and their files |
 | `lithify.rewrite-position-delete-files` | 0; 1: coordinators drop and merge delete files |
-| `lithify.rewrite-manifests` | 0; 1: coordinators rewrite manifests where that is worth it |
+| `lithify.rewrite-manifests` | 0; 1: coordinators rewrite manifests where it is worthwhile |
 | `lithify.remove-orphans` | 0; 1: coordinators delete orphan files of any writer |
-| `lithify.orphan-age-seconds` | 259200: those that are older; three days at least |
-| `lithify.orphan-interval-seconds` | 604800: how often they look for them; a day at least |
-| `lithify.skip-parts` | none: parts of maintenance, such as `data,expiry`, that nobody does unasked |
-| `lithify.branch` | `main`; must be named when there are several |
+| `lithify.orphan-age-seconds` | 259200: minimum age of deleted orphan files; at least three days |
+| `lithify.orphan-interval-seconds` | 604800: interval of the search for orphan files; at least a day |
+| `lithify.skip-parts` | none: parts of maintenance, such as `data,expiry`, done only on request |
+| `lithify.branch` | `main`; required when there are several |
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MIB = 1024 * 1024
 GRANULARITIES = ("hour", "day", "week", "month", "year")
 DEFAULT_TARGET_BYTES = 512 * MIB
 MAX_SECONDS = 10**11
-"""3,170 years: more than between any two times, and still a number of microseconds."""
+"""3,170 years: more than between any two times, and still representable in microseconds."""
 MAX_NUMBER = 1 << 60
 _SKIP, _BRANCH = "skip-parts", "branch"
 _ICEBERG_TARGET = "write.target-file-size-bytes"
@@ -57,7 +57,7 @@ _ICEBERG_TARGET = "write.target-file-size-bytes"
 
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
-    """See the module's table."""
+    """A table's policy; see the module's table."""
 
     granularity: str = "day"
     time_zone: str = "UTC"
@@ -86,7 +86,7 @@ class TablePolicy:
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Those of `PARTS` that are skipped."""
+        """Return the parts of `PARTS` that are skipped."""
         return _parts(self.skip_parts)
 
 
@@ -110,7 +110,7 @@ _OF_DATA = frozenset(
         "max_queued_tasks",
     }
 )
-"""Of no concern to any part of maintenance but the compaction of data."""
+"""Properties that only the compaction of data uses."""
 _TEXTS = ("granularity", "time_zone", "time_column", "skip_parts", "branch")
 _AT_LEAST = {
     "target_file_size_bytes": 1,
@@ -136,13 +136,13 @@ _NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__datacl
 
 
 def left_out_of(properties: Mapping[str, str], instead: Mapping[str, str] = _NOTHING) -> frozenset[str]:
-    """What of maintenance is skipped, whatever else is wrong with a policy."""
+    """Return the parts of maintenance that are skipped, even if the rest of the policy is invalid."""
     own = properties.get(f"{PREFIX}{_SKIP}", "")
     return _parts(instead.get(_SKIP, own))
 
 
 def branch_of(properties: Mapping[str, str], instead: Mapping[str, str] = _NOTHING) -> str | None:
-    """Return the branch that is named, whatever else is wrong with a policy."""
+    """Return the configured branch, even if the rest of the policy is invalid."""
     return instead.get(_BRANCH, properties.get(f"{PREFIX}{_BRANCH}"))
 
 
@@ -153,9 +153,9 @@ def _parts(text: str) -> frozenset[str]:
 def parse_policy(
     properties: Mapping[str, str], url: str, instead: Mapping[str, str] = _NOTHING, *, of_data: bool = True
 ) -> TablePolicy:
-    """Return the policy in the properties of a table; `instead`, without the prefix, wins over them. Without
-    `of_data`, what concerns the compaction of data alone is left at its default and not read. `Refused` when
-    a property is not known, or one that is read has no meaning."""
+    """Return the policy in a table's properties; `instead`, without the prefix, overrides them. Without
+    `of_data`, properties that only the compaction of data uses have their defaults and are not read. Raise
+    `Refused` when a property is unknown, or one that is read is invalid."""
     properties = {**properties, **{PREFIX + name: text for name, text in instead.items()}}
     values: dict[str, str | int] = {}
     if of_data and _ICEBERG_TARGET in properties:
@@ -192,7 +192,7 @@ def _number(key: str, text: str, least: int, url: str) -> int:
     is_time, is_size = key.endswith("-seconds"), key.endswith("-bytes")
     most = MAX_SECONDS if is_time else MAX_NUMBER
     try:
-        # Iceberg's own properties are for others to read as well, and are what these can read.
+        # Other programs read Iceberg's own properties too, so these have a format that they can read.
         value = _units(text, is_time, is_size) if key.startswith(PREFIX) else int(text)
     except ValueError:
         value = -1
@@ -206,7 +206,7 @@ def _number(key: str, text: str, least: int, url: str) -> int:
 
 
 def _units(text: str, is_time: bool, is_size: bool) -> int:
-    """A whole number; of a time and a size also as people write it. `ValueError` for anything else."""
+    """Parse a whole number; a time or a size may have a unit. Raise `ValueError` for any other text."""
     if is_size:
         return parse_size(text)
     if is_time and text.strip()[-1:].isalpha():

@@ -12,13 +12,13 @@ from lithify.config.sections import CollectionSettings, OwnSection, Section, Tex
 
 
 class TableCollectionSettings(CollectionSettings):
-    """How one kind of a table's garbage is collected."""
+    """How one type of a table's garbage is collected."""
 
     min_age: Duration = Field(default=timedelta(hours=1), description="What is younger is kept")
 
 
 class TableGarbageSettings(Section):
-    """What of a table is collected as garbage."""
+    """How a table's garbage is collected."""
 
     data_files: TableCollectionSettings = TableCollectionSettings()
     manifests: TableCollectionSettings = TableCollectionSettings()
@@ -27,7 +27,7 @@ class TableGarbageSettings(Section):
 
 
 class IcebergSettings(OwnSection):
-    """How tables are compacted."""
+    """The settings of Iceberg tables."""
 
     NAME: ClassVar = "iceberg"
     FORMERLY: ClassVar = {
@@ -58,5 +58,5 @@ class IcebergSettings(OwnSection):
 
     @property
     def unrelated(self) -> tuple[str, ...]:
-        """The names and patterns in `unrelated_tables`."""
+        """Return the names and patterns in `unrelated_tables`."""
         return tuple(filter(None, (name.strip() for name in self.unrelated_tables.split(","))))

@@ -1,4 +1,4 @@
-"""What there is to show of a table: for scripts as JSON values, for people as blocks."""
+"""Views of a table: JSON values for scripts, blocks for operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Facts = Mapping[str, Any]
 
 
 def facts_of(state: TableState) -> Facts:
-    """How much there is, as a JSON value."""
+    """Return the table's size as a JSON value."""
     return {
         "snapshot_id": state.snapshot_id,
         "files": len(state.files),
@@ -41,12 +41,12 @@ def facts_of(state: TableState) -> Facts:
 
 
 def spec_json(spec: ChunkSpec) -> dict[str, Any]:
-    """A compaction of a table as a JSON value."""
+    """Return a compaction of a table as a JSON value."""
     return {"kind": "chunks", "task": spec.task, "snapshot_id": spec.snapshot_id, "inputs": list(spec.inputs)}
 
 
 def show_refused(state: TableState) -> tuple[Line, ...]:
-    """Say which parts of maintenance cannot be done with the table, and why; one reason once."""
+    """Show which parts of maintenance cannot be done with the table, and why; each reason once."""
     parts: dict[str, list[str]] = {}
     for part, why in state.refused.items():
         parts.setdefault(why, []).append(part)
@@ -54,7 +54,7 @@ def show_refused(state: TableState) -> tuple[Line, ...]:
 
 
 def left_json(state: TableState) -> list[Facts]:
-    """Which data files cannot be compacted and why, as JSON values."""
+    """Return which data files cannot be compacted, and why, as JSON values."""
     return [
         {
             "files": left.files,
@@ -81,8 +81,8 @@ def show_plan(
     beside: PlanDetails,
     now_ms: int,
 ) -> Shown:
-    """The timeline, what would be started now, what of the history could go, or why nobody can tell, and what
-    was found of orphan files when somebody looked for them."""
+    """Show the timeline, what would be started now, which history could expire or why that is unknown, and
+    the result of the last search for orphan files."""
     blocks: tuple[Block, ...]
     history, orphans = beside.history, beside.orphans
     if isinstance(history, Outlook):
@@ -120,7 +120,7 @@ def _show_orphans(run: OrphanRun | None, now_ms: int) -> tuple[Block, ...]:
 
 
 def show_run(run: DatasetRun) -> Shown:
-    """What a run did to the table, and at what cost."""
+    """Show what a run did to the table, and its cost."""
     before, after, result, totals = run.before, run.after, run.summary, run.totals
     document = {
         "url": run.url,
@@ -172,7 +172,7 @@ def _row(name: str, facts: Facts) -> tuple[str, ...]:
 
 
 def history_json(kept: Retained) -> Facts:
-    """What is kept of the history, as a JSON value."""
+    """Return the retained history as a JSON value."""
     return {
         "snapshots": kept.past.versions,
         "oldest_ms": kept.past.oldest_ms,
@@ -190,7 +190,7 @@ def history_json(kept: Retained) -> Facts:
 
 
 def show_history(kept: Retained, now_ms: int) -> list[Block]:
-    """The same for people."""
+    """Show the retained history."""
     past = kept.past
     blocks: list[Block] = [
         Line(
@@ -216,7 +216,7 @@ def show_history(kept: Retained, now_ms: int) -> list[Block]:
 
 
 def show_status(found: Status) -> Shown:
-    """The size of the table and of its history, and the totals of its timeline."""
+    """Show the size of the table and of its history, and the totals of its timeline."""
     facts, kept = facts_of(found.snapshot), found.retained
     totals = found.plan.totals
     blocks: list[Block] = [
@@ -254,7 +254,7 @@ def _total_json(total: Total) -> dict[str, int]:
 
 
 def show_garbage(url: str, report: GarbageReport) -> Shown:
-    """What was deleted, or would be."""
+    """Show what was deleted, or would be."""
     garbage = [{"kind": g.kind.value, "path": g.path, "size_bytes": g.size_bytes} for g in report.garbage]
     document = {
         "url": url,

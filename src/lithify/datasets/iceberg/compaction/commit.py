@@ -1,26 +1,26 @@
-"""Publishing compactions: many in one snapshot, each checked against the table as it is then.
+"""Publishing compactions: many in one snapshot, each checked against the current table.
 
 1. Load the table and list the head of the branch. Stop if another coordinator has taken over, or if the
-   table is not the one on record.
-2. A compaction of whose outputs the table has any, or whose id a snapshot names, was committed before: by an
-   earlier try whose answer was lost, or before a crash.
-3. Check each of the others against the head, component by component (`components`): a conflict about one
-   input drops what shares rows with it, the rest goes on. What is dropped stays in the table and is planned
-   again; its outputs are garbage. So a writer that keeps changing one day does not hold up the others.
+   table is not the recorded one.
+2. If the table has any outputs of a compaction, or a snapshot names its id, it was committed before: by an
+   earlier attempt whose response was lost, or before a crash.
+3. Check each other compaction against the head, component by component (`components`): a conflict about one
+   input drops all that shares rows with it; the rest continues. Dropped inputs stay in the table and are
+   planned again; their outputs are garbage. So a writer that keeps changing one day does not block the rest.
 4. Write one snapshot on top of the head and ask the catalog to make it the head, on condition that the
    head has not changed.
-5. If somebody was faster, delete what was written and start again from 1. If the answer is lost, look
-   whether the snapshot is in the table. If not, start again from 1 too, but delete nothing: should the first
-   one land later, the second is refused, and step 2 finds it. Where even that cannot be told, the manifests
-   stay and the outcome is reported as unknown: the next call finds out in step 2.
+5. If another commit came first, delete the written files and start again from 1. If the response is lost,
+   check whether the snapshot is in the table. If not, start again from 1 too, but delete nothing: if the
+   first one takes effect later, the second is refused, and step 2 finds it. If even that cannot be checked,
+   the manifests are kept and the outcome is reported as unknown: the next call finds out in step 2.
 
-The rows of the outputs are those of the inputs in the planned snapshot. So between it and the head,
-for every input: the file must still be there, and exactly the same position deletes must apply to it, and the
-same equality deletes up to the sequence number of the planned snapshot. That holds for whatever happened
-meanwhile, in any order, and whether or not snapshots in between have expired; only the planned one is needed.
+The rows of the outputs are those of the inputs in the planned snapshot. So the following must hold between
+that snapshot and the head for every input: the file is still there, exactly the same position deletes apply
+to it, and the same equality deletes up to the planned snapshot's sequence number. This covers all changes in
+between, in any order, whether or not intermediate snapshots have expired; only the planned one is needed.
 Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
-applied do not apply to them, which would delete rows that came in between, and one that came later needs no
-conflict, because it does.
+already applied do not apply to the outputs, where they would delete rows that were added in between. Later
+ones do apply to the outputs and need no conflict.
 Appended files never conflict. Added columns and new partition specs do not either.
 """
 
@@ -60,25 +60,25 @@ from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 
 COMPACTIONS_PROPERTY = "lithify.compactions"
-"""In the summary of a snapshot: ids of the compactions it publishes."""
+"""The property of a snapshot's summary with the ids of the compactions that it publishes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitVerdict:
-    """What became of a compaction."""
+    """The result of committing a compaction."""
 
     refusal: str | None = None
-    """Why nothing of it was published; `None` when it was."""
+    """Why nothing was published; `None` if something was."""
     published: tuple[NewFile, ...] = ()
     dropped: str | None = None
-    """What of it was not published, and why; `None` when all was, or when it is not known any more."""
+    """Which parts were not published, and why; `None` if all were, or if it is unknown."""
 
 
 Verdicts = dict[Ulid, CommitVerdict]
 
 
 class Committer:
-    """Publishes compactions of one table."""
+    """A publisher of one table's compactions."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Committer:
         rng: random.Random,
         dated_ms: Callable[[], int],
     ) -> None:
-        """`dated_ms` gives the time of a snapshot. One that is ahead of the other writers' clocks would keep
-        them from committing, and by one that is behind the snapshot expires early: so it is the store's."""
+        """`dated_ms` returns the time of a snapshot, by the store's clock: a time ahead of other writers'
+        clocks would prevent their commits, and a time behind them would make the snapshot expire early."""
         self._catalog = catalog
         self._identifier = identifier
         self._cache = cache
@@ -104,9 +104,9 @@ class Committer:
         branch_of: Callable[[Table], str],
         check: Callable[[Table], object],
     ) -> Verdicts:
-        """Publish what still holds of each. `branch_of` says on which branch, and raises while the table's
-        data cannot be compacted: what is finished waits for that. `check` raises when this process may not
-        commit to the table that was loaded; it has looked before anything is written."""
+        """Publish the parts of each compaction that are still valid. `branch_of` returns the branch, and
+        raises while the table's data cannot be compacted: finished compactions then wait. `check` raises when
+        this process may not commit to the loaded table; it is called before anything is written."""
         away: StoreUnavailable | None = None
         count = LiveRows()
         for _ in tries(self._clock, self._rng):
@@ -127,7 +127,7 @@ class Committer:
             try:
                 is_published = publish(table, prepared, lambda: load_table(self._catalog, self._identifier))
             except StoreUnavailable as error:
-                away = error  # it may still be under way, so nothing is deleted; should it land, it is found
+                away = error  # the commit may still take effect and be found, so nothing is deleted
                 continue
             if is_published:
                 return batch.verdicts
@@ -140,7 +140,7 @@ class Committer:
         )
 
     def _head(self, table: Table, branch: str, compactions: Sequence[IcebergCompaction]) -> Listing | None:
-        """The head, as far as it is asked about inputs and outputs."""
+        """List the head, restricted to the files needed to check inputs and outputs."""
         snapshot = table.metadata.snapshot_by_name(branch)
         if snapshot is None:
             return None
@@ -166,7 +166,7 @@ class Committer:
     def _add(
         self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch, count: LiveRows
     ) -> CommitVerdict:
-        """Put what holds of a compaction into the batch."""
+        """Add the valid parts of a compaction to the batch."""
         spec = compaction.spec
         planned = table.metadata.snapshot_by_id(spec.snapshot_id)
         if planned is None:
@@ -202,7 +202,7 @@ class Committer:
 class _Batch:
     verdicts: Verdicts
     accepted: list[Ulid]
-    """Compactions of which something is published."""
+    """Compactions that are at least partly published."""
     replacement: Replacement
 
     def include(
@@ -225,13 +225,13 @@ class _Batch:
 
 
 def _mixed(base: Listing, part: Component) -> str | None:
-    """Why outputs cannot be of the partition of these inputs: they have several."""
+    """Return why outputs cannot be in the partition of these inputs: the inputs have several."""
     known = (base.data[path].data_file for path in part.inputs if path in base.data)
     return "the inputs are of several partitions" if len(set(map(place_of, known))) > 1 else None
 
 
 def _gone_specs(metadata: TableMetadata) -> frozenset[int]:
-    """Partition specs made from columns that are not there any more."""
+    """Return the partition specs made from columns that no longer exist."""
     schema = metadata.schema()
     return frozenset(
         spec_id
@@ -241,7 +241,7 @@ def _gone_specs(metadata: TableMetadata) -> frozenset[int]:
 
 
 def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[str]) -> dict[str, str]:
-    """Which inputs must not be replaced in `head` by outputs made from `base`, and why."""
+    """Return which inputs must not be replaced in `head` by outputs made from `base`, and why."""
     found: dict[str, str] = {}
     gone = _gone_specs(head.metadata)
     for part in spec.parts:
@@ -257,7 +257,8 @@ def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container
 
 
 def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: str) -> str | None:
-    """Why an input of `lane` must not be replaced in `head` by outputs made from `base`; `None` if it may."""
+    """Return why an input of `lane` must not be replaced in `head` by outputs made from `base`; `None` if it
+    may."""
     planned, current = base.data.get(path), head.data.get(path)
     if path in base.repeated or path in head.repeated:
         return f"{path} is listed more than once"
@@ -279,7 +280,8 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
 
 
 def _miscounted(part: Component, rows: Mapping[str, RowCount]) -> str | None:
-    """The last line of defence: as many rows must come out as went in and were not deleted."""
+    """Return why the row counts are wrong: outputs must have as many rows as inputs minus deleted rows. This
+    is the last check against defects."""
     expected = sum((rows[path] for path in part.inputs), RowCount())
     written = sum(output.rows for output in part.outputs)
     if expected.allows(written):
@@ -291,7 +293,7 @@ def _miscounted(part: Component, rows: Mapping[str, RowCount]) -> str | None:
 
 
 def committed_ids(table: Table, head: Snapshot) -> set[str]:
-    """Compactions that the history of a branch with this head names."""
+    """Return the ids of compactions that the history of a branch with this head names."""
     found: set[str] = set()
     for snapshot in ancestors_of(head, table.metadata):
         summary: Mapping[str, str] = snapshot.summary.additional_properties if snapshot.summary else {}

@@ -1,13 +1,13 @@
-"""Which outputs of a compaction stand for which of its inputs (pure).
+"""Components of a compaction: which outputs replace which inputs (pure).
 
-1. An output names the inputs its rows came from (`NewFile.sources`): those that had a row in its piece.
-2. Inputs and outputs that are linked by that, directly or through others, make a component.
-3. So the rows of a component's outputs are exactly those of its inputs: every row of an input went to one
-   output that names it, and no output has a row of an input of another component.
-4. Inputs that a task has left alone are linked as those of an output; their component says why, and is not to
-   be published.
+1. An output names the inputs that its rows came from (`NewFile.sources`): those that had a row in its piece.
+2. Inputs and outputs that are linked this way, directly or through others, form a component.
+3. So the rows of a component's outputs are exactly those of its inputs: every row of an input is in one
+   output that names the input, and no output has a row of another component's input.
+4. Inputs that a task has skipped are linked like those of an output; their component records why, and is not
+   published.
 
-Each component can be published or left out by itself, and the table has the same rows either way.
+Each component can be published or dropped separately; the table has the same rows either way.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lithify.datasets.iceberg.model import LeftAlone, NewFile, Output
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Inputs, and the outputs with their rows. No outputs where all rows of the inputs were deleted."""
+    """Inputs, and the outputs with their rows. Without outputs, all rows of the inputs were deleted."""
 
     inputs: tuple[str, ...]
     outputs: tuple[NewFile, ...]
     left: str | None = None
-    """Why its inputs stay as they are, if a task could not rewrite some of them."""
+    """Why its inputs are kept as they are, if a task could not rewrite some of them."""
 
 
 def components(inputs: Sequence[str], outputs: Sequence[Output]) -> tuple[Component, ...]:
-    """The components, in the order of their first inputs. An output that does not say where its rows came
-    from, or names what is no input, may have rows of all."""
+    """Return the components, in the order of their first inputs. An output that does not name its sources, or
+    names an unknown input, may have rows of all inputs."""
     roots = list(range(len(inputs) + len(outputs)))
 
     def root_of(node: int) -> int:

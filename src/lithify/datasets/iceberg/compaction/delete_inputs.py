@@ -1,5 +1,6 @@
-"""What a task has to read: which inputs meet its range, and with what deletes. Values that several tasks have
-in common are the same objects, so that they travel once with what has several of these tasks."""
+"""The inputs of a task: which files overlap its range, and which deletes apply to them. Values common to
+several
+tasks are the same objects, so a message with several of these tasks contains them once."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from lithify.planning.timeline.model import Interval, TimelineFile
 
 
 class Sources:
-    """The inputs of one compaction as tasks read them."""
+    """The inputs of one compaction, as tasks read them."""
 
     def __init__(self, listing: Listing, column: NestedField, positions: Mapping[str, int]) -> None:
-        """`column` tells the time of a row; `positions` are those of all inputs, by path."""
+        """`column` has the time of a row; `positions` are those of all inputs, by path."""
         self._listing = listing
         self._column = column
         self._positions = positions
@@ -28,7 +29,7 @@ class Sources:
         self._equality: dict[str, EqualityDelete] = {}
 
     def of(self, files: Sequence[TimelineFile], part: TimeRange) -> tuple[SourceFile, ...]:
-        """Return those of these inputs that have, or may have, rows of the range."""
+        """Return the inputs that have, or may have, rows of the range."""
         found = []
         for file in files:
             entry = self._listing.data[file.id]
@@ -43,8 +44,8 @@ class Sources:
         return tuple(found)
 
     def equality_deletes(self, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
-        """Return the equality delete files that apply to any of the sources, which are of one partition:
-        those that apply to the oldest."""
+        """Return the equality delete files that apply to any of the sources, which belong to one partition:
+        those that apply to the oldest source."""
         if not sources:
             return ()
         oldest = min(sources, key=lambda source: source.number)

@@ -1,10 +1,10 @@
-"""Which columns of text repeat their values so much that a task carries them as dictionaries.
+"""Text columns with so many repeated values that a task processes them as dictionaries.
 
-A Parquet file keeps such a column as numbers and a dictionary. Read, sorted and written in that form it
-costs a fraction of what the texts would. The rows are the same either way.
+A Parquet file stores such a column as numbers and a dictionary. Reading, sorting and writing it in that form
+costs a fraction of processing the texts. The rows are the same either way.
 
-A column counts as repeating when its values take at most `MAX_BYTES_PER_VALUE` each in the inputs, after
-compression. Inputs without that statistic do not count; if none has it, the column is carried as it is.
+A column is repeating when its values take at most `MAX_BYTES_PER_VALUE` each in the inputs, after
+compression. Inputs without that statistic do not count; if none has it, the column is processed as text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ MAX_BYTES_PER_VALUE = 2.0
 
 
 def repeating_columns(schema: Schema, files: Iterable[DataFile], excluded: Iterable[int]) -> tuple[int, ...]:
-    """Field ids of the text columns, and of texts in lists, that repeat; none of `excluded`."""
+    """Return the field ids of repeating text columns, including lists of texts, without those in
+    `excluded`."""
     sizes: dict[int, float] = {}
     values: dict[int, int] = {}
     for file in files:

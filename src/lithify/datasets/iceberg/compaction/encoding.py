@@ -1,16 +1,16 @@
-"""Which columns of numbers are worth a dictionary in the outputs.
+"""Selection of number columns that get a dictionary in the outputs.
 
 Parquet writers begin every column with a dictionary and drop it when it has grown too large. For numbers that
-hardly repeat that is wasted twice: work to find out, and larger files, because the numbers that stand for
-values compress worse than the values.
+rarely repeat, this costs time and makes files larger, because dictionary indices compress worse than the
+values.
 
-1. Estimate how many different values a column has, from those whose hash falls into one part of many.
-2. Measure what a value takes in a file without a dictionary, from a sample of consecutive rows.
-3. With a dictionary, every different value takes that much once, and every row the bits of a number. The
-   column goes without when that is more.
+1. Estimate the number of distinct values of a column from the values whose hash is in one of many parts.
+2. Measure the stored size of a value without a dictionary, in a sample of consecutive rows.
+3. With a dictionary, every distinct value takes that size once, and every row the bits of an index. If that
+   is more, the column gets no dictionary.
 
-Texts are left to the writer: those that repeat are found elsewhere (`repeating`), others overflow the
-dictionary soon. So are columns of nested types, nulls and few rows. Values are the same either way.
+Text columns are left to the writer: repeating ones are found elsewhere (`repeating`), others soon overflow
+the dictionary. So are nested types, nulls and tables with few rows. Values are the same either way.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 MIN_ROWS = 4096
-"""Fewer rows are not worth a look."""
+"""The minimum number of rows to check."""
 SAMPLE_ROWS = 32 * 1024
 PARTS_BITS = 4
-"""One part of 16 is counted."""
+"""The bits of the hash that select a part: one part of 16 is counted."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 divided by the golden ratio: spreads neighbouring values over all bits of the product."""
+"""2^64 divided by the golden ratio: distributes neighbouring values over all bits of the product."""
 
 StoredBytes = Callable[[pa.Table], int]
-"""How long a file of these rows is without dictionaries."""
+"""Return the size of a file with these rows and no dictionaries."""
 
 
 def without_dictionary(table: pa.Table, stored_bytes: StoredBytes) -> frozenset[str]:
-    """Names of the columns that are to have no dictionary."""
+    """Return the names of the columns that get no dictionary."""
     if table.num_rows < MIN_ROWS:
         return frozenset()
     return frozenset(
@@ -62,7 +62,7 @@ def _pays(table: pa.Table, stored_bytes: StoredBytes) -> bool:
 
 
 def distinct(array: pa.Array) -> int:
-    """About how many different values there are, at least 1."""
+    """Estimate the number of distinct values, at least 1."""
     width = array.type.bit_width // 8
     data = np.frombuffer(array.buffers()[1], dtype=f"u{width}", count=len(array), offset=array.offset * width)
     spread = _spread(data.astype(np.uint64))

@@ -1,14 +1,14 @@
-"""Rewriting one range: read, sort into pieces, write files of about even size.
+"""Rewriting one range: read, sort into pieces, write files of roughly equal size.
 
-1. Read the rows of the range from every source, deletes applied. The next files are opened meanwhile
+1. Read the rows of the range from every source and apply deletes. Meanwhile, the next files are opened
    (`opened_ahead`).
 2. Sort them into the pieces of the range (`spill`), in bounded memory.
 3. Sort each piece by the table's sort order, or by time, and write it to as few files of equal size as
-   the target allows. A piece too large for the buffer comes in parts that follow each other in time:
-   where rows are sorted by time first, files go on across the parts; with any other order each part has
-   files of its own, since a file must be sorted as a whole.
-4. Files of a piece name the sources that had a row in it, so that what became of each source is known. What
-   is written to a store is sent while the next file is written; at the end all of it is waited for.
+   the target allows. A piece too large for the buffer is processed in parts that follow each other in time:
+   if rows are sorted by time first, files continue across the parts; with any other order each part has
+   its own files, since a file must be sorted as a whole.
+4. Files of a piece name the sources that had a row in it, so that every source's rows can be traced. A file
+   in a store is uploaded while the next file is written; the task waits for all uploads at the end.
 
 The files count only once they are committed. On any error they are deleted.
 """
@@ -40,8 +40,8 @@ from lithify.store.urls import open_store
 Report = Callable[[float, int], None]
 
 _SURELY_ONE = 0.6
-"""Rows that took less than this share of a file's or a row group's bytes in the inputs fit one, however they
-compress."""
+"""Rows that took less than this share of the target size of a file or row group in the inputs fit into one,
+however they compress."""
 
 
 def execute_rewrites(batch: RewriteBatch) -> TaskResult:
@@ -66,9 +66,9 @@ def execute_rewrites(batch: RewriteBatch) -> TaskResult:
 
 
 def run_rewrites(batch: RewriteBatch, ids: Ids, report: Report) -> TaskResult:
-    """Run one rewrite after the other. Where other parts of the compaction can go on, inputs that cannot be
-    rewritten are left alone. That the store is away or a disk is full is raised in any case, since the other
-    parts would fail likewise."""
+    """Run the rewrites in sequence. If other parts of the compaction can continue, inputs that cannot be
+    rewritten are skipped. An unavailable store or a full disk is always raised, since the other parts would
+    fail likewise."""
     done = TaskResult((), 0, 0, 0, 0, 0.0, 0)
     for task in batch.tasks:
         read, written = done.bytes_read, done.bytes_written
@@ -97,8 +97,8 @@ def _left_alone(task: RewriteTask, reason: str, ids: Ids) -> TaskResult:
 
 
 def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
-    """Rewrite one range; `ids` name the outputs, and `report` is called now and then with how many bytes have
-    moved."""
+    """Rewrite one range; `ids` name the outputs, and `report` is called periodically with the number of bytes
+    read and written."""
     started_s = time.process_time()
     reader = RangeReader(task)
     time_name = reader.column_name(task.time_field_id)
@@ -143,7 +143,7 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
 
 
 def _no_report(_bytes_read: float, _bytes_written: int) -> None:
-    """Nobody wants to know."""
+    """Ignore the progress."""
 
 
 def _write_piece(

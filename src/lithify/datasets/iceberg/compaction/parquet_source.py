@@ -1,12 +1,12 @@
 """Reading a Parquet file whose columns are exactly those of the outputs.
 
-1. The columns count as the same when names, types, nullability and field ids are, and their order, also
-   inside nested types (`has_columns`). Whatever differs needs a projection and is not read here.
-2. Row groups that have no row of the range, by the statistics in the footer, are left out.
-3. The others are read one after the other, each in batches, and rows outside the range are dropped.
+1. The columns are the same when names, types, nullability, field ids and order are, also inside nested types
+   (`has_columns`). A file that differs needs a projection and is not read here.
+2. Row groups without a row of the range, by the statistics in the footer, are skipped.
+3. The others are read in sequence, each in batches, and rows outside the range are dropped.
 
 Memory is bounded by the compressed bytes of a row group and a few batches. All work is done in the calling
-thread: tasks run side by side already, and handing small columns to other threads costs more than decoding.
+thread: tasks already run concurrently, and handing small columns to other threads costs more than decoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_ROWS = 128 * 1024
 
 
 def with_small_offsets(schema: pa.Schema) -> pa.Schema:
-    """The schema with offsets of 32 bits in texts, bytes and lists, which is how most files are read."""
+    """Return the schema with 32-bit offsets in texts, bytes and lists, as most files are read."""
     return pa.schema([_small_field(field) for field in schema], schema.metadata)
 
 
@@ -50,7 +50,7 @@ def _small(kind: pa.DataType) -> pa.DataType:
 
 
 def has_columns(file: pq.ParquetFile, schemas: Iterable[pa.Schema]) -> bool:
-    """Whether the columns of a file are those of one of the schemas."""
+    """Return whether a file's columns are those of one of the schemas."""
     stored: pa.Schema = file.schema_arrow.remove_metadata()
     return any(stored.equals(schema.remove_metadata(), check_metadata=True) for schema in schemas)
 
@@ -58,7 +58,7 @@ def has_columns(file: pq.ParquetFile, schemas: Iterable[pa.Schema]) -> bool:
 def batches_in_range(
     file: pq.ParquetFile, schema: pa.Schema, time_name: str, wanted: TimeRange | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows whose time lies in the range, or all; `schema` is that of the batches."""
+    """Yield the rows whose time is in the range, or all; `schema` is that of the batches."""
     groups = [
         group
         for group in range(file.num_row_groups)
@@ -72,7 +72,7 @@ def batches_in_range(
 def rows_in_range(
     batch: pa.RecordBatch, time_name: str, wanted: TimeRange | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows whose time lies in the range, or all; nothing where there are none."""
+    """Yield the rows whose time is in the range, or all; nothing if there are none."""
     chosen = None if wanted is None else _is_in(times_us(batch.column(time_name)), wanted)
     if chosen is None or chosen.all():
         if batch.num_rows:
@@ -82,7 +82,8 @@ def rows_in_range(
 
 
 def may_meet(file: pq.ParquetFile, group: int, time_name: str, wanted: TimeRange) -> bool:
-    """Whether a row group may have rows of the range; `time_name` is the time column's in the file."""
+    """Return whether a row group may have rows of the range; `time_name` is the time column's name in the
+    file."""
     if wanted.with_nulls:
         return True
     times = interval_of(file.metadata, file.schema_arrow, [group], time_name)

@@ -1,4 +1,4 @@
-"""What a task of an Iceberg table needs, imported before there is one (`engine.daemon`)."""
+"""Modules that a task of an Iceberg table needs, imported before the first task (`engine.daemon`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _MODULES = ("lithify.datasets.iceberg.compaction.execute", "pyiceberg.io.pyarrow
 
 
 def preload() -> None:
-    """Import it."""
+    """Import the modules."""
     for module in _MODULES:
         import_module(module)

@@ -1,15 +1,15 @@
 """Reading the rows of a range, as batches of the schema in which they will be written.
 
-1. A file that has no deletes, and whose columns are the outputs' in every respect (`stored`), is read as it
-   is: for a small file, everything else takes longer than decoding it.
-2. Another file that must not be rewritten (`columns.why_unfit`) is refused. The planner leaves those alone
-   that it knows of.
-3. Of every other file the rows deleted by position are left out, and the rest is projected onto the current
-   schema, with the values of its partition where the file does not have them (`projection`). Then those are
-   left out whose key was deleted later than the file was added (`equality_keys`).
+1. A file without deletes, whose columns are the outputs' in every respect (`stored`), is read directly: for a
+   small file, any other step takes longer than decoding it.
+2. Any other file that must not be rewritten (`columns.why_unfit`) is refused. The planner skips the ones it
+   can detect.
+3. For every other file, rows deleted by position are dropped, and the rest is projected onto the current
+   schema, with the values of its partition for columns that the file lacks (`projection`). Then rows are
+   dropped whose key was deleted after the file was added (`equality_keys`).
 
-Row groups without a row of the range are left out where their statistics tell. Field ids go with the columns,
-so that outputs have them. Texts that repeat stay the dictionaries that they are in the files.
+Row groups without a row of the range are skipped if their statistics show it. Columns keep their field ids,
+so that outputs have them. Repeating texts stay dictionaries, as in the files.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 
 
 class RangeReader:
-    """The rows of a task's range."""
+    """A reader of the rows of a task's range."""
 
     def __init__(self, task: RewriteTask) -> None:
         self._task = task
         self._schema = task.metadata.schema()
         self.file_schema: Schema = sanitize_column_names(self._schema)
-        """The schema of the outputs: the table's, with names as files have them."""
+        """The schema of the outputs: the table's, with column names as in files."""
         plain: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
         self._stored = (plain, with_small_offsets(plain))
-        """How Arrow may read the columns of a file that needs no projection."""
+        """The schemas in which Arrow may read a file that needs no projection."""
         repeating = frozenset(task.repeating)
         self.arrow_schema = pa.schema([_with_dictionaries(field, repeating) for field in plain])
         paths = parquet_path_to_id_mapping(self.file_schema)
@@ -70,11 +70,11 @@ class RangeReader:
         self._newest_delete = max((delete.number for delete in task.equality_deletes), default=-1)
 
     def column_name(self, field_id: int) -> str:
-        """The name of a top-level column in the outputs."""
+        """Return the name of a top-level column in the outputs."""
         return next(f.name for f in self.file_schema.fields if f.field_id == field_id)
 
     def opened_ahead(self) -> OpenedAhead:
-        """The sources' files, in their order."""
+        """Open the sources' files ahead, in order."""
         files = [
             DataPath.of(source.file, PrefetchExtent.ALL if source.is_inside else PrefetchExtent.SOME)
             for source in self._task.sources
@@ -82,7 +82,7 @@ class RangeReader:
         return OpenedAhead(self._task.io, files)
 
     def batches(self, source: SourceFile, files: OpenedAhead) -> Iterator[pa.RecordBatch]:
-        """The rows of one source that belong to the range, deletes applied; its file is the next of
+        """Yield one source's rows that belong to the range, with deletes applied; its file is the next of
         `files`."""
         path = source.file.file_path
         with translated(f"reading {path}"), files.take() as stream:
@@ -125,7 +125,7 @@ class RangeReader:
             start = end
 
     def _may_have_deleted(self, source: SourceFile) -> bool:
-        """Whether an equality delete file applies to a source."""
+        """Return whether an equality delete file applies to a source."""
         return self._newest_delete > source.number
 
     @cached_property
@@ -140,7 +140,8 @@ class RangeReader:
 
 
 def _without(batch: pa.RecordBatch, deleted: npt.NDArray[np.int64], start: int) -> pa.RecordBatch:
-    """The rows of a batch that begins at position `start` of its file, but for those at deleted positions."""
+    """Return the rows of a batch without those at deleted positions; `start` is the batch's position in its
+    file."""
     first, last = np.searchsorted(deleted, [start, start + batch.num_rows])
     if first == last:
         return batch
@@ -150,7 +151,7 @@ def _without(batch: pa.RecordBatch, deleted: npt.NDArray[np.int64], start: int) 
 
 
 def _with_dictionaries(field: pa.Field, field_ids: Set[int]) -> pa.Field:
-    """The field with a dictionary where it, or the element of its list, is one of these texts."""
+    """Return the field with a dictionary if it, or the element of its list, is one of these texts."""
     if int(field.metadata[_FIELD_ID]) in field_ids:
         return field.with_type(_DICTIONARY)
     if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):

@@ -1,10 +1,10 @@
-"""What a person asks to be compacted in a table, whatever its policy says about when (pure).
+"""An operator's request to compact a table, regardless of when its policy would do so (pure).
 
-1. *Everything*: the planner's verdicts, without what makes chunks wait: skip offsets, more data to come,
-   and deferral for want of capacity.
-2. *Given chunks*: these are rewritten whatever the verdict on them, together with the neighbours they share
-   files with, as the planner forms tasks.
-3. What of that can start now is for the service to decide.
+1. *Everything*: the planner's verdicts, without the reasons for chunks to wait: skip offsets, more data to
+   arrive, and deferral for lack of capacity.
+2. *Given chunks*: these are rewritten regardless of their verdict, together with the neighbours that share
+   files with them, as the planner forms tasks.
+3. The service decides which of these compactions can start now.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """Rewrite the chunks of these names, and nothing else but for their sake."""
+    """A request to rewrite the chunks with these names, and other chunks only if they share files with
+    these."""
 
     names: frozenset[str]
     calendar: Calendar
@@ -44,7 +45,7 @@ class ChunkRequest:
 
 
 def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
-    """How a person names a chunk: as `lithify plan` does, or by its bucket."""
+    """Return the name of a chunk for operators: the name that `lithify plan` shows, or its bucket."""
     return calendar.name(key.start_us) if key.bucket is ChunkBucket.TIME else key.bucket.name.lower()
 
 
@@ -56,7 +57,8 @@ def everything(
     held: Held = NOTHING_HELD,
     alone: frozenset[str] = frozenset(),
 ) -> TimelinePlan:
-    """The timeline as if nothing had to wait; with `names`, as if these chunks and no others needed it."""
+    """Return the timeline as if nothing had to wait; with `names`, as if only these chunks needed
+    compaction."""
     policy = replace(
         timeline_policy(state.policy),
         min_saved_files=1,
@@ -77,8 +79,8 @@ def request(
     held: Held = NOTHING_HELD,
     alone: frozenset[str] = frozenset(),
 ) -> Plan:
-    """Everything, or the chunks of these names, without what is `held`. `Refused` for a name that no chunk
-    has."""
+    """Plan everything, or the chunks with these names, without `held` files. Raise `Refused` for an unknown
+    chunk name."""
     if state.refusal:
         return Plan(notes=state.notes, refusal=state.refusal)
     timeline = everything(state, ledger, now_us, names, held, alone)

@@ -1,12 +1,11 @@
 """Rows of a range, sorted into pieces by time, in bounded memory.
 
-1. Batches are held in memory as they come.
-2. When they exceed the buffer, all that is held goes to the local disk: one file for each piece, in
-   Arrow's stream format; so does everything that follows, whenever the buffer is full again. A sample
-   of the times is kept for each piece.
-3. At the end each piece is handed out, in order of time, as tables that fit the buffer: as one where it
-   does; else cut by time at quantiles of its sample, so that tables follow each other in time. A table
-   grows larger only where very many rows have the same time.
+1. Batches are kept in memory as they arrive.
+2. Whenever they exceed the buffer, all batches are written to the local disk: one file for each piece, in
+   Arrow's stream format. A sample of the times is kept for each piece.
+3. At the end each piece is returned, in order of time, as tables that fit the buffer: as one table if it
+   fits; else cut by time at quantiles of its sample, so that tables follow each other in time. A table is
+   larger only if very many rows have the same time.
 
 Rows without a time belong to the first piece, and to its first table.
 """
@@ -27,11 +26,11 @@ from lithify.datasets.iceberg.format.time_column import Times, times_us
 
 SAMPLE_TIMES_PER_BATCH = 128
 MAX_DEPTH = 8
-"""Times a piece is cut again because the sample misled."""
+"""The maximum number of times that a piece is cut again because the sample was not representative."""
 
 
 class SpilledRows:
-    """Rows of one stretch of time: tables in memory, and a file of those that were put on disk."""
+    """Rows of one time range: tables in memory, and a file of the rows on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +40,7 @@ class SpilledRows:
         self.disk_bytes = 0
         self.sample: list[Times] = []
         self.sources: set[int] = set()
-        """Where its rows came from."""
+        """The sources of its rows."""
 
     def add(self, table: pa.Table, times: Times, source: int) -> None:
         """Append rows, in memory."""
@@ -52,7 +51,7 @@ class SpilledRows:
         self.sample.append(times[::step].copy())
 
     def spill(self) -> None:
-        """Put what is held on disk."""
+        """Write the rows in memory to disk."""
         for table in self.held:
             if self._writer is None:
                 self._writer = ipc.new_stream(pa.OSFile(str(self._path), "wb"), table.schema)
@@ -61,7 +60,7 @@ class SpilledRows:
         self.held = []
 
     def tables(self) -> Iterator[pa.Table]:
-        """All rows in the order they came, a batch at a time."""
+        """Yield all rows in the order of arrival, one batch at a time."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -131,8 +130,8 @@ class Pieces:
         self._held_bytes = 0
 
     def drain(self) -> Iterator[tuple[SpilledRows, Iterator[pa.Table]]]:
-        """Each piece with rows, in order, with these as tables that fit the buffer. The tables of a piece
-        must be taken before the next piece is."""
+        """Yield each piece that has rows, in order, with the rows as tables that fit the buffer. Consume a
+        piece's tables before the next piece."""
         for piece in self._pieces:
             if piece.rows:
                 yield piece, self._parts(piece)

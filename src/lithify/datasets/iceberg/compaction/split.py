@@ -3,11 +3,11 @@
 1. The cuts of the spec (edges of chunks) divide time into pieces. Estimate the bytes of each from the
    inputs, as if the rows of a file were spread evenly over its interval.
 2. A piece much larger than a range is cut again, at even shares of its estimated bytes. Each share
-   is a whole number of target sizes, so that cutting leaves at most one smaller file behind.
-3. Consecutive pieces are put together until they make about one range.
+   is a whole number of target sizes, so that cutting results in at most one smaller file.
+3. Consecutive pieces are combined until they have about the size of one range.
 
 Invariants: ranges follow each other without a gap and cover all of time; every cut of the spec is an edge
-or a cut of a range; the first range takes the rows without a time.
+or a cut of a range; the first range includes the rows without a time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lithify.datasets.iceberg.model import TimeRange
 from lithify.planning.timeline.model import Interval, TimelineFile
 
 RANGE_BYTES = 16 * 1024 * 1024
-"""Estimated input of one task, where chunks allow it: about a second of work, so that even a small table
-keeps several cores busy and little is lost with a task."""
+"""The estimated input of one task, if chunks allow it: about a second of work, so that even a small table
+uses several cores and little is lost when a task fails."""
 LARGE_PIECE = 2.0
-"""A piece of so many ranges is cut."""
+"""The size, in ranges, from which a piece is cut."""
 MAX_POINTS = 256
-"""Times at which the estimate is looked at to cut a piece."""
+"""The maximum number of times at which the estimate is computed to cut a piece."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,12 +35,12 @@ Floats = npt.NDArray[np.float64]
 def split(
     files: Sequence[TimelineFile], cuts: Sequence[int], target_bytes: int, range_bytes: int = RANGE_BYTES
 ) -> tuple[TimeRange, ...]:
-    """The ranges of a compaction of these files."""
+    """Return the ranges of a compaction of these files."""
     unit_bytes = target_bytes * max(1, ceil(range_bytes / target_bytes))
     estimates = piece_bytes(files, cuts)
     bounds: list[int | None] = [None, *cuts, None]
     ranges: list[TimeRange] = []
-    waiting: list[int] = []  # cuts inside the range that is being put together
+    waiting: list[int] = []  # cuts inside the current range
     start: int | None = None
     collected = 0.0
 
@@ -60,7 +60,7 @@ def split(
         if is_large:
             for cut in _shares(files, begin, end, round(size / unit_bytes)):
                 close(cut)
-            collected = float(range_bytes)  # what follows is another range
+            collected = float(range_bytes)  # start another range
         else:
             collected += size
     close(None)
@@ -68,7 +68,7 @@ def split(
 
 
 def piece_bytes(files: Sequence[TimelineFile], cuts: Sequence[int]) -> Floats:
-    """The estimated bytes of each piece; what has no time counts to the first."""
+    """Return the estimated bytes of each piece; rows without a time count to the first."""
     sizes: Floats = np.zeros(len(cuts) + 1)
     edges = np.asarray(cuts, dtype=np.int64)
     for file in files:
@@ -84,7 +84,7 @@ def piece_bytes(files: Sequence[TimelineFile], cuts: Sequence[int]) -> Floats:
 
 
 def _shares(files: Sequence[TimelineFile], begin: int | None, end: int | None, parts: int) -> list[int]:
-    """Times strictly inside the piece that divide its estimated bytes into about equal parts."""
+    """Return times strictly inside the piece that divide its estimated bytes into about equal parts."""
     inside = [f for f in files if isinstance(f.times, Interval) and _meets(f.times, begin, end)]
     if not inside:
         return []

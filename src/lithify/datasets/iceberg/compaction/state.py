@@ -1,16 +1,16 @@
-"""The value that planning looks at, drawn from a listing.
+"""The input of planning, derived from a listing.
 
-1. The time interval of each data file is that of its bounds. Where the manifest has none (the table's
-   metrics are off for the column), it is taken from the footer of the file.
-2. Where the table has a name mapping, it may have files that were not written for Iceberg. Their footers
-   are read in any case: they say whether a rewrite can be right.
-3. A file in which no row has a time, or that has no rows, goes to the bucket of such files.
-4. Rows that delete files hide by position are counted where such a file is for one data file only. Those that
-   equality deletes hide are estimated (`equality_deletes`), if the policy wants to know: each commit of such
-   deletes changes the estimate of every older file.
-5. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
-   the planner leaves it alone and still counts it, so that the totals are those of the table. So does every
-   file of a table whose data cannot be compacted at all (`draw_refused`).
+1. The time interval of each data file is that of its bounds. If the manifest has none (the table's metrics
+   are off for the column), it is read from the file's footer.
+2. A table with a name mapping may have files that were not written for Iceberg. Their footers are always
+   read: they show whether a rewrite can be correct.
+3. A file without rows, or without a time in any row, is put into the bucket of such files.
+4. Rows hidden by position are counted if the delete file applies to a single data file. Rows hidden by
+   equality deletes are estimated (`equality_deletes`) if the policy needs it: each commit of such deletes
+   changes the estimate of every older file.
+5. A file that cannot be rewritten (`refusals`), or is listed more than once, is treated as having unknown
+   times: the planner skips it but counts it, so that the totals are those of the table. The same applies to
+   every file of a table whose data cannot be compacted (`draw_refused`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def draw_state(
     states: ChunkStates,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> TableState:
-    """The table as the planner sees it. `refused`: parts of maintenance that cannot be done, but data."""
+    """Return the table's state for the planner. `refused` are the parts of maintenance, other than data, that
+    cannot be done."""
     drawn = _Drawn(table, listing, time_column, policy) if listing is not None else None
     if drawn is not None:
         drawn.read_footers(footers)
@@ -85,7 +86,7 @@ def draw_files(
     time_column: NestedField,
     footers: Footers,
 ) -> Mapping[str, TimelineFile]:
-    """Draw these data files alone, by path; each of them can be named by its path."""
+    """Return only these data files, by path; each must be identified by its path."""
     drawn = _Drawn(table, listing, time_column, policy, [listing.data[path] for path in paths])
     drawn.read_footers(footers)
     return drawn.files
@@ -98,7 +99,8 @@ def draw_refused(
     refused: Mapping[str, str],
     states: ChunkStates,
 ) -> TableState:
-    """Draw a table whose data cannot be compacted: its files are counted, and none has a time."""
+    """Return the state of a table whose data cannot be compacted: its files are counted, and none has a
+    time."""
     lanes = _PartitionLanes(table)
     files: dict[str, TimelineFile] = {}
     for entry in () if listing is None else listing.entries(DataFileContent.DATA):
@@ -121,7 +123,7 @@ def draw_refused(
 
 
 def _together(before: TimelineFile, file: TimelineFile) -> TimelineFile:
-    """Return what a path stands for that is listed once more."""
+    """Combine the files that a repeated path stands for."""
     return TimelineFile(
         id=file.id,
         times=ChunkBucket.UNKNOWN,
@@ -133,7 +135,7 @@ def _together(before: TimelineFile, file: TimelineFile) -> TimelineFile:
 
 
 class _Drawn:
-    """The files of a listing, which is gone through once: there may be very many."""
+    """The files of a listing, which is iterated only once because it may be very long."""
 
     def __init__(
         self,
@@ -143,18 +145,18 @@ class _Drawn:
         policy: TablePolicy,
         chosen: Iterable[ManifestEntry] | None = None,
     ) -> None:
-        """Of the data files those that are `chosen`, or all."""
+        """Use only the data files in `chosen`, or all."""
         self._table = table
         self._column = column
         self._names = table.metadata.name_mapping()
         self.files: dict[str, TimelineFile] = {}
-        """Those that can be named by their paths, by path."""
+        """Files that are identified by their paths, by path."""
         self.repeated: dict[str, TimelineFile] = {}
         """Paths that are listed more than once: each stands for several files."""
         self._reasons: dict[str, str] = {}
-        """By path, why a file is left alone."""
+        """Why a file is skipped, by path."""
         self._stuck: set[str] = set()
-        """Those of them to which more deletes apply than can be applied."""
+        """The skipped files that have more deletes than can be applied."""
         self._asked: dict[str, int] = {}
         """Sizes of the files whose footers have to be read, by path."""
         self._refusals = Refusals(table.metadata, table.io.properties)
@@ -191,13 +193,13 @@ class _Drawn:
         return _timeline_file(entry, times, lanes.of(file), deletes, known)
 
     def _repeat(self, before: TimelineFile, file: TimelineFile) -> None:
-        """What is deleted from which of the files that a path stands for does not matter here."""
+        """Record a repeated path. Which of its files the deletes apply to does not matter here."""
         self._reasons.pop(file.id, None)
         self._asked.pop(file.id, None)
         self.repeated[file.id] = _together(before, file)
 
     def _repeat_deletes(self, listing: Listing) -> None:
-        """A path that is that of a delete file too is no data file's alone."""
+        """Record data files whose path is also that of a delete file as repeated."""
         of_deletes = listing.entries(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
         for path in sorted({entry.data_file.file_path for entry in of_deletes} & self.files.keys()):
             file = self.files.pop(path)
@@ -206,7 +208,7 @@ class _Drawn:
             self.repeated[path] = replace(file, times=ChunkBucket.UNKNOWN, deletes=0, deleted_rows=0)
 
     def read_footers(self, footers: Footers) -> None:
-        """Times that no manifest has, and what else only a file itself says."""
+        """Read times missing in manifests, and other facts that only the files contain."""
         schema = self._table.metadata.schema()
         found = footers.read(self._table.io, self._asked, schema, self._column.field_id, self._names)
         for path, footer in found.items():
@@ -224,7 +226,7 @@ class _Drawn:
             self.files[path] = replace(file, times=known)
 
     def left_alone(self) -> tuple[LeftFiles, ...]:
-        """Which files are left alone, for each reason."""
+        """Return the skipped files, for each reason."""
         found: dict[tuple[str, bool], list[TimelineFile]] = {}
         for path, reason in self._reasons.items():
             found.setdefault((reason, path in self._stuck), []).append(self.files[path])
@@ -259,8 +261,8 @@ def _timeline_file(
 
 
 def _deleted_rows(file: DataFile, deletes: Collection[DataFile], burden: Burden) -> int:
-    """Rows of a file that are hidden; 0 if there are any and nobody knows how many. What equality deletes
-    hide is estimated, and never all that is left: that would be a file without rows."""
+    """Return the number of hidden rows of a file; 0 if it is unknown. The rows hidden by equality deletes are
+    estimated, but never as all remaining rows: that would be a file without rows."""
     rows = file.record_count
     by_position = min(rows, sum(d.record_count for d in deletes if Listing.is_only_for(d, file)))
     if not burden.files or (deletes and not by_position):
@@ -269,7 +271,7 @@ def _deleted_rows(file: DataFile, deletes: Collection[DataFile], burden: Burden)
 
 
 def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedField) -> TimelineFile:
-    """An output as the next listing will show it once it is committed."""
+    """Return an output as the next listing will show it after the commit."""
     return TimelineFile(
         id=new.path,
         times=times_of(data_file_of(new, lane.spec_id, Record()), column),
@@ -281,7 +283,7 @@ def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedF
 
 
 def times_of(file: DataFile, column: NestedField) -> Interval | ChunkBucket:
-    """What the manifest says about a file's times. One without rows has none."""
+    """Return a file's times by the manifest. A file without rows has none."""
     if not file.record_count:
         return ChunkBucket.NULL
     low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
@@ -295,14 +297,14 @@ def times_of(file: DataFile, column: NestedField) -> Interval | ChunkBucket:
 
 
 class _PartitionLanes:
-    """Lanes by partition; naming one costs more than looking it up, and that more than to see that a file has
-    the very partition of the one before, as most have that are listed together."""
+    """Lanes by partition. Computing a name costs more than looking it up, and looking it up costs more than
+    comparing with the previous file's partition, which is usually the same."""
 
     def __init__(self, table: Table) -> None:
         self._schema: Schema = table.metadata.schema()
         self._specs: Mapping[int, PartitionSpec] = table.metadata.specs()
         self._names: dict[int, Callable[[Record], str]] = {}
-        """How partitions are named, by spec."""
+        """Functions that return a partition's name, by spec."""
         self._known: dict[Place, Lane] = {}
         self._last: tuple[int, Record, Lane] | None = None
 

@@ -1,8 +1,7 @@
-"""What is refused before anything is written, and which files are left alone.
+"""Checks before anything is written: which tables are refused, and which files are skipped.
 
-Each part of maintenance has preconditions of its own, and one that is not met stops that part alone
-(`refused_parts`). Single files that cannot be rewritten are left alone, with a note, and the others are
-compacted.
+Each part of maintenance has its own preconditions, and an unmet one stops only that part (`refused_parts`).
+Single files that cannot be rewritten are skipped, with a note, and the others are compacted.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
 from lithify.datasets.maintenance import ORPHANS
 
 MAX_FIELD_ID = (1 << 31) - 201
-"""Higher ones are reserved (Iceberg format: reserved field ids)."""
+"""The highest field id that is not reserved (Iceberg format: reserved field ids)."""
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
 def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """Return the branch to compact; `Refused` when the table's data cannot be."""
+    """Return the branch to compact. Raise `Refused` when the table's data cannot be compacted."""
     if metadata.format_version == 1:
         raise Unsupported(
             f"{url}: format version 1 has no sequence numbers, without which a late delete could be lost; "
@@ -63,7 +62,7 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
 
 
 def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """Return the branch whose manifests or delete files are rewritten; `Refused` when those of the table
+    """Return the branch whose manifests or delete files are rewritten. Raise `Refused` when the table's
     cannot be."""
     if metadata.format_version not in (1, 2):
         raise Unsupported(
@@ -78,7 +77,7 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
 
 
 def check_deletable(metadata: TableMetadata, url: str) -> None:
-    """`Refused` when it is not known for certain which files the table's snapshots need."""
+    """Raise `Refused` when it is not certain which files the table's snapshots need."""
     version = metadata.format_version
     if version not in (1, 2):
         raise Unsupported(
@@ -90,8 +89,8 @@ def check_deletable(metadata: TableMetadata, url: str) -> None:
 def refused_parts(
     metadata: TableMetadata, branch: str | None, url: str, check_compaction: Callable[[], object]
 ) -> dict[str, str]:
-    """Return, by part of maintenance, why it cannot be done with the table, as far as its metadata tell.
-    `check_compaction` raises `Refused` when its data cannot be compacted."""
+    """Return why each part of maintenance cannot be done with the table, by part, as far as its metadata
+    show. `check_compaction` raises `Refused` when the table's data cannot be compacted."""
     checks: dict[str, Callable[[], object]] = {
         "data": check_compaction,
         "deletes": lambda: check_rewritable(metadata, branch, url),
@@ -109,7 +108,7 @@ def refused_parts(
 
 
 def _check_sound(metadata: TableMetadata, url: str) -> None:
-    """What readers and commits must agree on (Iceberg format: table metadata)."""
+    """Check the properties on which readers and commits must agree (Iceberg format: table metadata)."""
     what = f"the metadata of {url}"
     if not metadata.sort_orders:
         raise CorruptObject(what, "have no sort order, so no commit would be accepted")
@@ -161,11 +160,11 @@ def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
 
 
 _READABLE_DELETES = (FileFormat.PARQUET, FileFormat.ORC)
-"""PyIceberg reads no others of format version 2."""
+"""The formats of delete files of format version 2 that PyIceberg can read."""
 
 
 class Refusals:
-    """What a table's files are refused for."""
+    """The reasons to refuse a table's files."""
 
     def __init__(self, metadata: TableMetadata, properties: Mapping[str, Any]) -> None:
         """`properties` are those of the table's file access."""
@@ -176,13 +175,14 @@ class Refusals:
             for spec_id, spec in metadata.specs().items()
             if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
         }
-        """Partition specs made from columns that are not there any more."""
+        """Partition specs made from columns that no longer exist."""
 
     def why_left_alone(
         self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
     ) -> str | None:
-        """Why a file cannot be rewritten; `None` when it can, if its times are known. `unfit_deletes`: why
-        the equality deletes that apply to it cannot be applied here. `position_deletes`: those that apply."""
+        """Return why a file cannot be rewritten; `None` when it can, provided its times are known.
+        `unfit_deletes` is the reason why its equality deletes cannot be applied here; `position_deletes` are
+        those that apply to it."""
         if not self._reach.allows(data_file.file_path):
             return f"lie where files of this table may not lie ({ALLOWED} of the catalog)"
         if data_file.key_metadata is not None:
@@ -204,7 +204,7 @@ class Refusals:
 
 
 def table_notes(metadata: TableMetadata) -> tuple[str, ...]:
-    """Return what a rewrite does not do although the table's properties ask for it."""
+    """Return notes on properties of the table that a rewrite ignores."""
     return (*_unused(metadata), *_no_blooms(metadata))
 
 
@@ -233,7 +233,7 @@ def _no_blooms(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def count_notes(reasons: Iterable[str], of: str = "file(s)") -> tuple[str, ...]:
-    """One sentence for each reason for which files, or what else there is, are left alone."""
+    """Return one note for each reason why files (or other objects) are skipped."""
     return tuple(
         f"{count} {of} are left alone: they {why}" for why, count in sorted(Counter(reasons).items())
     )

@@ -1,7 +1,7 @@
 """The work of one Spark task: rewrite the rows of one range of time, or of several small partitions.
 
-These are the small picklable values that travel between driver and task. Rows are read and written by
-the task itself, through PyIceberg's file access.
+These small picklable values are sent between driver and task. Rows are read and written by the task itself,
+through PyIceberg's file access.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class SourceFile:
     """One input: a data file, without its statistics, and the position delete files that apply to it."""
 
     position: int
-    """Among the inputs of the compaction."""
+    """The position among the compaction's inputs."""
     file: DataFile
     delete_files: tuple[DataFile, ...]
     is_inside: bool
-    """Whether all its rows belong to the range, so that none has to be filtered out."""
+    """Whether all its rows belong to the range, so that no filter is needed."""
     number: int
-    """Its data sequence number: equality deletes of a higher one apply to it."""
+    """The data sequence number: equality deletes with a higher one apply to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Everything that rewriting one range takes."""
+    """All values needed to rewrite one range."""
 
     metadata: TableMetadata
-    """Of the planned snapshot, without its history."""
+    """The metadata of the planned snapshot, without history."""
     io: FileIO
     sources: tuple[SourceFile, ...]
     range: TimeRange
@@ -52,44 +52,44 @@ class RewriteTask:
     sort_order_id: int
     """0 sorts by time."""
     target_bytes: int
-    """Outputs are about even in size and not larger than this."""
+    """The maximum size of outputs, which have roughly equal sizes."""
     name_prefix: str = ""
-    """Of the names of outputs; each attempt adds something of its own."""
+    """The prefix of outputs' names; each attempt adds its own suffix."""
     equality_deletes: tuple[EqualityDelete, ...] = ()
-    """All that apply to any source, of the planned snapshot."""
+    """The planned snapshot's deletes that apply to any source."""
     repeating: tuple[int, ...] = ()
-    """Field ids of texts that are carried as dictionaries."""
+    """Field ids of text columns that are processed as dictionaries."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
-    """Rows held in memory before they are put on the local disk, in Arrow's format."""
+    """The size of rows held in memory before they are written to the local disk, in Arrow's format."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteBatch:
-    """What one task does, one rewrite after the other."""
+    """The work of one task: rewrites that run in sequence."""
 
     tasks: tuple[RewriteTask, ...]
     is_whole: bool = True
-    """Whether the compaction has nothing beside it that goes on when this cannot be done."""
+    """Whether the compaction has no other part that can continue when this one fails."""
     done: tuple[Output, ...] = ()
-    """Outputs that an earlier attempt finished and recorded; then there is nothing left to do."""
+    """Outputs that an earlier attempt finished and recorded; then no work is left."""
     reporting: Reporting | None = None
-    """Where to say how many bytes have moved, in the store of `state_url`; nowhere by default."""
+    """Where to report the bytes read and written, in the store of `state_url`; by default nowhere."""
     store_url: str = ""
     store_options: Mapping[str, str] = field(default_factory=dict)
     state_url: str = ""
-    """Empty: that of `store_url`."""
+    """The URL of the store with Lithify's state; empty if it is `store_url`."""
     state_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task did. Only this travels back to the driver."""
+    """The result of one task: all that is sent back to the driver."""
 
     outputs: tuple[Output, ...]
-    """In order of time, those of one part after the other."""
+    """The outputs in order of time, grouped by part."""
     rows: int
     bytes_read: int
-    """Estimate: of each source, its size by the share of its rows that belongs to the range."""
+    """An estimate: each source's size, multiplied by the share of its rows in the range."""
     bytes_written: int
     spilled_bytes: int
     cpu_s: float
@@ -108,8 +108,9 @@ class TaskResult:
 
 
 def slim(metadata: TableMetadata, configured: Mapping[str, Any]) -> TableMetadata:
-    """Return metadata without history and with the properties that are used, in a few kilobytes: what reading
-    and writing need. `configured` are the properties of the table's file access."""
+    """Return metadata reduced to the values that reading and writing need, in a few kilobytes: without
+    history, and with only the properties that are used. `configured` are the properties of the table's file
+    access."""
     return metadata.model_copy(
         update={
             "snapshots": [],
@@ -125,7 +126,7 @@ def slim(metadata: TableMetadata, configured: Mapping[str, Any]) -> TableMetadat
 
 
 def without_statistics(file: DataFile) -> DataFile:
-    """A data or delete file as reading needs it."""
+    """Return a data or delete file with only the fields that reading needs."""
     slim_file = DataFile.from_args(
         content=file.content,
         file_path=file.file_path,

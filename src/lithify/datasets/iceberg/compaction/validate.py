@@ -1,4 +1,4 @@
-"""Whether a compaction may be scheduled on a table as it is (pure). The commit checks much more."""
+"""Check whether a compaction may be scheduled on the current table (pure). The commit checks much more."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from lithify.protocol.model import CompactionState
 
 
 def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLedger) -> str | None:
-    """Why the compaction must not be scheduled; `None` if it may. What is scheduled already is for its worker
-    to look at, which does what is left of it."""
+    """Return why the compaction must not be scheduled; `None` if it may. Compactions that are already
+    scheduled are checked by their worker, which does the remaining work."""
     if compaction.state is CompactionState.SCHEDULED:
         return None
     if state.refusal:

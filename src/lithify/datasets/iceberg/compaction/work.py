@@ -1,13 +1,13 @@
-"""From a compaction to the work of its tasks, which only small values describe.
+"""Conversion of a compaction to the work of its tasks, which only small values describe.
 
 1. Each part of the spec is cut into ranges of time (`split`), and each range has the inputs with rows in it.
-2. A compaction of one part has a task for each range. Where it has many small parts, one task takes several
-   of them, one after the other, until it has `range_bytes`: every file counts `OPEN_BYTES` more than it has,
-   since opening one takes as long as reading that many bytes. Nothing of a task grows with the number of
-   parts beyond that, whatever it tells about its outputs (`MAX_STATISTICS`).
-3. Ranges that an earlier attempt recorded are taken up as they are.
+2. A compaction of one part has a task for each range. If it has many small parts, one task processes several
+   of them in sequence, up to `range_bytes`: every file counts `OPEN_BYTES` more than its size, since opening
+   a file takes as long as reading that many bytes. A task's size does not grow further with the number of
+   parts, except for the statistics of its outputs (`MAX_STATISTICS`).
+3. Ranges that an earlier attempt recorded are reused unchanged.
 
-Only the inputs of the compaction are looked at, however many files the table has.
+Only the inputs of the compaction are processed, however many files the table has.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from lithify.datasets.iceberg.model import ChunkSpec, SpecPart, TimeRange, WorkR
 from lithify.planning.timeline.model import Interval, TimelineFile
 
 OPEN_BYTES = 256 * 1024
-"""As long as it takes to read these, it takes to open a file."""
+"""The bytes that can be read in the time of opening a file."""
 MAX_STATISTICS = 5_000
-"""Columns of all outputs of a task of several parts, so that its result stays small."""
+"""The maximum number of columns in all outputs of a task of several parts, so that its result stays small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all tasks of a compaction have in common."""
+    """The values common to all tasks of a compaction."""
 
     compaction_id: Ulid
     spec: ChunkSpec
@@ -73,8 +73,8 @@ class Work:
         self._repeating: dict[int, tuple[int, ...]] = {}
 
     def cost_bytes(self, tasks: Sequence[RewriteTask]) -> int:
-        """Estimate the bytes of the inputs that these read: of each input the share of its time, as if its
-        rows were spread evenly over it."""
+        """Estimate the bytes that these tasks read: for each input, the share of its time that is read, as if
+        its rows were distributed evenly."""
         shares = (
             source.file.file_size_in_bytes * _share(self._files[source.file.file_path], task.range)
             for task in tasks
@@ -83,7 +83,7 @@ class Work:
         return round(sum(shares))
 
     def ranges(self) -> Iterator[tuple[WorkRange, tuple[RewriteTask, ...]]]:
-        """The ranges of a compaction of which none is recorded, each with what a task does for it."""
+        """Yield the ranges of a compaction without recorded ranges, each with its rewrites."""
         if len(self._terms.spec.parts) == 1:
             yield from (((one,), (task,)) for one, task in self._single_ranges())
             return
@@ -102,13 +102,14 @@ class Work:
             yield _together(taken)
 
     def tasks_of(self, work: WorkRange) -> tuple[RewriteTask, ...]:
-        """What a task does for a range that is recorded. `CorruptObject` when it is none of the spec's."""
+        """Return the rewrites of a recorded range. Raise `CorruptObject` when it is not a range of the
+        spec."""
         if any(one.part >= len(self._terms.spec.parts) for one in work):
             raise CorruptObject(f"compaction {self._terms.compaction_id}", "records a range of no part of it")
         return tuple(self._task(one, self._sources_of(one)) for one in work)
 
     def batch(self, index: int, tasks: tuple[RewriteTask, ...], reporting: Reporting | None) -> RewriteBatch:
-        """The argument of the task for the range with this index."""
+        """Return the argument of the task for the range with this index."""
         terms = self._terms
         prefix = data_prefix(mark_of(self._slim), terms.compaction_id, index)
         return RewriteBatch(
@@ -161,7 +162,7 @@ class Work:
 
 
 def _share(file: TimelineFile, part: TimeRange) -> float:
-    """How much of a file's time is that of a range; all of one without times."""
+    """Return the share of a file's time that is in a range; 1 for files without times."""
     times = file.times
     if not isinstance(times, Interval):
         return 1.0

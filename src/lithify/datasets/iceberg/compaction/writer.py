@@ -1,8 +1,8 @@
-"""Writing sorted rows to Parquet data files of about even size, with the statistics for the manifest.
+"""Writing sorted rows to Parquet data files of roughly equal size, with the statistics for the manifest.
 
-Names of files are new for each attempt, so a retry or a twin never collides, and nothing counts until it
-is committed. Files in a store are sent while the next one is written. The statistics are those that the
-table's properties ask for; those of the time column are always full, because the next plan needs them.
+Names of files are new for each attempt, so retries and concurrent attempts never collide, and no file counts
+until it is committed. Files in a store are uploaded while the next one is written. The table's properties
+select the statistics; those of the time column are always complete, because the next plan needs them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ from lithify.datasets.iceberg.io.store_file_io import MIB, StoredFile
 from lithify.datasets.iceberg.model import NewFile
 
 MAX_UPLOADS = 8
-"""Finished files that are being sent at once."""
+"""The maximum number of concurrent uploads."""
 MAX_UPLOAD_BYTES = 128 * MIB
-"""The same in bytes, but for a single file that is larger: what is not sent yet is in memory."""
+"""The maximum bytes of concurrent uploads, except for a single larger file: data that is not uploaded yet is
+in memory."""
 SAMPLES = 8
 SAMPLE_ROWS = 8192
 
 
 @dataclass(frozen=True)
 class KnownPartition(PartitionKey):
-    """A partition whose values need not be computed from rows."""
+    """A partition with known values that are not computed from rows."""
 
     record: Record
 
@@ -70,11 +71,11 @@ class OpenFile:
         with_nan: Iterable[FloatColumn],
         notes: Mapping[str, str],
     ) -> None:
-        """`notes`: the metadata of the file's footer."""
+        """`notes` are the metadata of the file's footer."""
         self.output = output
         self._nans = {column: FloatMetrics() for column in with_nan}
         self._stream = output.create(overwrite=True)
-        # Arrow's own note of the schema would name the dictionaries of this process as types of columns.
+        # Arrow's own schema metadata would record this process's dictionaries as column types.
         self._writer = pq.ParquetWriter(
             cast(IO[Any], self._stream),
             schema,
@@ -86,7 +87,7 @@ class OpenFile:
         self._writer.add_key_value_metadata(notes)
 
     def write(self, table: pa.Table) -> int:
-        """Append rows as a row group. Return how many bytes it takes."""
+        """Append rows as a row group. Return its stored size in bytes."""
         for column, metrics in self._nans.items():
             metrics.add(column.values(table))
         before = self._stream.tell()
@@ -95,31 +96,31 @@ class OpenFile:
 
     @property
     def nans(self) -> dict[int, FloatMetrics]:
-        """What is known of the columns that have NaN, by field id."""
+        """Return the metrics of columns that have NaN, by field id."""
         return {column.field_id: metrics for column, metrics in self._nans.items()}
 
     def end(self) -> tuple[pq.FileMetaData, int]:
-        """All is written: the footer, and the bytes of the file. `close` has to follow."""
+        """Finish writing, and return the footer and the size of the file. Call `close` afterwards."""
         self._writer.close()
         return self._writer.writer.metadata, self._stream.tell()
 
     def close(self) -> None:
-        """The file is there when this returns, which takes as long as the rest of an upload."""
+        """Wait for the rest of the upload. The file exists when this returns."""
         with translated(f"writing {self.output.location}"):
             self._stream.close()
 
     def abandon(self, error: BaseException) -> None:
-        """It is not wanted any more, because of an error."""
-        self._writer.is_open = False  # so that it writes no footer when it is forgotten
+        """Discard the file because of an error."""
+        self._writer.is_open = False  # so that it writes no footer when it is garbage-collected
         with translated(f"giving up {self.output.location}"):
             self._stream.__exit__(type(error), error, error.__traceback__)
 
 
 class DataWriter:
-    """Writes the outputs of one task."""
+    """A writer of one task's outputs."""
 
     def __init__(self, task: RewriteTask, file_schema: Schema, attempt: str, nans: NanColumns) -> None:
-        """`nans` knows all rows before the first is written."""
+        """`nans` must contain all rows before the first is written."""
         metadata = task.metadata
         self._io = task.io
         self._schema = file_schema
@@ -137,23 +138,23 @@ class DataWriter:
         self._notes = {"iceberg.schema": metadata.schema().model_dump_json()}
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
-        """Columns that may get a dictionary, known since the first rows."""
+        """Columns that may get a dictionary, known after the first rows."""
         self.sources: tuple[int, ...] = ()
-        """Of the rows that are being written: what files that are finished now are marked with."""
+        """The sources of the rows that are being written, recorded in files that are finished now."""
         self.finished: list[NewFile] = []
         self._started: list[str] = []
         self._uploads: deque[tuple[int, Callable[[], None]]] = deque()
-        """Each with the bytes of its file, and what waits for its end."""
+        """Uploads in progress: the size of each file, and a function that waits for its end."""
         self._beside: set[OpenFile] = set()
-        """All that were sent so."""
+        """The files uploaded in this way."""
         self._uploading_bytes = 0
         self._open: set[OpenFile] = set()
-        """Files that are not known to be there."""
+        """Files that are not known to exist."""
         self.written_bytes = 0
-        """Of the files that are there."""
+        """The bytes of files that exist."""
 
     def open(self, first: pa.Table) -> OpenFile:
-        """A new file that begins with these rows."""
+        """Open a new file for these first rows."""
         path = self._locations.new_data_location(
             f"{self._name}-{len(self._started):05d}.parquet", self._partition
         )
@@ -175,7 +176,7 @@ class DataWriter:
         return self._dictionaries
 
     def finish(self, file: OpenFile, order_id: int) -> None:
-        """End a file and take its statistics. One in a store is there after `finish_uploads` only."""
+        """End a file and collect its statistics. A file in a store exists only after `finish_uploads`."""
         output = file.output
         with translated(f"writing {output.location}"):
             footer, size_bytes = file.end()
@@ -223,16 +224,16 @@ class DataWriter:
         self.written_bytes += size_bytes
 
     def finish_uploads(self, moved: Callable[[], None]) -> None:
-        """All finished files are there when this returns; `moved` is called whenever one is."""
+        """Wait until all finished files exist; `moved` is called whenever an upload ends."""
         while self._uploads:
             self._finish_upload()
             moved()
 
     def abandon(self, error: BaseException) -> None:
-        """Delete what was written before an error; nothing names it. An interrupt waits for no upload: what
-        comes to be there after it is garbage."""
+        """Delete the files written before an error; nothing refers to them. An interrupt does not wait for
+        uploads: files that they create afterwards are garbage."""
         if isinstance(error, Exception):
-            # What is on its way has to be there before it can be deleted.
+            # Uploads in progress must end before their files can be deleted.
             for _, finish in self._uploads:
                 with suppress(Exception):
                     finish()
@@ -248,7 +249,7 @@ class DataWriter:
                     continue
 
     def stored_bytes_per_row(self, table: pa.Table) -> float:
-        """How much a row of this table takes in a file, from samples of consecutive rows."""
+        """Return the stored bytes per row of this table, from samples of consecutive rows."""
         step = max(table.num_rows // SAMPLES, 1)
         slices = [table.slice(start, min(SAMPLE_ROWS, step)) for start in range(0, table.num_rows, step)]
         sample = pa.concat_tables(slices)
@@ -268,7 +269,7 @@ class DataWriter:
 
 
 class RollingWriter:
-    """Writes rows in the order they come to files of `rows_per_file` rows."""
+    """A writer of rows, in order of arrival, to files of `rows_per_file` rows."""
 
     def __init__(
         self, files: DataWriter, rows_per_file: int, stored_bytes_per_row: float, order_id: int

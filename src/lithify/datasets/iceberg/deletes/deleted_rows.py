@@ -1,8 +1,8 @@
-"""The positions of rows that position delete files delete, for who reads data files one after another.
+"""Positions of rows deleted by position delete files, for reading data files in sequence.
 
-1. A delete file may be for a thousand data files. It is read once for all that are still to come, and of its
-   rows only theirs are kept: until the last of them has been asked about.
-2. Delete files that a data file needs and that are not known yet are read together.
+1. A delete file may apply to a thousand data files. It is read once for all remaining ones, and only their
+   rows are kept, until the last of them has been requested.
+2. Delete files that a data file needs and that are not cached yet are read together.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from lithify.datasets.iceberg.errors import translated
 
 _NONE = np.empty(0, np.int64)
 _Found = dict[str, npt.NDArray[np.int64]]
-"""Positions by the path of the data file."""
+"""Positions, by the path of the data file."""
 
 
 class DeletedRows:
-    """Deleted positions of these sources, each of which is asked about once."""
+    """The deleted positions of these sources; each source is requested once."""
 
     def __init__(self, io: FileIO, sources: Iterable[SourceFile]) -> None:
         self._io = io
         self._waiting: defaultdict[str, set[str]] = defaultdict(set)
-        """By delete file: the data files that it applies to and that were not asked about."""
+        """The data files that a delete file applies to and that were not requested yet, by delete file."""
         for source in sources:
             for delete in source.delete_files:
                 self._waiting[delete.file_path].add(source.file.file_path)
         self._known: dict[str, _Found] = {}
 
     def of(self, source: SourceFile) -> npt.NDArray[np.int64]:
-        """Ascending, each once."""
+        """Return the source's distinct deleted positions, ascending."""
         missing = [delete for delete in source.delete_files if delete.file_path not in self._known]
         for delete, found in zip(missing, all_of(map(self._reading, missing), MAX_READERS), strict=True):
             self._known[delete.file_path] = found

@@ -1,13 +1,13 @@
-"""Which equality delete files apply to which data file, and whether a rewrite can apply them.
+"""Equality delete files: which apply to a data file, and whether a rewrite can apply them.
 
-1. A delete file applies to data files of a lower data sequence number: those of its own partition, or all
-   where its spec has no partitions (Iceberg format: scan planning). So of one data file those apply that are
-   younger, and of two files of a partition the older one has all that the younger one has.
-2. A rewrite can apply what it reads for certain as all readers do: Parquet, not encrypted, by columns that
-   the table still has, not inside others, and not of floating-point numbers, of which some readers take the
-   two zeros for one. All that apply to a file together have at most `MAX_ROWS` rows and `MAX_BYTES`.
-3. How many rows they hide cannot be told without reading. It is estimated as if every deleted key were that
-   of one row, anywhere in the files that the delete applies to.
+1. A delete file applies to data files of a lower data sequence number: those of its own partition, or all if
+   its spec has no partitions (Iceberg format: scan planning). So newer delete files apply to a data file, and
+   of two files of a partition, all deletes of the newer one also apply to the older one.
+2. A rewrite can apply delete files that it surely reads as all readers do: Parquet, not encrypted, by columns
+   that the table still has, that are not nested, and that are not floating-point, since some readers treat
+   the two zeros as equal. All that apply to a file together have at most `MAX_ROWS` rows and `MAX_BYTES`.
+3. The number of rows they hide is unknown without reading. The estimate assumes that every deleted key is
+   that of one row, anywhere in the files that the delete applies to.
 
 Lookups take the time of a binary search, however many delete files there are.
 """
@@ -29,9 +29,9 @@ from pyiceberg.types import DoubleType, FloatType
 from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
 
 MAX_ROWS = 2_000_000
-"""Deleted keys that a task holds in memory."""
+"""The maximum number of deleted keys that a task holds in memory."""
 MAX_BYTES = 64 * 1024 * 1024
-"""Stored size of the delete files with them."""
+"""The maximum stored size of the delete files with these keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class EqualityDelete:
 
     file: DataFile
     number: int
-    """Its data sequence number."""
+    """The data sequence number."""
     field_ids: tuple[int, ...]
-    """The columns by which it deletes."""
+    """The ids of the columns by which it deletes."""
 
     @property
     def path(self) -> str:
@@ -50,22 +50,22 @@ class EqualityDelete:
 
     @classmethod
     def of_entry(cls, entry: ManifestEntry) -> EqualityDelete:
-        """What a manifest lists."""
+        """Return the equality delete file of a manifest entry."""
         file = entry.data_file
         return cls(file, entry.sequence_number or 0, tuple(sorted(set(file.equality_ids or ()))))
 
 
 @dataclass(frozen=True, slots=True)
 class Burden:
-    """What the equality delete files that apply to a data file come to."""
+    """The total effect of the equality delete files that apply to a data file."""
 
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
     share: float = 0.0
-    """About this share of the data file's rows is hidden."""
+    """The estimated share of the data file's rows that is hidden."""
     unfit: str | None = None
-    """Why one of them cannot be applied here."""
+    """Why one of the delete files cannot be applied here."""
 
     def __add__(self, other: Burden) -> Burden:
         return Burden(
@@ -78,12 +78,12 @@ class Burden:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether there are more of them than a task can apply."""
+        """Return whether they exceed what a task can apply."""
         return self.unfit is None and (self.rows > MAX_ROWS or self.size_bytes > MAX_BYTES)
 
     @property
     def why_unfit(self) -> str | None:
-        """Why they cannot be applied ("they …"); `None` when they can."""
+        """Return why they cannot be applied ("they …"); `None` when they can."""
         if self.unfit is None and self.rows > MAX_ROWS:
             return f"have more than {MAX_ROWS:,} rows in all"
         if self.unfit is None and self.size_bytes > MAX_BYTES:
@@ -117,13 +117,14 @@ class EqualityDeletes:
         self._places = {place: _Stack(found, ages.of(place), schema) for place, found in places.items()}
 
     def of(self, entry: ManifestEntry, until: int | None = None) -> tuple[EqualityDelete, ...]:
-        """Those that apply to a data file; up to the sequence number `until` only."""
+        """Return the delete files that apply to a data file; with `until`, only up to that sequence
+        number."""
         own = entry.sequence_number or 0
         found = (delete for stack in self._stacks(entry) for delete in stack.younger_than(own))
         return tuple(delete for delete in found if until is None or delete.number <= until)
 
     def burden(self, entry: ManifestEntry) -> Burden:
-        """What those that apply to a data file come to."""
+        """Return the total effect of the delete files that apply to a data file."""
         if self._is_empty:
             return NO_BURDEN
         own = entry.sequence_number or 0
@@ -138,7 +139,7 @@ class EqualityDeletes:
 
 
 class _Age:
-    """Rows of data files by their sequence numbers."""
+    """Row counts of data files, by their sequence numbers."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = defaultdict(int)
@@ -157,7 +158,7 @@ class _Age:
 
 
 class _Ages:
-    """Rows of data files by place."""
+    """Row counts of data files, by place."""
 
     def __init__(self, data: Iterable[ManifestEntry]) -> None:
         self.of_all = _Age()
@@ -179,7 +180,7 @@ class _Stack:
         self._numbers = [delete.number for delete in self._deletes]
         burdens = (_burden(delete, age, schema) for delete in reversed(self._deletes))
         self._burdens = [*accumulate(burdens, initial=NO_BURDEN)][::-1]
-        """Of each and all above it."""
+        """The total effect of each delete file and all above it."""
 
     def younger_than(self, number: int) -> Sequence[EqualityDelete]:
         return self._deletes[bisect_right(self._numbers, number) :]

@@ -1,11 +1,12 @@
-"""Rows that equality delete files delete: their keys in memory, and which rows of a data file have one.
+"""Keys of equality delete files in memory, and the rows of data files that they delete.
 
-1. Delete files by the same columns are read together, each of its columns as the table has it now
-   (`projection`). Every key is kept once, with the highest sequence number of a delete of it.
-2. A key becomes one number, column by column: the place of the column's value among those that keys have,
-   and with the number of the columns before it the place of that pair among the pairs that keys have. A row
+1. Delete files by the same columns are read together, each column in the table's current type (`projection`).
+   Every key is kept once, with the highest sequence number of its deletes.
+2. A key is converted to one number, column by column: the index of the column's value among the keys' values,
+   and combined with the number of the previous columns, the index of that pair among the keys' pairs. A row
    with a value or a pair that no key has is not deleted.
-3. A row is deleted if the number of its key's youngest delete is higher than its file's. Nulls equal nulls.
+3. A row is deleted if the sequence number of its key's newest delete is higher than its file's. Nulls equal
+   nulls.
 
 Memory is bounded by `equality_deletes.MAX_ROWS` keys, of `MAX_HELD_BYTES` in all.
 """
@@ -35,15 +36,16 @@ from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, PrefetchExtent
 
 MAX_HELD_BYTES = 512 * 1024 * 1024
-"""Keys in memory; so much can come of `equality_deletes.MAX_BYTES` only where they hardly differ."""
+"""The maximum size of keys in memory; `equality_deletes.MAX_BYTES` can exceed it only if the keys hardly
+differ."""
 
 Numbers = npt.NDArray[np.int64]
 Key = tuple[int, ...]
-"""Ids of the columns of a key."""
+"""The ids of a key's columns."""
 
 
 def key_schema(schema: Schema, field_ids: Key) -> pa.Schema:
-    """These columns of the table as data files have them, with room for nulls."""
+    """Return the schema of these columns as in data files, but nullable."""
     fields = [field for field in sanitize_column_names(schema).fields if field.field_id in field_ids]
     if len(fields) < len(field_ids):
         raise Unsupported(f"equality deletes are by a column that is gone (one of the ids {field_ids})")
@@ -55,7 +57,7 @@ def key_schema(schema: Schema, field_ids: Key) -> pa.Schema:
 def read_keys(
     opened: Callable[[], Any], delete: EqualityDelete, schema: Schema, names: NameMapping | None
 ) -> Iterator[pa.RecordBatch]:
-    """The keys in a delete file, which `opened` opens, of a table with this schema and name mapping."""
+    """Yield the keys of a delete file, which `opened` opens, of a table with this schema and name mapping."""
     with translated(f"reading {delete.path}"), opened() as stream:
         file = open_file(stream)
         reason = why_unfit(file, schema, names)
@@ -76,12 +78,12 @@ def read_keys(
 
 
 class DeletedKeys:
-    """The keys of some equality delete files."""
+    """The deleted keys of several equality delete files."""
 
     def __init__(
         self, io: FileIO, deletes: Iterable[EqualityDelete], schema: Schema, names: NameMapping | None
     ) -> None:
-        """Read them. `Unsupported` where they cannot be applied, or are too many."""
+        """Read the delete files. Raise `Unsupported` if they cannot be applied, or have too many keys."""
         read: dict[Key, list[tuple[pa.RecordBatch, int]]] = defaultdict(list)
         held_bytes = 0
         chosen = tuple(deletes)
@@ -100,7 +102,7 @@ class DeletedKeys:
         ]
 
     def left(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-        """The rows of a data file of this sequence number that are not deleted."""
+        """Return the rows, from a data file of this sequence number, that are not deleted."""
         for keys in self._sets:
             deleted = keys.deleted(batch, number)
             if deleted.any():
@@ -110,32 +112,33 @@ class DeletedKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One more column of a key."""
+    """One column of a key."""
 
     name: str
     type: pa.DataType
     values: pa.Array
-    """Each once."""
+    """The distinct values."""
     pairs: Numbers
-    """What keys have up to this column, ascending: the place of the columns before it times the number of
-    values, and the place of the value."""
+    """The keys' combinations up to this column, ascending: the index of the previous columns times the number
+    of values, plus the index of the value."""
 
     def pair(self, places: Numbers, column: pa.Array) -> Numbers:
-        """The pairs of rows, of which the columns before are at these places; -1 where no key begins so."""
+        """Return the pairs of rows whose previous columns have these indices; -1 if no key starts like the
+        row."""
         found = pc.index_in(_plain(column, self.type), value_set=self.values)
         value = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         pairs: Numbers = np.where((places >= 0) & (value >= 0), places * len(self.values) + value, -1)
         return pairs
 
     def places(self, pairs: Numbers) -> Numbers:
-        """Where each pair is among those of the keys; -1 where it is not."""
+        """Return the index of each pair among those of the keys; -1 if there is none."""
         found = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
         places: Numbers = np.where(self.pairs[found] == pairs, found, -1)
         return places
 
 
 class _KeySet:
-    """Keys of the same columns, at least one."""
+    """Keys of the same columns; at least one key."""
 
     def __init__(self, batches: Sequence[tuple[pa.RecordBatch, int]]) -> None:
         table = pa.Table.from_batches([batch for batch, _ in batches])
@@ -154,7 +157,7 @@ class _KeySet:
         np.maximum.at(self._newest, places, numbers)
 
     def deleted(self, batch: pa.RecordBatch, number: int) -> npt.NDArray[np.bool_]:
-        """Which rows of a file of this sequence number have a key that was deleted later."""
+        """Return which rows of a file of this sequence number have a key that was deleted later."""
         places: Numbers = np.zeros(len(batch), np.int64)
         for step in self._steps:
             places = step.places(step.pair(places, batch.column(step.name)))

@@ -1,13 +1,14 @@
-"""Very many texts of which is only asked whether they are there, in eight bytes each.
+"""A membership set for very many texts, in eight bytes each.
 
-1. A text counts as its hash of 64 bits, Python's own. That is another one in every process, so nothing is
-   written down.
-2. What came last is in a set. Once that has `MAX_RECENT`, it becomes a sorted array; two arrays of like size
-   become one, up to `MAX_SORTED`, so that few of them are searched and none is ever copied as a whole.
+1. A text is stored as its 64-bit hash, Python's own. The hash differs between processes, so it is never
+   written to storage.
+2. Recent texts are in a set. At `MAX_RECENT`, the set is converted to a sorted array; two arrays of similar
+   size are merged, up to `MAX_SORTED`, so that few arrays are searched and all are never copied at once.
 
-Invariant: what was added is found, since equal texts have equal hashes. The other way round, a text may be
-taken for another one that has the same hash: of ten million, by one in a million millions. So this is for
-names that *keep* a file, where it would be one file too many that stays. It must never say what may go.
+Invariant: every added text is found, since equal texts have equal hashes. A text may be mistaken for another
+one with the same hash: with ten million texts, at a probability of one in a million millions. So the set is
+only for names that *keep* a file, where an error keeps one file too many. It must never select files to
+delete.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Hashes = npt.NDArray[np.int64]
 
 
 class KeySet:
-    """Texts."""
+    """A set of texts."""
 
     def __init__(self, max_recent: int = MAX_RECENT) -> None:
         self._max_recent = max_recent
@@ -39,7 +40,7 @@ class KeySet:
         return one in self._recent or any(_is_in(one, known) for known in self._sorted)
 
     def has(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Of each hash (`hash`), whether a text that has it is there."""
+        """Return, for each hash (`hash`), whether a text with it is in the set."""
         found = np.fromiter((one in self._recent for one in hashes.tolist()), np.bool_, len(hashes))
         for known in self._sorted:
             places = np.minimum(np.searchsorted(known, hashes), len(known) - 1)

@@ -1,14 +1,13 @@
-"""How many rows of data files the deletes of a snapshot leave, counted for the commit: apart from the tasks
-that rewrite them, from the files alone, and with other means, so that an error of either shows.
+"""Row counts of data files after a snapshot's deletes, for the commit. They are computed independently of the
+rewriting tasks, from the files alone and by other methods, so that an error of either is detected.
 
-1. Deleted positions are counted each once; those that are none of the file do not count. A delete file is
-   read once, by Arrow alone, and only what it has of the counted files is held.
-2. Where equality deletes apply to a file, the columns they are by are read of it, without the rows that are
-   hidden by position. What is left is joined with the deleted keys, both as texts in which a null is one more
-   value, and rows that find a key are left out.
-3. That is done while a coordinator has nothing else to do, for `MAX_JOINED_ROWS` rows of a commit, the
-   smallest files first. Of what is beyond that only is known that no more rows can be left than the file has
-   without the hidden positions.
+1. Distinct deleted positions are counted, without positions outside the file. A delete file is read once, by
+   Arrow alone, and only its rows for the counted files are kept.
+2. If equality deletes apply to a file, their columns are read from it, without the rows hidden by position.
+   The remaining rows are joined with the deleted keys, both as texts in which a null is a distinct value, and
+   matching rows are dropped.
+3. This runs while a coordinator is idle, for `MAX_JOINED_ROWS` rows of a commit, the smallest files first.
+   For other files it is only known that at most the rows without hidden positions are left.
 
 Memory is bounded by the keys (`equality_keys`) and those of `JOINED_ROWS` rows.
 """
@@ -40,18 +39,18 @@ from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
 JOINED_ROWS = 1024 * 1024
-"""Rows of a data file that are joined with the deleted keys at once."""
+"""The number of a data file's rows that are joined with the deleted keys at once."""
 
 MAX_JOINED_ROWS = 50_000_000
-"""Rows of data files that are joined for one commit: some ten seconds on a core."""
+"""The maximum number of rows that are joined for one commit: about ten seconds on one core."""
 
 Positions = npt.NDArray[np.int64]
-"""Of deleted rows in a data file."""
+"""Positions of deleted rows in a data file."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many rows are left: between these."""
+    """The bounds of the number of rows left."""
 
     least: int = 0
     most: int = 0
@@ -67,15 +66,15 @@ class RowCount:
 
 
 class LiveRows:
-    """Counts of rows, each made once: neither snapshots nor files change."""
+    """Row counts, each computed once, since neither snapshots nor files change."""
 
     def __init__(self, max_joined_rows: int = MAX_JOINED_ROWS) -> None:
         self._known: dict[tuple[int, str], RowCount] = {}
         self._may_join = max_joined_rows
 
     def of(self, io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, RowCount]:
-        """How many rows of each of these data files no delete of the listing hides, in every place where the
-        listing has the file."""
+        """Return how many rows of each data file no delete of the listing hides, in every place where the
+        listing contains the file."""
         snapshot_id = listing.snapshot.snapshot_id
         wanted = set(paths)
         missing = {path for path in wanted if (snapshot_id, path) not in self._known}
@@ -112,12 +111,12 @@ class LiveRows:
 
 
 def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Positions]:
-    """What a delete file has of each of these data files."""
+    """Read a delete file's positions for each of these data files."""
     wanted = ds.field("file_path").isin(sorted(paths))
     with DataPath.of(delete, PrefetchExtent.ALL).open(io) as stream:
         fragment = format_of(delete).make_fragment(stream)
-        # Rows are filtered behind the file, whose statistics may be wrong; not by a second scanner on top,
-        # which would wait for this one's threads in theirs.
+        # Rows are filtered after reading, because the file's statistics may be wrong. A second scanner on top
+        # would block its threads on those of this one.
         scanner = ds.Scanner.from_fragment(fragment, columns=["file_path", "pos"], use_threads=False)
         kept = [pa.Table.from_batches([batch]).filter(wanted) for batch in scanner.to_batches()]
     table = pa.concat_tables([scanner.projected_schema.empty_table(), *kept]).unify_dictionaries()
@@ -127,13 +126,13 @@ def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Posit
 
 
 def _hidden(file: DataFile, deletes: Iterable[Positions]) -> Positions:
-    """The positions of a file that these delete, ascending."""
+    """Return the ascending positions of a file that these deletes hide."""
     found = np.unique(np.concatenate([np.empty(0, np.int64), *deletes]))
     return found[(found >= 0) & (found < file.record_count)]
 
 
 class _Joins:
-    """Joins of data files with deleted keys; a delete file is read once."""
+    """Joins of data files with deleted keys; each delete file is read once."""
 
     def __init__(self, io: FileIO, listing: Listing) -> None:
         self._io = io
@@ -142,7 +141,7 @@ class _Joins:
         self._keys: dict[str, pa.Table] = {}
 
     def left(self, entry: ManifestEntry, hidden: Positions, deletes: Sequence[EqualityDelete]) -> int:
-        """How many rows of a data file are neither at a hidden position nor deleted by key."""
+        """Return how many rows of a data file are neither at a hidden position nor deleted by key."""
         deleted: dict[Key, list[pa.Table]] = defaultdict(list)
         for delete in deletes:
             deleted[delete.field_ids].append(self._deleted(delete))
@@ -164,7 +163,7 @@ class _Joins:
         return self._keys[delete.path]
 
     def _rows(self, file: DataFile, hidden: Positions, field_ids: Key) -> Iterator[pa.Table]:
-        """The keys of the rows of a data file, but for those at hidden positions."""
+        """Yield the keys of a data file's rows, without those at hidden positions."""
         path = file.file_path
         with translated(f"reading {path}"), DataPath.of(file, PrefetchExtent.SOME).open(self._io) as stream:
             source = open_file(stream)
@@ -173,7 +172,7 @@ class _Joins:
             constants = _get_column_projection_values(
                 file, self._schema, self._schema, self._metadata.specs()[file.spec_id], ids
             )
-            # One column at least, so that there are rows.
+            # At least one column, so that the table has rows.
             read = [column for column in columns if column.field_id in field_ids] or columns[:1]
             projection = Projection(read, key_schema(self._schema, field_ids), constants, path)
             names = [column.name for column in read]
@@ -187,7 +186,8 @@ class _Joins:
 
 
 def _as_texts(table: pa.Table) -> pa.Table:
-    """Values as bytes that are the same only for the same value; nulls are `n`, and others begin with `v`."""
+    """Convert values to bytes that are equal only for equal values; nulls are `n`, other values start with
+    `v`."""
     return pa.table({field.name: _as_text(table.column(field.name)) for field in table.schema})
 
 

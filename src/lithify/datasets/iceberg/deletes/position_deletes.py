@@ -1,12 +1,13 @@
-"""Position delete files: their rows read, merged and written (Iceberg format: position delete files).
+"""Position delete files: reading, merging and writing their rows (Iceberg format: position delete files).
 
-1. Rows of several files are read, paths as numbers; those of data files that nobody asks about, or to which
-   they do not apply, are left out.
-2. They are sorted by path and position, each once.
-3. Merged ones are written to one file. The bounds of the paths are exact, and where there is one path only,
-   the entry names the data file.
+1. Rows of several files are read, with paths as numbers; rows of data files that are not requested, or to
+   which they do not apply, are dropped.
+2. They are sorted by path and position, without duplicates.
+3. Merged rows are written to one file. The bounds of the paths are exact, and if there is only one path, the
+   entry names the data file.
 
-A file with more than a path and a position, which may have the deleted rows themselves, is `Unmergeable`.
+A file with more columns than path and position, which may contain the deleted rows themselves, is
+`Unmergeable`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from lithify.datasets.iceberg.format.statistics import column_sizes, split_offse
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
 MAX_READERS = 8
-"""Delete files read at once, by who needs several."""
+"""The number of delete files that are read concurrently."""
 POSITION_FIELD_ID = 2147483545
 _FIELD_ID = b"PARQUET:field_id"
 _PATHS = pa.dictionary(pa.int32(), pa.string())
@@ -53,35 +54,35 @@ _NOTES = {
         NestedField(POSITION_FIELD_ID, "pos", LongType(), required=True),
     ).model_dump_json(),
 }
-"""The metadata in a footer, as Java's writer has them."""
+"""The metadata in a footer, as Java's writer writes them."""
 _ROW_GROUP_ROWS = 1_000_000
 
 
 class Unmergeable(LithifyError):
-    """A delete file that has to stay as it is."""
+    """A delete file that must be kept as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Deleted rows in order, each once."""
+    """Distinct deleted rows, in order."""
 
     paths: Sequence[str]
-    """Of the data files, in order."""
+    """The paths of the data files, in order."""
     path: npt.NDArray[np.int32]
-    """Which of them each row is of."""
+    """The index of each row's path."""
     position: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.position)
 
     def by_path(self) -> dict[str, npt.NDArray[np.int64]]:
-        """The positions of each data file, ascending."""
+        """Return the positions of each data file, ascending."""
         starts = np.searchsorted(self.path, np.arange(len(self.paths) + 1, dtype=np.int32)).tolist()
         return {path: self.position[starts[n] : starts[n + 1]] for n, path in enumerate(self.paths)}
 
 
 class _Rows:
-    """Rows that are collected from batches of a path, as a dictionary, and a position."""
+    """Rows collected from batches with a path, as a dictionary, and a position."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -89,7 +90,7 @@ class _Rows:
         self._positions = [np.empty(0, dtype=np.int64)]
 
     def add(self, batch: pa.RecordBatch, is_wanted: Callable[[str], bool]) -> None:
-        """Those of the data files that are wanted."""
+        """Add the rows of the wanted data files."""
         names = [as_path(name) for name in batch.column(0).dictionary.to_pylist()]
         indices = batch.column(0).indices.to_numpy()
         used = set(np.unique(indices).tolist())
@@ -115,8 +116,8 @@ class _Rows:
 
 
 def merged(io: FileIO, files: Sequence[DataFile], applies: Callable[[str, str], bool]) -> Positions:
-    """The rows of these delete files. `applies` says of a delete file and a data file, by their paths,
-    whether the one applies to the other."""
+    """Return the rows of these delete files. `applies` returns whether a delete file applies to a data file,
+    given both paths."""
     rows = _Rows()
     for file in files:
         for batch in _whole(io, file).to_batches():
@@ -125,8 +126,8 @@ def merged(io: FileIO, files: Sequence[DataFile], applies: Callable[[str, str], 
 
 
 def positions_of(io: FileIO, file: DataFile, paths: Collection[str]) -> Positions:
-    """The rows that a delete file has of these data files, of which there is at least one. Only those are
-    kept; row groups of other files are not read where their statistics tell."""
+    """Return a delete file's rows for these data files; at least one file. Only those rows are kept; row
+    groups of other files are skipped if their statistics show it."""
     name = pc.field("file_path")
     rows = _Rows()
     with DataPath.of(file, PrefetchExtent.SOME).open(io) as stream:
@@ -144,7 +145,7 @@ def positions_of(io: FileIO, file: DataFile, paths: Collection[str]) -> Position
 def write(
     io: FileIO, path: str, rows: Positions, spec_id: int, partition: Record, parquet: Mapping[str, Any]
 ) -> DataFile:
-    """A new delete file with these rows, of which there is at least one, as a manifest names it."""
+    """Write a new delete file with these rows, at least one, and return its description for a manifest."""
     paths = pa.DictionaryArray.from_arrays(pa.array(rows.path), pa.array(rows.paths, pa.string()))
     table = pa.table([paths, pa.array(rows.position)], schema=_SCHEMA)
     output = io.new_output(path)
@@ -196,19 +197,19 @@ def _whole(io: FileIO, file: DataFile) -> pa.Table:
 
 
 def as_path(name: str | bytes) -> str:
-    """The path of a data file as the manifests have it: some writers do not say that it is a text."""
+    """Return the path of a data file as in manifests: some writers do not mark it as text."""
     return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
 def format_of(file: DataFile) -> ds.FileFormat:
-    """How Arrow reads a delete file: paths as a dictionary, where it can."""
+    """Return the format with which Arrow reads a delete file: paths as a dictionary, if possible."""
     if file.file_format == FileFormat.ORC:
         return ds.OrcFileFormat()
     return ds.ParquetFileFormat(dictionary_columns={"file_path"}, pre_buffer=True)
 
 
 def _with_dictionary(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its paths as a dictionary, which ORC does not read them as."""
+    """Return the batch with its paths as a dictionary, which ORC does not read them as."""
     paths = batch.column(0)
     if not pa.types.is_dictionary(paths.type):
         paths = paths.dictionary_encode()

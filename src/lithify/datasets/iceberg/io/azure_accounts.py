@@ -1,8 +1,8 @@
 """Tokens for single accounts of Azure, as catalogs vend them (Iceberg's REST catalog: credentials for Azure).
 
-Of those called `adls.sas-token.ACCOUNT` or `adls.sas-token.ACCOUNT.dfs.core.windows.net` that one counts
-whose account is named by the location, `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/…`, rather than the
-plain `adls.sas-token`. When it ends is said in the same way.
+Of the properties `adls.sas-token.ACCOUNT` and `adls.sas-token.ACCOUNT.dfs.core.windows.net`, the one for the
+account in the location, `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/…`, takes precedence over the plain
+`adls.sas-token`. Its expiry is given in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TOKEN, ENDS = "adls.sas-token", "adls.sas-token-expires-at-ms"
 
 
 def account_of(location: str) -> str | None:
-    """The account that a location of Azure names."""
+    """Return the account in a location of Azure."""
     parts = urlsplit(location)
     if parts.scheme not in ("abfs", "abfss") or "@" not in parts.netloc:
         return None
@@ -23,7 +23,7 @@ def account_of(location: str) -> str | None:
 
 
 def of_account(location: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties with the token for the account of this location, if there is one, as the plain one."""
+    """Return the properties with the token for this location's account, if any, as the plain token."""
     account = account_of(location)
     if account is None:
         return dict(properties)

@@ -1,14 +1,14 @@
-"""Requests to a catalog, which are waited for like those to a store (`lithify.store.resilience.requests`).
+"""Requests to a catalog, retried like those to a store (`lithify.store.resilience.requests`).
 
-PyIceberg itself asks each catalog but once, without any limit in time: its REST client repeats only what was
-not authorised, its SQL client nothing. (Its Glue and DynamoDB clients are botocore's, which repeat by
-themselves.) So:
+PyIceberg sends each request only once, without a timeout: its REST client repeats only requests that were not
+authorised, its SQL client none. (Its Glue and DynamoDB clients are botocore's, which retry by themselves.)
+So:
 
-1. What is read is repeated, for as long as other reads are, and told of. Of a REST catalog it is hedged too,
-   and cut off after `READ_S`. Other catalogs read the table's metadata file within the same call, which is
-   waited for as a file is (`fileio`); what that gives up is not repeated here.
-2. A commit is asked once. Of a REST catalog its answer is waited for `COMMIT_S` at the most; it may take
-   effect yet, like one whose answer was lost. Who commits has to look (`commit`).
+1. Reads are retried for as long as other reads, and the retries are logged. Reads of a REST catalog are also
+   hedged, and cancelled after `READ_S`. Other catalogs read the table's metadata file within the same call,
+   which is retried as a file (`fileio`); if that gives up, the call is not retried here.
+2. A commit is sent once. The response of a REST catalog is awaited for at most `COMMIT_S`; after that the
+   commit may still take effect, as when a response is lost. The committing code has to check (`commit`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from lithify.store.urls import known_of
 READ_S = 30.0
 COMMIT_S = 60.0
 _OWN = "lithify.catalog-requests"
-"""Among the properties of a catalog in this process."""
+"""The key of the requests among a catalog's properties in this process."""
 
 _T = TypeVar("_T")
 
 
 def catalog_url(name: str) -> str:
-    """What a catalog is called where the URL of a store would stand."""
+    """Return the name of a catalog in place of a store's URL."""
     return f"catalog {name}"
 
 
 def opened(
     name: str, properties: Mapping[str, str], waiting: WaitPolicy, open_it: Callable[[], Catalog]
 ) -> Catalog:
-    """What `open_it` gives, which asks the catalog of that name for its configuration. From then on
-    `asked_catalog` and `asked_commit` wait for it."""
+    """Return the result of `open_it`, which requests the configuration of the catalog with that name. From
+    then on, `asked_catalog` and `asked_commit` retry or wait for its requests."""
     url = catalog_url(name)
 
     def probe() -> None:
@@ -58,7 +58,7 @@ def opened(
 
 
 def asked_catalog(catalog: Catalog, what: str, call: Callable[[], _T]) -> _T:
-    """What `call` gives, which changes nothing. Errors are Lithify's."""
+    """Return the result of `call`, which changes nothing. Errors are Lithify's."""
     requests = _requests(catalog)
     if requests is None:
         with translated(what):
@@ -67,8 +67,8 @@ def asked_catalog(catalog: Catalog, what: str, call: Callable[[], _T]) -> _T:
 
 
 def asked_commit(catalog: Catalog, what: str, call: Callable[[], _T]) -> _T:
-    """Return what `call` gives, which is called once. After `StoreUnavailable` it is not known whether it
-    took effect, or will."""
+    """Return the result of `call`, which is called once. After `StoreUnavailable`, it is unknown whether it
+    took effect or will."""
     requests = _requests(catalog)
 
     def once() -> _T:
@@ -81,12 +81,12 @@ def asked_commit(catalog: Catalog, what: str, call: Callable[[], _T]) -> _T:
 
 
 def configuration_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the operator has configured a catalog; `given` wins over PyIceberg's configuration."""
+    """Return the operator's configuration of a catalog; `given` overrides PyIceberg's configuration."""
     return dict(merge_config(Config().get_catalog_config(name) or {}, dict(given)))
 
 
 def is_rest(configured: Mapping[str, Any]) -> bool:
-    """Whether PyIceberg opens a REST catalog with this configuration (pure)."""
+    """Return whether PyIceberg opens a REST catalog with this configuration (pure)."""
     kind = configured.get("type")
     if "py-catalog-impl" in configured:
         return False
@@ -94,7 +94,7 @@ def is_rest(configured: Mapping[str, Any]) -> bool:
 
 
 def without_requests(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Properties of a catalog as others know them."""
+    """Return a catalog's properties without the entry of this process."""
     return {name: value for name, value in properties.items() if name != _OWN}
 
 
@@ -103,7 +103,7 @@ def _asked(requests: Requests, what: str, call: Callable[[], _T], *, is_rest: bo
         with translated(what):
             try:
                 return call(), None
-            except StoreUnavailable as error:  # of a file, which has been waited for
+            except StoreUnavailable as error:  # of a file, which was already retried
                 return None, error
 
     answer, error = requests.read(ask) if is_rest else requests.repeated(ask)

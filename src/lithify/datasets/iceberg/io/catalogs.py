@@ -1,10 +1,10 @@
 """Tables by URL: `iceberg://CATALOG/NAMESPACE.TABLE`.
 
 CATALOG is a name in PyIceberg's own configuration (`.pyiceberg.yaml` or the environment variables
-`PYICEBERG_CATALOG__NAME__…`), so whatever PyIceberg reaches, Lithify reaches the same way. Properties
-given besides replace those of the configuration.
+`PYICEBERG_CATALOG__NAME__…`), so Lithify reaches all catalogs that PyIceberg reaches, in the same way.
+Additional properties override those of the configuration.
 
-What Lithify keeps beside a table lies under its location, reached through Lithify's own object store
+Lithify's own state of a table is under the table's location, accessed through Lithify's own object store
 with the settings of the table's file access.
 """
 
@@ -49,7 +49,8 @@ from lithify.store.urls import (
 
 SCHEME = "iceberg://"
 TESTED_PYICEBERG = "0.12."
-"""Manifests are read and written through parts of PyIceberg that a new minor version may change."""
+"""The tested version of PyIceberg. Manifests are read and written through parts that a new minor version may
+change."""
 
 _STORE_OPTIONS = {
     "s3.endpoint": "aws_endpoint",
@@ -78,7 +79,7 @@ _FALLBACKS = {
     "s3.region": "client.region",
     "s3.profile-name": "client.profile-name",
 }
-"""What PyIceberg takes instead, for the file access and the catalog alike."""
+"""PyIceberg's fallback properties, common to file access and catalog."""
 _TIMES_S = {"s3.connect-timeout": "connect_timeout", "s3.request-timeout": "timeout"}
 _ALLOW_HTTP = ("allow_http", "aws_allow_http", "google_allow_http", "azure_allow_http")
 _PREFIXES = {
@@ -95,15 +96,15 @@ _PREFIXES = {
 AnswerT = TypeVar("AnswerT")
 
 _FOR_THREADS = tuple(f"pyiceberg.catalog.{kind}" for kind in ("rest", "sql", "glue", "dynamodb"))
-"""Catalogs whose clients are; not Hive's, and of others nobody knows."""
+"""Catalogs whose clients are thread-safe; Hive's is not, and others are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """Where those who open the same catalog pass one by one."""
+    """A lock for opening one catalog, so that concurrent callers open it one at a time."""
 
     known: StoreOutage
-    """Kept, so that who comes later knows that the catalog is away."""
+    """The outage of the catalog, kept so that later callers know that it is unavailable."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -126,7 +127,7 @@ class TableUrl:
 
 
 def parse_url(url: str) -> TableUrl:
-    """The catalog and the identifier in a URL."""
+    """Return the catalog and the identifier in a URL."""
     parts = split_url(url, url)
     names = tuple(unquote(name) for name in parts.path.strip("/").split("."))
     if f"{parts.scheme}://" != SCHEME or not parts.netloc or len(names) < 2 or not all(names):
@@ -137,9 +138,10 @@ def parse_url(url: str) -> TableUrl:
 def open_catalog(
     name: str, properties: Mapping[str, str] | None = None, waiting: WaitPolicy | None = None
 ) -> Catalog:
-    """The catalog of that name in PyIceberg's configuration. `properties` win over that; they may go by the
-    names that options of databases have (`aws_endpoint`). `waiting` says how it and files of its tables are
-    waited for, and whether all who open it so have one and the same: then many threads may use it."""
+    """Open the catalog of that name in PyIceberg's configuration. `properties` override the configuration;
+    they may have the names of database options (`aws_endpoint`). `waiting` sets how requests to the catalog
+    and to its tables' files are retried, and whether all callers that open it in the same way share one
+    instance, which many threads may then use."""
     if not pyiceberg.__version__.startswith(TESTED_PYICEBERG):
         raise Refused(
             f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
@@ -151,8 +153,8 @@ def open_catalog(
 
 
 def _shared(name: str, given: dict[str, str], waiting: WaitPolicy) -> Catalog:
-    """One for thousands of tables. While it is being opened the others wait for that, so of one that is away
-    only the first finds out how long that takes."""
+    """Return the catalog's shared instance, which may serve thousands of tables. While it is being opened,
+    other callers wait, so only the first spends the time to find out that a catalog is unavailable."""
     settings = frozenset(given.items())
     with _gates_lock:
         gate = _gates.setdefault((name, settings), _Gate(known_of(catalog_url(name), given)))
@@ -167,8 +169,8 @@ def _shared(name: str, given: dict[str, str], waiting: WaitPolicy) -> Catalog:
 
 
 def each_asked(catalog: Catalog, questions: Iterable[Callable[[], AnswerT]], most: int) -> Iterator[AnswerT]:
-    """What the catalog answers to each of these, in order, so many being asked at once; one by one where its
-    client is not for threads, for two who share it may get each other's answers."""
+    """Yield the catalog's response to each request, in order, with at most `most` concurrent requests; one at
+    a time if its client is not thread-safe, since two threads could get each other's responses."""
     return each_of(questions, most if _is_for_threads(catalog) else 1)
 
 
@@ -191,8 +193,8 @@ def _new(name: str, given: dict[str, str], waiting: WaitPolicy) -> Catalog:
 
 
 def _lend_warehouse(catalog: Catalog) -> None:
-    """Where most tables of a catalog lie, their metadata need not be asked for in PyArrow's way first. That a
-    store cannot be opened concerns who opens a table there."""
+    """Lend the store of the warehouse, so that the metadata of most tables need not be read through PyArrow
+    first. A store that cannot be opened raises no error here; opening a table in it does."""
     root = "/".join(str(catalog.properties.get("warehouse", "")).split("/", 3)[:3])
     if root.startswith("s3"):
         with suppress(Refused):
@@ -201,8 +203,8 @@ def _lend_warehouse(catalog: Catalog) -> None:
 
 
 def _settle_endpoints(catalog: Catalog) -> None:
-    """Make PyIceberg and Lithify's own store use the same endpoints, and none that is forbidden, before
-    the first object is read: PyIceberg knows neither the variables nor `allow_http`."""
+    """Make PyIceberg and Lithify's own store use the same endpoints, and no forbidden ones, before the first
+    object is read: PyIceberg knows neither the variables nor `allow_http`."""
     for root, key in (("s3://-", "s3.endpoint"), ("gs://-", "gcs.service.host"), ("az://-", None)):
         try:
             endpoint = settled_endpoint(root, store_options(root, catalog.properties))
@@ -213,12 +215,12 @@ def _settle_endpoints(catalog: Catalog) -> None:
 
 
 def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
-    """The table as it is now. `CorruptObject` when its metadata do not decode, of which PyIceberg checks
-    little."""
+    """Load the table in its current state. Raise `CorruptObject` when its metadata cannot be decoded;
+    PyIceberg checks little of them."""
     try:
         return _loaded(catalog, identifier)
     except CorruptObject:
-        forget_metadata(catalog.properties)  # somebody may repair them
+        forget_metadata(catalog.properties)  # the operator may repair them
         raise
 
 
@@ -233,7 +235,7 @@ def _loaded(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:
-    """Lithify's own view of the place where the table lies, and the key of its root there."""
+    """Return Lithify's own store for the table's location, and the key of the table's root in it."""
     check_signing(table)
     return open_place(table.location(), table.io.properties, vended(table))
 
@@ -241,10 +243,10 @@ def store_of(table: Table) -> tuple[ObjectStore, str]:
 def open_place(
     location: str, properties: Properties, credentials: VendedCredentials | None = None
 ) -> tuple[ObjectStore, str]:
-    """The store that holds a location of a table, and the location's key in it. `credentials` are asked for
-    again and again instead of those in the properties, which may end.
+    """Return the store of a table's location, and the location's key in it. `credentials` are requested
+    repeatedly and replace those in the properties, which may expire.
 
-    Iceberg's locations are no URLs: a percent sign in one is a percent sign.
+    Iceberg's locations are not URLs: a percent sign is a literal percent sign.
     """
     check_reach(location, properties)
     if "?" in location or "#" in location:
@@ -259,12 +261,12 @@ def open_place(
 
 
 def task_options(location: str, properties: Properties) -> dict[str, str]:
-    """`store_options` for a task, with how long it waits."""
+    """Return `store_options` for a task, with its time limits for waiting."""
     return with_wait(store_options(location, properties), waiting_of(properties))
 
 
 def store_options(location: str, properties: Properties) -> dict[str, str]:
-    """The options with which `open_store` reaches the same place as PyIceberg does."""
+    """Return the options with which `open_store` reaches the same location as PyIceberg."""
     prefix = _PREFIXES.get(urlsplit(location).scheme)
     if prefix is None:
         return {}
@@ -293,7 +295,7 @@ def store_options(location: str, properties: Properties) -> dict[str, str]:
 
 
 def _azure_endpoint(properties: Properties) -> str | None:
-    """Where PyIceberg (Arrow, that is) sends what it asks of Azure, if not to Azure."""
+    """Return the endpoint to which PyIceberg (that is, Arrow) sends requests for Azure, if not to Azure."""
     authority, account = properties.get("adls.blob-storage-authority"), properties.get("adls.account-name")
     if not authority:
         return None
@@ -303,6 +305,6 @@ def _azure_endpoint(properties: Properties) -> str | None:
 
 
 def as_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of a database's store by the names that PyIceberg has for them; others as they are."""
+    """Rename options of a database's store to PyIceberg's properties; keep other options as they are."""
     names = {name: key for key, name in _STORE_OPTIONS.items()}
     return {names.get(name.lower(), name): value for name, value in options.items()}

@@ -1,16 +1,16 @@
-"""PyIceberg's catalogs, closed to code, hosts and credentials that a table or a server names.
+"""PyIceberg's catalogs, protected against code, hosts and credentials that a table or a server names.
 
-PyIceberg merges the properties of a table, which anybody who may change it writes, over those of the catalog,
-and imports classes and asks hosts by the result. Catalogs that are opened here do not:
+PyIceberg merges the properties of a table, which any writer of the table can set, over those of the catalog,
+and imports classes and contacts hosts that the result names. Catalogs that are opened here do not:
 
-| from | what counts |
+| source | accepted properties |
 |---|---|
 | the operator's configuration of the catalog | everything |
-| the configuration that a REST server answers with | `_SERVERS`: no code, no authentication, no other files |
-| what a REST server answers for one table | `vended`: credentials, and an endpoint with credentials only |
-| the properties of a table | `table_properties`: nothing that file access looks at |
+| the configuration in a REST server's response | `_SERVERS`: no code, no authentication, no other files |
+| a REST server's response for one table | `vended`: credentials, and an endpoint with credentials only |
+| the properties of a table | `table_properties`: nothing that affects file access |
 
-Files of a table are reached within its `Reach` only.
+A table's files are accessed only within its `Reach`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _SERVERS = VENDED | {
     "uri",
     "view-endpoints-supported",
 }
-"""What the server of a REST catalog may configure by its first answer, besides headers of requests to it."""
+"""Properties that a REST catalog's server may configure by its first response, besides headers of requests to
+it."""
 _HEADERS = "header."
 _S3 = ("s3://", "s3a://", "s3n://")
 SIGNING = "s3.remote-signing-enabled"
@@ -55,7 +56,7 @@ PROFILES = ("s3.profile-name", "client.profile-name")
 
 
 class ClosedCatalog(Catalog):
-    """What is the same for all catalogs. Comes before PyIceberg's own class."""
+    """The common part of all catalogs. It precedes PyIceberg's own class among the bases."""
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
         """Return file access to the table whose metadata file is at `location`, without its properties."""
@@ -89,7 +90,7 @@ class ClosedCatalog(Catalog):
 
 
 class ClosedRestCatalog(ClosedCatalog, RestCatalog):
-    """A REST catalog, whose server is asked for what its protocol gives and no more."""
+    """A REST catalog that uses only what the protocol lets its server provide."""
 
     signs_requests: bool | None = None
     """Whether the server signs each request for a store, by the operator's configuration."""
@@ -119,8 +120,8 @@ class ClosedRestCatalog(ClosedCatalog, RestCatalog):
 
 
 def check_signing(table: Table) -> None:
-    """`Refused` for a table whose catalog wants to sign each request to the store itself (remote signing),
-    where nothing else gives credentials for the store: PyArrow and obstore can use no such signatures."""
+    """Raise `Refused` for a table whose catalog signs each request to the store itself (remote signing), if
+    there are no other credentials for the store: PyArrow and obstore do not support such signatures."""
     catalog, properties = table.catalog, table.io.properties
     if not isinstance(catalog, ClosedRestCatalog) or not table.location().startswith(_S3):
         return
@@ -136,14 +137,14 @@ def check_signing(table: Table) -> None:
 
 
 def _has_credentials(properties: Mapping[str, Any]) -> bool:
-    """Whether the catalog, its configuration or the environment give credentials for S3."""
+    """Return whether the catalog, its configuration or the environment provide credentials for S3."""
     own = ("s3.access-key-id", "client.access-key-id", "s3.anonymous", *PROFILES)
     return any(properties.get(name) for name in own) or are_given({}, os.environ)
 
 
 def _signing_of(properties: Mapping[str, Any]) -> bool | None:
-    """Return whether requests are signed by the catalog, by properties of which some are older than others;
-    `None` where they do not say."""
+    """Return whether the catalog signs requests, by its current and its older properties; `None` if they do
+    not specify it."""
     said = properties.get(SIGNING)
     if said is not None:
         return str(said).lower() == "true"
@@ -151,12 +152,12 @@ def _signing_of(properties: Mapping[str, Any]) -> bool | None:
 
 
 def closed_catalog(name: str, given: Mapping[str, str]) -> Catalog:
-    """Open the catalog of that name in PyIceberg's configuration; `given` wins over that."""
+    """Open the catalog of that name in PyIceberg's configuration; `given` overrides the configuration."""
     configured = configuration_of(name, given)
     if is_rest(configured):
         return ClosedRestCatalog(name, **configured)
     catalog = load_catalog(name, **given)
-    # Nothing has been asked of it yet, and its class differs in methods alone.
+    # It has sent no request yet, and the classes differ only in methods.
     catalog.__class__ = _closed(type(catalog))
     return catalog
 

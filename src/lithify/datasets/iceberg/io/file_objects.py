@@ -1,5 +1,5 @@
-"""A file as a stream: one that can be read anywhere, each read being a request of its own, or one that is
-written from its beginning to its end."""
+"""Files as streams: one for random reads, each of which is a separate request, and one for sequential
+writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RandomReads(io.RawIOBase, ABC):
 
     @abstractmethod
     def fetch(self, offset: int, length: int) -> bytes:
-        """These bytes of the file, which has them."""
+        """Read these bytes, which must be inside the file."""
 
     def readable(self) -> bool:
         return True
@@ -37,7 +37,7 @@ class RandomReads(io.RawIOBase, ABC):
         return self._at
 
     def size(self) -> int:
-        """Bytes of the file."""
+        """Return the file's size in bytes."""
         return self._size
 
     def read(self, size: int | None = -1) -> bytes:
@@ -59,14 +59,14 @@ class RandomReads(io.RawIOBase, ABC):
 
 
 class SequentialWrites(ABC):
-    """A file that is there, as a whole, once it was closed; and not at all if its writer failed. Nothing is
-    anywhere before the end."""
+    """A sequentially written file that exists, completely, once it is closed, and not at all if its writer
+    failed. Nothing is visible before the end."""
 
     closed = False
 
     @abstractmethod
     def tell(self) -> int:
-        """Bytes that were written."""
+        """Return the number of bytes written."""
 
     @abstractmethod
     def write(self, data: Any) -> int:
@@ -74,11 +74,12 @@ class SequentialWrites(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The file is there when this returns."""
+        """Finish the file. It exists when this returns."""
 
     @abstractmethod
     def abandon(self, error: BaseException | None = None) -> None:
-        """Nothing of it is to be there, because of this error; what stands in the way is noted in it."""
+        """Discard the file because of this error; problems while discarding are added to the error as
+        notes."""
 
     def writable(self) -> bool:
         return True

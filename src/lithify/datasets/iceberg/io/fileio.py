@@ -1,21 +1,21 @@
-"""PyIceberg's file access, with Lithify's way of waiting for a store.
+"""PyIceberg's file access, with Lithify's retries.
 
-`WaitingFileIO` stands before the FileIO that PyIceberg would have used, so metadata, manifests, footers, data
-files and uploads are reached as before, and are waited for like everything else
-(`lithify.store.resilience.requests`). PyArrow's own retries pause 25 ms, then twice as long without a bound
-or chance, and are silent; so they are switched off for all that can be repeated here:
+`WaitingFileIO` wraps the FileIO that PyIceberg would have used, so metadata, manifests, footers, data files
+and uploads are accessed as before, and retried like all other requests (`lithify.store.resilience.requests`).
+PyArrow's own retries pause 25 ms, then twice as long without a bound or jitter, and are not logged; so they
+are disabled for all requests that can be retried here:
 
-1. Opening a file, its length, deleting it, and each read of it: repeated, and hedged where it reads.
-2. A file of up to `MAX_HELD_BYTES` is held in memory while it is written, and uploaded when it is closed;
-   that is repeated as a whole. What it must not overwrite is its own if it has the same bytes.
-3. A larger one is streamed from there on, by PyArrow. Its parts are repeated by PyArrow's standard strategy,
-   whose pauses have chance and a bound; who waits for them looks whether the store is there, and tells if it
-   is not. What fails all the same fails the task, which Spark runs again. PyArrow publishes what it has of an
-   upload that failed; then the name, which is new, is deleted.
+1. Opening a file, reading its length, deleting it and each read: retried, and reads are hedged.
+2. A file of up to `MAX_HELD_BYTES` is held in memory while it is written, and uploaded when it is closed; the
+   whole upload is retried. If a file that must not be overwritten has the same bytes, it is the upload's own.
+3. A larger file is streamed from that size on, by PyArrow. PyArrow's standard strategy retries its parts,
+   with jitter and a bound; while waiting, Lithify checks whether the store is available, and logs if it is
+   not. A remaining error fails the task, which Spark runs again. PyArrow publishes the existing parts of a
+   failed upload; then the file, whose name is new, is deleted.
 
-Files in a store on S3 that Lithify has open anyway are reached by that (`stored_files`), unless the catalog
-names another FileIO than PyIceberg's own choice. Files on the local disk are left alone. A file outside the
-table's reach (`reach`) is refused before it is asked for.
+Files in a store on S3 that Lithify has already opened are accessed through that store (`stored_files`),
+unless the catalog names another FileIO than PyIceberg's own choice. Files on the local disk are accessed
+directly. A file outside the table's reach (`reach`) is refused before any request.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from lithify.store.urls import known_of
 MAX_HELD_BYTES = 32 * 1024 * 1024
 _STRATEGY = "s3.retry-strategy-impl"
 _OWN = "lithify.requests"
-"""Among the properties of a catalog in this process: the `Roots` of its files."""
+"""The key of the `Roots` of a catalog's files among its properties in this process."""
 _GIVEN_IMPL = "lithify.py-io-impl"
 _HERE = __name__
 _LASTING = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -66,7 +66,7 @@ _CAUSES = (
     (re.compile(rf"INTERNAL_FAILURE|{_STATUS}500"), "500 Internal Server Error"),
     (re.compile(rf"NETWORK_CONNECTION|{_STATUS}5(?!01|05)|UNAVAILABLE"), "the store failed"),
 )
-"""What passes."""
+"""Patterns of transient errors, with their causes."""
 _DOUBTFUL_CAUSES = (
     (re.compile(r"curlCode: 6\b|resolve host", re.I), UNKNOWN_NAME),
     (re.compile(r"curlCode: (?:35|51|60)\b|certificate", re.I), UNTRUSTED),
@@ -76,21 +76,21 @@ _T = TypeVar("_T")
 
 
 class OnlyOnce(AwsStandardS3RetryStrategy):  # type: ignore[misc]
-    """PyArrow makes each request once."""
+    """A strategy without retries: PyArrow sends each request once."""
 
     def __init__(self) -> None:
         super().__init__(max_attempts=1)
 
 
 class Patiently(AwsStandardS3RetryStrategy):  # type: ignore[misc]
-    """PyArrow repeats the parts of an upload for some minutes."""
+    """A strategy with which PyArrow retries the parts of an upload for some minutes."""
 
     def __init__(self) -> None:
         super().__init__(max_attempts=25)
 
 
 class Roots:
-    """The requests to each store that files of a catalog lie in. Travels to tasks, without what is lent."""
+    """The requests to each store with files of a catalog. Sent to tasks, without the lent stores."""
 
     def __init__(self, waiting: WaitPolicy | None = None) -> None:
         self.waiting = waiting if waiting is not None else WaitPolicy()
@@ -101,7 +101,7 @@ class Roots:
         return _roots_elsewhere, (self.waiting.tasks_max_s,)
 
     def of(self, location: str, io: WaitingFileIO) -> Requests | None:
-        """Those of a file's store, which `io` reaches; `None` for the local disk."""
+        """Return the requests to a file's store, which `io` accesses; `None` for the local disk."""
         parts = urlsplit(location)
         if parts.scheme in ("", "file") or len(parts.scheme) == 1:
             return None
@@ -118,7 +118,7 @@ def _roots_elsewhere(max_s: float) -> Roots:
 
 
 def let_wait(catalog: Catalog, waiting: WaitPolicy) -> None:
-    """All files that this catalog opens from now on are waited for."""
+    """Retry requests for all files that this catalog opens from now on."""
     properties = catalog.properties
     if PY_IO_IMPL in properties:
         properties[_GIVEN_IMPL] = properties[PY_IO_IMPL]
@@ -127,28 +127,28 @@ def let_wait(catalog: Catalog, waiting: WaitPolicy) -> None:
 
 
 def waiting_of(properties: Properties) -> WaitPolicy:
-    """How the files are waited for that are reached with these properties."""
+    """Return the wait policy of files that are accessed with these properties."""
     roots = properties.get(_OWN)
     return roots.waiting if isinstance(roots, Roots) else WaitPolicy()
 
 
 def lend(store: ObjectStore, properties: Properties) -> None:
-    """From now on the files of tables that are reached with these properties are reached in `store`, if they
-    lie there and it is one of those that can be lent."""
+    """From now on, access the files of tables with these properties through `store`, if they are in it and it
+    can be lent."""
     roots = properties.get(_OWN)
     if isinstance(roots, Roots):
         roots.lent.lend(store, properties)
 
 
 def forget_metadata(properties: Properties) -> None:
-    """Read metadata files anew that are read with these properties."""
+    """Drop cached metadata files of these properties, so that they are read again."""
     roots = properties.get(_OWN)
     if isinstance(roots, Roots):
         roots.lent.recent.forget_all()
 
 
 class WaitingFileIO(FileIO):
-    """See the module."""
+    """PyIceberg's file access with retries; see the module."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)
@@ -177,8 +177,8 @@ class WaitingFileIO(FileIO):
             requests.write(lambda: _asked(f"delete {path}", lambda: inner.delete(path)))
 
     def probe(self, location: str) -> None:
-        """Ask for a file, whether it is there or not. `StoreUnavailable` when there is no answer; that the
-        file must not be looked at is one."""
+        """Request a file, whether it exists or not. Raise `StoreUnavailable` when there is no response; a
+        denied access is a response."""
         with suppress(OSError):
             _asked(f"head {location}", lambda: self._of(location).new_input(location).exists())
 
@@ -224,7 +224,7 @@ class WaitingFileIO(FileIO):
 
 
 class WaitingFile(InputFile, OutputFile):
-    """A file of a store that may be away."""
+    """A file of a store that may be unavailable."""
 
     def __init__(self, location: str, file: Any, requests: Requests, streaming: Callable[[], FileIO]) -> None:
         super().__init__(location)
@@ -241,7 +241,7 @@ class WaitingFile(InputFile, OutputFile):
 
     def open(self, seekable: bool = True) -> Any:
         stream = self._read("open", lambda: self._file.open(seekable=True))
-        if not isinstance(stream, pa.NativeFile):  # of another library, whose reads cannot be repeated
+        if not isinstance(stream, pa.NativeFile):  # of another library, whose reads cannot be retried
             return stream
         return _Reading(self.location, stream, self._requests)
 
@@ -252,7 +252,7 @@ class WaitingFile(InputFile, OutputFile):
         return self
 
     def upload(self, data: bytes | memoryview, overwrite: bool) -> None:
-        """Write all of it."""
+        """Write the whole file."""
         tries = 0
 
         def write() -> None:
@@ -262,7 +262,7 @@ class WaitingFile(InputFile, OutputFile):
                 with self._file.create(overwrite=overwrite) as stream:
                     stream.write(data)
             except FileExistsError:
-                # What a second try finds is what the first has left, or another's.
+                # A second attempt finds the first attempt's file, or another one.
                 if tries == 1 or not self._holds(data):
                     raise
 
@@ -274,7 +274,7 @@ class WaitingFile(InputFile, OutputFile):
         return found
 
     def delete(self) -> None:
-        """Where there is none, too."""
+        """Delete the file, even if it does not exist."""
         file = self._streaming()
 
         def delete() -> None:
@@ -284,14 +284,14 @@ class WaitingFile(InputFile, OutputFile):
         self._requests.write(lambda: _asked(f"delete {self.location}", delete))
 
     def stream(self, overwrite: bool) -> Any:
-        """What the rest of a large file can be written to."""
+        """Return a stream for the rest of a large file."""
         file = self._streaming().new_output(self.location)
         return self._requests.write(
             lambda: _asked(f"put {self.location}", lambda: file.create(overwrite=overwrite))
         )
 
     def send(self, call: Callable[[], object]) -> None:
-        """Do it to what `stream` gave."""
+        """Call a method of the stream that `stream` returned."""
         self._requests.sent(lambda: _asked(f"put {self.location}", call), MAX_HELD_BYTES)
 
     def _read(self, verb: str, call: Callable[[], _T]) -> _T:
@@ -299,7 +299,7 @@ class WaitingFile(InputFile, OutputFile):
 
 
 class _Reading(RandomReads):
-    """Reads of an open file, each of which is repeated."""
+    """Reads of an open file, each of which is retried."""
 
     def __init__(self, location: str, file: pa.NativeFile, requests: Requests) -> None:
         super().__init__(location, file.size())
@@ -325,7 +325,7 @@ class _Reading(RandomReads):
 
 
 class _Writing(SequentialWrites):
-    """A file that is held until it is closed, or too large for that."""
+    """A file that is held in memory until it is closed, or streamed if it is too large."""
 
     def __init__(self, file: WaitingFile, overwrite: bool) -> None:
         self._file = file
@@ -368,14 +368,14 @@ class _Writing(SequentialWrites):
             raise
 
     def abandon(self, error: BaseException | None = None) -> None:
-        """PyArrow knows no other end of an upload than to publish it, at the latest when it forgets it; so
-        what there is of it is deleted. The name is nobody else's: it is new for each attempt."""
+        """Delete the published part of the upload: PyArrow can end an upload only by publishing it, at the
+        latest at garbage collection. The name belongs to this attempt alone."""
         self.closed = True
         stream, self._stream = self._stream, None
         if stream is None:
             return
         try:
-            with suppress(OSError):  # that it is not there is what is wanted
+            with suppress(OSError):  # a missing file is the desired result
                 stream.close()
             del stream
             self._file.delete()
@@ -392,7 +392,8 @@ def _asked(what: str, call: Callable[[], _T]) -> _T:
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """What may pass becomes `StoreUnavailable`; all else stays as PyIceberg's callers know it."""
+    """Convert transient errors to `StoreUnavailable`; other errors stay as PyIceberg's callers expect
+    them."""
     try:
         yield
     except _LASTING:
@@ -405,7 +406,7 @@ def _translated(what: str) -> Iterator[None]:
         cause = _found(_CAUSES, said)
         if cause is None and isinstance(error, (ConnectionError, TimeoutError)):
             cause = "the connection broke"
-        if cause is None:  # nobody knows whether that ever passes
+        if cause is None:  # it is unknown whether the error is transient
             is_doubtful, cause = True, _found(_DOUBTFUL_CAUSES, said) or "the store failed"
         raise StoreUnavailable(f"{what}: {cause}: {said[:400]}", cause, is_doubtful=is_doubtful) from error
 

@@ -1,9 +1,9 @@
-"""Data files opened before they are needed, so that a reader of many small ones waits for none.
+"""Data files opened in advance, so that a reader of many small files waits for none.
 
-1. Files are asked for in a known order. Ahead of the one that is being read, up to `MAX_AHEAD` are opened by
-   threads: a small one is read whole by that, of another the footer (`stored_files`).
-2. No more bytes than `MAX_AHEAD_BYTES` are on their way or wait, but for the file that is next.
-3. Only files in a store that is far away are worth it; others are opened when they are asked for.
+1. Files are requested in a known order. Ahead of the current file, threads open up to `MAX_AHEAD` files: a
+   small file is then read completely, of a larger one the footer (`stored_files`).
+2. At most `MAX_AHEAD_BYTES` are being read or waiting, not counting the next file.
+3. Only files in a remote store are opened in advance; others are opened when they are requested.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lithify.datasets.iceberg.io.store_file_io import MIB, TAIL_BYTES, StoredFil
 MAX_AHEAD = 16
 MAX_AHEAD_BYTES = 64 * MIB
 WHOLE_BYTES = 8 * MIB
-"""A file of which any rows are wanted is read whole up to here."""
+"""The maximum size up to which a file is read completely if some of its rows are needed."""
 MAX_WHOLE_BYTES = 32 * MIB
-"""A file of which all rows are wanted is read whole up to here."""
+"""The maximum size up to which a file is read completely if all its rows are needed."""
 
 
 class PrefetchExtent(Enum):
-    """What of a file."""
+    """The part of a file that is needed."""
 
     FOOTER = "footer"
     SOME = "some rows"
@@ -43,22 +43,22 @@ class DataPath:
 
     path: str
     size_bytes: int
-    """What its manifest says."""
+    """The size by its manifest."""
     wanted: PrefetchExtent
 
     @classmethod
     def of(cls, file: DataFile, wanted: PrefetchExtent) -> DataPath:
-        """A data or delete file, as its manifest describes it."""
+        """Return the path of a data or delete file, as its manifest describes it."""
         return cls(file.file_path, file.file_size_in_bytes, wanted)
 
     @property
     def held_bytes(self) -> int:
-        """What it takes while it is open and not read yet."""
+        """Return the memory that the file takes while it is open and not read yet."""
         return self.size_bytes if self.size_bytes <= self._whole_bytes else TAIL_BYTES
 
     @property
     def _whole_bytes(self) -> int:
-        """A larger one is not read whole when it is opened."""
+        """Return the maximum size up to which the file is read completely when it is opened."""
         match self.wanted:
             case PrefetchExtent.FOOTER:
                 return TAIL_BYTES
@@ -68,7 +68,7 @@ class DataPath:
                 return MAX_WHOLE_BYTES
 
     def open(self, io: FileIO) -> Any:
-        """A stream that can be read anywhere."""
+        """Open a stream for random reads."""
         file = io.new_input(self.path)
         if isinstance(file, StoredFile):
             return file.opened(self.size_bytes, self._whole_bytes)
@@ -76,7 +76,8 @@ class DataPath:
 
 
 class OpenedAhead:
-    """These files, each to be taken once, in this order. Who takes no more of them waits for none."""
+    """Files opened in advance, each to be taken once, in this order. A caller that stops early waits for
+    none."""
 
     def __init__(self, io: FileIO, files: Sequence[DataPath]) -> None:
         self._io = io
@@ -85,7 +86,7 @@ class OpenedAhead:
         self._held_bytes = 0
 
     def take(self) -> Any:
-        """The next one, opened."""
+        """Return the next file, opened."""
         self._open_more()
         file, result = self._opening.popleft()
         stream = result()

@@ -1,12 +1,12 @@
-"""A place for Lithify's state of tables that is not under their locations: `iceberg.state_location`.
+"""A location for Lithify's state of tables outside the tables' locations: `iceberg.state_location`.
 
-Each table has a folder of its own there, `_lithify-state/<UUID>-<digest of its location>`: a copy of a table
-keeps the UUID and lies elsewhere. The name of the first part is hidden for whatever removes orphan files and
-knows hidden names, should the place be inside a table. A table whose state is there records that
+Each table has its own folder there, `_lithify-state/<UUID>-<digest of its location>`: a copy of a table has
+the same UUID and another location. The first part's name is hidden from programs that remove orphan files and
+skip hidden names, in case the location is inside a table. A table whose state is there records that
 (`own_state`), so a process without the setting, or with another one, refuses the table.
 
-The place is reached with the configuration of the table's catalog and with the options of the place itself,
-never with credentials that a catalog hands out for one table.
+The location is accessed with the configuration of the table's catalog and the location's own options, never
+with credentials that a catalog vends for one table.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _SETTING = "iceberg.state_location"
 
 @dataclass(frozen=True, slots=True)
 class StateLocation:
-    """The place, opened."""
+    """The opened state location."""
 
     store: ObjectStore
     key: str
     task_options: Mapping[str, str]
-    """With which a task opens the store."""
+    """The options with which a task opens the store."""
 
     def folder_of(self, uuid: object, location: str) -> str:
-        """Return the key of the folder of one table."""
+        """Return the key of one table's folder."""
         digest = sha256(canonical(location).encode()).hexdigest()[:_DIGITS]
         return join(self.key, STATE_FOLDER, f"{uuid}-{digest}")
 
@@ -50,8 +50,8 @@ def open_state_location(
     options: Mapping[str, str],
     wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store,
 ) -> StateLocation:
-    """Open the place. `Refused` for one that is none, or that is another one for each process. `options` are
-    of the place and win over the catalog's."""
+    """Open the state location. Raise `Refused` if it is invalid, or differs between processes. `options` are
+    the location's own and override the catalog's."""
     scheme, _ = split_scheme(location)
     if scheme is None and not location.startswith("/"):
         raise Refused(

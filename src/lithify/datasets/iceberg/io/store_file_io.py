@@ -1,21 +1,24 @@
-"""Files of a table in the store in which Lithify keeps its own objects of that table, by its own requests.
+"""A table's files, accessed by Lithify's own requests to the store with Lithify's state of that table.
 
-PyArrow asks for the length of a file before it reads it, reads one piece after the other, and makes four
-requests to write the smallest file: the upload's begin, its part, its end, and the length again. In a far
-store each costs a round trip. Where a store on S3 is open anyway (`Lent`), files are reached in it like this:
+PyArrow requests the length of a file before it reads it, reads one piece after the other, and sends four
+requests to write the smallest file: the start of the upload, its part, its end, and the length again. In a
+remote store each costs a round trip. If a store on S3 is already open (`Lent`), its files are accessed like
+this:
 
-1. Metadata are read whole, by one request. A data file whose size is told (`opened`) is read from its end,
-   where the footer is, and whole if it is small and its rows are wanted, by one request too. A size that is
-   not true shows: the end is not that of a Parquet file. Then the store is asked for it.
-2. A longer read is made of several parts at once.
-3. A file of up to `HELD_BYTES` is held while it is written, and is one PUT when it is closed. What it must
-   not overwrite is its own if it has the same bytes: the answer to a first try may have been lost. The parts
-   of a larger one are sent while its writer goes on; one that is not finished is nowhere.
-4. The metadata files that were read last, and those that were written, are remembered (`Recent`): under a
-   name they never change. Who finds one that does not decode has them forgotten, so that one which a person
-   has repaired is read again.
+1. Metadata files are read completely, by one request. A data file of known size (`opened`) is read from its
+   end, where the footer is, or completely if it is small and its rows are needed, also by one request. A
+   wrong size is detected, because the end is not that of a Parquet file; then the store is asked for the
+   size.
+2. A longer read is split into several concurrent requests.
+3. A file of up to `HELD_BYTES` is held in memory while it is written, and written by one PUT when it is
+   closed. If a file that must not be overwritten has the same bytes, it is this one: the response to a first
+   attempt may have been lost. The parts of a larger file are sent while its writer continues; an unfinished
+   file does not exist.
+4. Recently read and written metadata files are cached (`Recent`): their content never changes under a name.
+   Callers drop files that cannot be decoded from the cache, so that a repaired file is read again.
 
-Errors are those of the store; only "not found" and "exists already" are what PyIceberg's callers expect.
+Errors are those of the store; only "not found" and "exists already" are converted to those that PyIceberg's
+callers expect.
 """
 
 from __future__ import annotations
@@ -41,17 +44,18 @@ from lithify.store.objects import ObjectStore, ObjectWriter
 
 MIB = 1024 * 1024
 TAIL_BYTES = 64 * 1024
-"""What is read of the end of another; most footers are smaller."""
+"""The bytes read from the end of other files; most footers are smaller."""
 PART_BYTES = 8 * MIB
 MAX_PARTS_AT_ONCE = 8
 HELD_BYTES = 8 * MIB
 MAX_RECENT_BYTES = 16 * MIB
 MAX_LENT = 1000
-"""Some catalogs give other credentials for each hour."""
+"""The maximum number of lent stores: some catalogs vend other credentials every hour."""
 _MAX_CONFLICTS = 10
 _METADATA = (".json", ".avro")
 _LASTING = (".json",)
-"""What is worth remembering when it was read; of manifests the entries are kept (`listing`)."""
+"""Suffixes of files that are cached when they are read; for manifests, the entries are cached instead
+(`listing`)."""
 _PARQUET = (b"PAR1", b"PARE")
 _ORC = b"ORC"
 _SCHEMES = ("s3://", "s3a://", "s3n://")
@@ -60,8 +64,7 @@ _ROLES = ("s3.role-arn", "client.role-arn")
 
 
 class Recent:
-    """The bytes of metadata files by location, the least recently used forgotten first. Safe to share between
-    threads."""
+    """A cache of metadata files by location, with least-recently-used eviction. Thread-safe."""
 
     def __init__(self, max_bytes: int = MAX_RECENT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -96,9 +99,8 @@ class Recent:
 
 
 class Lent:
-    """The stores in which files of tables are reached, by their root and by how they are reached: those on
-    S3, and those on Azure that are named with their account, which PyArrow takes for a part of the container.
-    """
+    """The stores through which tables' files are accessed, by their root and access properties: those on S3,
+    and those on Azure whose URL includes the account, which PyArrow would treat as part of the container."""
 
     def __init__(self) -> None:
         self._stores: OrderedDict[tuple[str, frozenset[tuple[str, Any]]], ObjectStore] = OrderedDict()
@@ -106,8 +108,8 @@ class Lent:
         self.recent = Recent()
 
     def lend(self, store: ObjectStore, properties: Mapping[str, Any]) -> None:
-        """Files that are reached with the same properties go there from now on. Other stores are left alone,
-        and so is where PyArrow takes another role."""
+        """Access files with the same properties through this store from now on. Other stores are not lent,
+        nor stores for which PyArrow assumes another role."""
         is_meant = store.url.startswith(_SCHEMES) or account_of(store.url) is not None
         if is_meant and not any(name in properties for name in _ROLES):
             key = canonical(store.url), _credentials(properties)
@@ -118,7 +120,7 @@ class Lent:
                     self._stores.popitem(last=False)
 
     def file(self, location: str, properties: Mapping[str, Any]) -> StoredFile | None:
-        """A file; `None` where no store is lent for it, or where its name is not for such a store."""
+        """Return a file; `None` if no store is lent for it, or its name is unsuitable for such a store."""
         root = "/".join(location.split("/", 3)[:3])
         store = self._stores.get((canonical(root), _credentials(properties)))
         key = location[len(root) + 1 :]
@@ -132,7 +134,8 @@ def _credentials(properties: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
 
 
 def _is_plain(key: str) -> bool:
-    """Whether everybody takes the key for the same object: PyIceberg cuts it off at some characters."""
+    """Return whether all programs interpret the key as the same object: PyIceberg cuts it at some
+    characters."""
     if not key.isprintable() or "?" in key or "#" in key:
         return False
     try:
@@ -143,7 +146,7 @@ def _is_plain(key: str) -> bool:
 
 
 class StoredFile(InputFile, OutputFile):
-    """One file."""
+    """A file of a lent store."""
 
     def __init__(self, location: str, store: ObjectStore, key: str, recent: Recent) -> None:
         super().__init__(location)
@@ -171,8 +174,8 @@ class StoredFile(InputFile, OutputFile):
         return StoredReads(self.location, self._store, self._key, len(self))
 
     def opened(self, size: int, whole_bytes: int) -> Any:
-        """A Parquet or ORC file that is said to have this size, with its end, or all of it, read already; all
-        of it up to so many bytes."""
+        """Open a Parquet or ORC file of this expected size, with its end read already, or all of it if it has
+        at most `whole_bytes`."""
         is_whole = size <= max(whole_bytes, TAIL_BYTES)
         start = 0 if is_whole else size - TAIL_BYTES
         try:
@@ -181,7 +184,7 @@ class StoredFile(InputFile, OutputFile):
         except StoreUnavailable:
             raise
         except StoreError:
-            return self.open()  # which says what is wrong, if it is not the size
+            return self.open()  # which raises the error, if the size is not the cause
         if bytes(data[-4:]) not in _PARQUET and bytes(data[-4:-1]) != _ORC:
             return self.open()
         if is_whole:
@@ -204,12 +207,12 @@ class StoredFile(InputFile, OutputFile):
         return self
 
     def delete(self) -> None:
-        """Where there is none, too."""
+        """Delete the file, even if it does not exist."""
         self._recent.forget(self.location)
         self._store.delete(self._key)
 
     def put(self, data: bytes, overwrite: bool) -> None:
-        """Write all of it."""
+        """Write the whole file."""
         if overwrite:
             self._recent.forget(self.location)
             self._store.put(self._key, data)
@@ -227,8 +230,8 @@ class StoredFile(InputFile, OutputFile):
                 try:
                     found = self._store.get(self._key)
                 except ObjectNotFound:
-                    continue  # S3 also says so while another request for the object is under way
-                if found != data:  # it may be what a first try has left
+                    continue  # S3 also reports this during another request for the object
+                if found != data:  # else it may be the result of a first attempt
                     raise FileExistsError(self.location) from error
                 return
         raise StoreError(
@@ -236,7 +239,7 @@ class StoredFile(InputFile, OutputFile):
         )
 
     def upload(self, overwrite: bool) -> ObjectWriter:
-        """What a large file is written to."""
+        """Return a writer for a large file."""
         if not overwrite and self.exists():
             raise FileExistsError(self.location)
         self._recent.forget(self.location)
@@ -251,7 +254,7 @@ class StoredFile(InputFile, OutputFile):
 
 
 class StoredReads(RandomReads):
-    """A data file of which pieces are read."""
+    """A data file that is read in pieces."""
 
     def __init__(
         self, location: str, store: ObjectStore, key: str, size: int, tail: memoryview | None = None
@@ -269,7 +272,7 @@ class StoredReads(RandomReads):
 
 
 def read_parts(store: ObjectStore, key: str, offset: int, length: int) -> memoryview:
-    """A range of an object, in several requests at once where it is long."""
+    """Read a range of an object, in several concurrent requests if it is long."""
     if length <= PART_BYTES:
         return memoryview(store.get_range(key, offset, length))
     target = memoryview(bytearray(length))
@@ -282,7 +285,7 @@ def read_parts(store: ObjectStore, key: str, offset: int, length: int) -> memory
 
 
 class StoredWriting(SequentialWrites):
-    """A file that is held until it is closed, or too large for that."""
+    """A file that is held in memory until it is closed, or uploaded in parts if it is too large."""
 
     def __init__(self, file: StoredFile, overwrite: bool) -> None:
         self._file = file
@@ -322,13 +325,13 @@ class StoredWriting(SequentialWrites):
             self._upload.commit()
 
     def abandon(self, error: BaseException | None = None) -> None:
-        """Nothing of what is written from now on is to be there either, as PyArrow does when it forgets a
-        file that it has not ended."""
+        """Discard the file; later writes are discarded too, since PyArrow writes when it releases an
+        unfinished file."""
         self.closed = self._is_abandoned = True
         if self._upload is not None:
             self._upload.abort()
 
     def __del__(self) -> None:
-        """One that was forgotten is not there either."""
+        """Discard the file if it was never closed."""
         if not self.closed:
             self.abandon()

@@ -1,22 +1,23 @@
-"""Credentials that a catalog gives out for a table, for a while.
+"""Temporary credentials that a catalog vends for a table.
 
-1. A REST catalog may answer with credentials of its own for the table's files (vended credentials). What is
-   opened with them outlives them: the ledger, the lease and holds are kept as long as a service runs. So the
-   store asks for credentials whenever those it has are about to end, and the catalog is asked anew.
-2. When they end is what a property says; where none does, `ASK_AGAIN_S` from now.
-3. While the catalog does not answer, those at hand stay in use, and it is asked again `RETRY_S` later.
+1. A REST catalog may respond with its own credentials for the table's files (vended credentials). The stores
+   opened with them are used longer than they are valid: ledger, lease and holds are used as long as a service
+   runs. So the store requests new credentials from the catalog whenever the present ones are about to expire.
+2. A property has their expiry; without it, they expire `ASK_AGAIN_S` from now.
+3. While the catalog does not respond, the present credentials stay in use, and the next request is sent
+   `RETRY_S` later.
 
-| store  | what is vended                                                 | when it ends                     |
+| store  | credentials                                                    | expiry                           |
 |--------|----------------------------------------------------------------|----------------------------------|
 | S3     | `s3.access-key-id`, `s3.secret-access-key`, `s3.session-token` | `s3.session-token-expires-at-ms` |
 | Google | `gcs.oauth2.token`                                             | `gcs.oauth2.token-expires-at`    |
 | Azure  | `adls.sas-token`, perhaps for an account (`azure_accounts`)    | `adls.sas-token-expires-at-ms`   |
 
-An answer for one table is used for these, and for what tells where to use them (`with_vended`). Its endpoint
-counts only with credentials of its own, and then none of the operator's are left to go there.
+Only these properties of a response for one table are used, and those that name the host (`with_vended`). Its
+endpoint is used only with its own credentials, and then all of the operator's are removed.
 
-Only of REST catalogs, whose answer has the table's metadata in it: another would read them by the very store
-that waits for its credentials.
+Only REST catalogs are supported, because their response contains the table's metadata: other catalogs would
+read the metadata through the same store that waits for its credentials.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ from lithify.datasets.iceberg.io.azure_accounts import ENDS, TOKEN, of_account
 
 ASK_AGAIN_S = 15 * 60
 RETRY_S = 6 * 60
-"""obstore asks five minutes before the end."""
+"""The delay of a retry. obstore requests new credentials five minutes before the expiry."""
 MAX_MS = 4_102_444_800_000
 """The year 2100."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vending:
-    """How credentials for one kind of store are given."""
+    """How credentials for one kind of store are vended."""
 
     names: Mapping[str, str]
-    """PyIceberg's properties, and what obstore calls them."""
+    """PyIceberg's properties, with obstore's names for them."""
     ends: str
-    """The property that says when they end, in milliseconds."""
+    """The property with the expiry, in milliseconds."""
     endpoints: frozenset[str]
-    """Properties that say which host is asked."""
+    """Properties that select the host."""
     more: frozenset[str] = frozenset()
-    """Other properties that an answer may have."""
+    """Other properties that a response may have."""
     optional: frozenset[str] = frozenset()
-    """Those of `names` that an answer may lack."""
+    """Entries of `names` that a response may lack."""
     instead: tuple[str, ...] = ()
-    """How other names begin of the operator's own credentials for the same store."""
+    """Prefixes of other properties with the operator's own credentials for the same store."""
 
     def are_in(self, given: Mapping[str, Any]) -> bool:
-        """Whether there are credentials in an answer."""
+        """Return whether a response contains credentials."""
         return all(given.get(name) or name in self.optional for name in self.names)
 
 
@@ -125,19 +126,19 @@ _BY_SCHEME = {
 VENDED = frozenset(
     name for kind in (S3, GOOGLE, AZURE) for name in (*kind.names, kind.ends, *kind.endpoints, *kind.more)
 )
-"""Properties of file access that a REST server may give."""
+"""Properties of file access that a REST server may set."""
 _HOST_PARTS = {
     "client.region": re.compile(r"[a-z0-9-]{1,40}"),
     "s3.region": re.compile(r"[a-z0-9-]{1,40}"),
     "adls.account-name": re.compile(r"[a-z0-9]{3,24}"),
 }
-"""What becomes a part of the name of a host."""
+"""Patterns of properties that become part of a host's name."""
 
 _log = logging.getLogger("lithify")
 
 
 class VendedCredentials:
-    """Those of one table, as obstore asks for them. Safe to share between threads."""
+    """The credentials of one table, in obstore's form. Thread-safe."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class VendedCredentials:
         *,
         location: str = "",
     ) -> None:
-        """`properties` are those that the table at this location was loaded with a moment ago."""
+        """`properties` are those that the table at this location was just loaded with."""
         self._catalog = catalog
         self._identifier = identifier
         self._vending = vending
@@ -160,7 +161,7 @@ class VendedCredentials:
         self._is_fresh = True
 
     def __call__(self) -> Any:
-        """What obstore takes for this kind of store."""
+        """Return credentials in obstore's form for this kind of store."""
         with self._lock:
             again_s = ASK_AGAIN_S
             if not self._is_fresh:
@@ -169,7 +170,7 @@ class VendedCredentials:
                     with contained(what), translated(what):
                         given = self._catalog.load_table(self._identifier).io.properties
                         self._properties = of_account(self._location, given)
-                except LithifyError as error:  # those at hand may do for a while
+                except LithifyError as error:  # the present ones may still be valid
                     again_s = RETRY_S
                     _log.warning("the catalog gives no new credentials: %s", error)
             self._is_fresh = False
@@ -185,8 +186,8 @@ class VendedCredentials:
 
 
 def with_vended(own: Mapping[str, Any], answer: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """Return the properties of a catalog with what its server answered for one table (pure). `Refused` where
-    the answer would send the operator's credentials to a host that the operator has not named."""
+    """Return a catalog's properties with those of its server's response for one table (pure). Raise `Refused`
+    if the response would send the operator's credentials to a host that the operator has not named."""
     properties = dict(own)
     for kind in (S3, GOOGLE, AZURE):
         _take(properties, kind, answer, table)
@@ -222,7 +223,7 @@ def _is_for_account(name: str, kind: Vending) -> bool:
 
 
 def _replaced(properties: Mapping[str, Any], kind: Vending) -> Iterable[str]:
-    """The operator's own credentials for the same kind of store."""
+    """Return the properties with the operator's own credentials for the same kind of store."""
     return [
         name
         for name in properties
@@ -231,7 +232,7 @@ def _replaced(properties: Mapping[str, Any], kind: Vending) -> Iterable[str]:
 
 
 def vended(table: Table) -> VendedCredentials | None:
-    """The credentials of a table that was just loaded; `None` where they are not vended."""
+    """Return the credentials of a table that was just loaded; `None` if they are not vended."""
     given, own = of_account(table.location(), table.io.properties), table.catalog.properties
     vending = _BY_SCHEME.get(table.location().partition("://")[0])
     if vending is None or not isinstance(table.catalog, RestCatalog):
@@ -244,7 +245,7 @@ def vended(table: Table) -> VendedCredentials | None:
 
 
 def _ends_ms(properties: Mapping[str, Any], vending: Vending) -> int | None:
-    """When they end, as far as that can be told."""
+    """Return the expiry, or `None` if it is unknown."""
     try:
         ends_ms = int(properties[vending.ends])
     except (KeyError, ValueError, TypeError):

@@ -1,17 +1,17 @@
-"""Which delete files of a snapshot apply to nothing, and which by position are worth merging (pure).
+"""Planning of delete files: which are dangling, and which position delete files are worth merging (pure).
 
-1. A position delete file is for one data file, wherever that lies, or for data files of its own partition; it
-   applies to those that are not newer. An equality delete file applies to older ones of its partition, and
-   without partitions to all older ones. One that finds none is *dangling*, and so is one between whose paths
-   no data file of its partition lies.
-2. A delete file that may apply to the inputs of an active compaction is left alone: that one applies it.
+1. A position delete file applies to one data file in any partition, or to data files of its own partition,
+   unless they are newer. An equality delete file applies to older files of its partition, and without
+   partitions to all older ones. A file that applies to none is *dangling*, and so is one with no data file of
+   its partition between its lowest and highest path.
+2. A delete file that may apply to the inputs of an active compaction is skipped: the compaction applies it.
 3. A position delete file of less than half of `MAX_ROWS` rows is *small*. Small ones for the same data file
-   are merged, and small ones of the same partition for several; where the table wants deletes by partition
-   (`write.delete.granularity`), both together, but for those whose data file is of another partition. They
-   are merged in order of their paths, as many as have `MAX_ROWS` rows together.
+   are merged, and small ones of the same partition for several; if the table wants deletes by partition
+   (`write.delete.granularity`), both are merged together, except for those whose data file is in another
+   partition. They are merged in order of their paths, up to `MAX_ROWS` rows.
 
-Invariant: once that is done there is nothing more to do, as long as no row was left out. Of two merged files
-in a row, the first has at least half of `MAX_ROWS` rows, else the next small one had gone into it.
+Invariant: after a rewrite that dropped no row, no work is left. Of two consecutive merged files, the first
+has at least half of `MAX_ROWS` rows, since otherwise the next small file would have been added to it.
 """
 
 from __future__ import annotations
@@ -25,44 +25,45 @@ from math import inf
 from lithify.datasets.iceberg.format.partitions import Place
 
 MAX_ROWS = 8_000_000
-"""Deleted rows in one file: some megabytes, and some hundred in memory while they are sorted."""
+"""The maximum deleted rows in one file: a few megabytes, and a few hundred in memory while they are
+sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteFacts:
-    """A delete file."""
+    """Facts about a delete file."""
 
     path: str
     place: Place
     is_global: bool
-    """Of an unpartitioned spec."""
+    """Whether its spec is unpartitioned."""
     is_equality: bool
     number: int
-    """Its data sequence number."""
+    """The data sequence number."""
     rows: int
     only: str | None = None
-    """The data file it is for, where that is one."""
+    """The data file it applies to, if there is only one."""
     low: str | None = None
     high: str | None = None
-    """Between which paths of data files it has deletes; inclusive."""
+    """The inclusive bounds (`low`, `high`) of the paths of data files with deletes."""
     can_merge: bool = True
 
 
 @dataclass(slots=True)
 class DataFacts:
-    """The data files that deletes may apply to."""
+    """Facts about the data files that deletes may apply to."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     """The lowest data sequence number under each path."""
     places: dict[str, Place] = field(default_factory=dict)
-    """Where each path lies."""
+    """The place of each path."""
     repeated: set[str] = field(default_factory=set)
     """Paths that are listed more than once."""
     paths: dict[Place, list[str]] = field(default_factory=lambda: defaultdict(list))
     oldest: dict[Place, int] = field(default_factory=dict)
 
     def add(self, path: str, place: Place, number: int) -> None:
-        """Take in a live data file of a place that has deletes."""
+        """Add a live data file of a place that has deletes."""
         if path in self.numbers:
             self.repeated.add(path)
         self.numbers[path] = min(number, self.numbers.get(path, number))
@@ -71,26 +72,26 @@ class DataFacts:
         self.note(place, number)
 
     def note(self, place: Place, number: int) -> None:
-        """Take in that there is a data file."""
+        """Record that a data file exists."""
         self.oldest[place] = min(number, self.oldest.get(place, number))
 
     def applies(self, delete: DeleteFacts, path: str) -> bool:
-        """Whether the position deletes in a file for rows of this data file delete any."""
+        """Return whether the file's position deletes for this data file delete any row."""
         is_meant = path == delete.only if delete.only is not None else self.places.get(path) == delete.place
         return is_meant and self.numbers.get(path, inf) <= delete.number
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePlan:
-    """What is to be done."""
+    """The planned rewrite of delete files."""
 
     dangling: tuple[str, ...] = ()
     merges: tuple[tuple[str, ...], ...] = ()
-    """Position delete files that become one each."""
+    """Groups of position delete files, each merged into one."""
 
     @property
     def rewritten(self) -> int:
-        """Delete files that go."""
+        """Return the number of delete files that are removed."""
         return len(self.dangling) + sum(len(merge) for merge in self.merges)
 
 
@@ -102,8 +103,8 @@ def plan_deletes(
     *,
     by_partition: bool,
 ) -> DeletePlan:
-    """`busy_…`: inputs of active compactions, and their places; `by_partition`: what is for one data file is
-    merged with the others of its partition; see the module."""
+    """Plan the rewrite; see the module. `busy_…` are inputs of active compactions, and their places; with
+    `by_partition`, deletes of one data file are merged with others of its partition."""
     paths, places = set(busy_paths), set(busy_places)
     for found in data.paths.values():
         found.sort()

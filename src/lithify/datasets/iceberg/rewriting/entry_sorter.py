@@ -1,8 +1,8 @@
-"""Packed entries in order, in bounded memory.
+"""Sorting of packed entries in bounded memory.
 
-1. Entries are held in memory as they come. When they exceed the buffer they are sorted and put on the local
-   disk, as a run.
-2. At the end the runs, and what is still held, are merged.
+1. Entries are held in memory as they arrive. When they exceed the buffer, they are sorted and written to the
+   local disk, as a run.
+2. At the end the runs and the entries in memory are merged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lithify.datasets.iceberg.format.manifest_writer import Packed
 
 BUFFER_BYTES = 128 * 1024 * 1024
 _OVERHEAD_BYTES = 1000
-"""About what a key and the objects around an entry take."""
+"""The approximate memory of a key and the objects around an entry."""
 
 Keyed = tuple[tuple[Any, ...], Packed]
 
 
 class EntrySorter:
-    """Sorts entries by their keys, with runs in `folder`, which must be this process's own."""
+    """A sorter of entries by their keys, with runs in `folder`, which must belong to this process alone."""
 
     def __init__(self, folder: Path, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._folder = folder
@@ -34,14 +34,14 @@ class EntrySorter:
         self._runs: list[Path] = []
 
     def add(self, key: tuple[Any, ...], entry: Packed) -> None:
-        """Take an entry in."""
+        """Add an entry."""
         self._held.append((key, entry))
         self._held_bytes += len(entry.data) + _OVERHEAD_BYTES
         if self._held_bytes > self._buffer_bytes:
             self._spill()
 
     def drain(self) -> Iterator[Packed]:
-        """All entries in order; once."""
+        """Yield all entries in order. Call it only once."""
         self._held.sort(key=itemgetter(0))
         sources: list[Iterable[Keyed]] = [self._held]
         sources += [_read(path) for path in self._runs]
@@ -64,4 +64,4 @@ class EntrySorter:
 def _read(path: Path) -> Iterator[Keyed]:
     with path.open("rb") as run:
         while run.peek(1):
-            yield pickle.load(run)  # written by this process, in a folder of its own
+            yield pickle.load(run)  # written by this process, in its own folder

@@ -1,4 +1,4 @@
-"""What the runs have in common that rewrite delete files (`rewrite_deletes`) or manifests
+"""The common part of runs that rewrite delete files (`rewrite_deletes`) or manifests
 (`rewrite_manifests`)."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from lithify.datasets.iceberg.format.publish import MAX_TRIES
 
 
 class RewriteOutcome(StrEnum):
-    """What came of a run."""
+    """The result of a run."""
 
     REWRITTEN = "rewritten"
     NOTHING_TO_DO = "nothing_to_do"
@@ -19,7 +19,7 @@ class RewriteOutcome(StrEnum):
 
 @dataclass(slots=True)
 class Rewriting:
-    """What a run did, or would do."""
+    """The changes of a run, or of a dry run's plan."""
 
     dry_run: bool
     outcome: RewriteOutcome = RewriteOutcome.NOTHING_TO_DO
@@ -28,11 +28,11 @@ class Rewriting:
 
     @property
     def is_done(self) -> bool:
-        """Whether all was done that there was to do."""
+        """Return whether all planned work was done."""
         return self.outcome is not RewriteOutcome.LOST_RACE
 
     def lose(self) -> None:
-        """Others were faster, each time."""
+        """Record that other commits came first in every attempt."""
         self.outcome, self.why = (
             RewriteOutcome.LOST_RACE,
             f"others committed first {MAX_TRIES} times in a row",

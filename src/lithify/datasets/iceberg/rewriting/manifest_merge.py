@@ -1,12 +1,12 @@
-"""Writing the manifests of a group anew, in order, in bounded memory.
+"""Rewriting a group's manifests, in order, in bounded memory.
 
-1. The files are fetched ahead, many at once, and decoded one entry at a time.
-2. Each live entry is packed as an existing one. Its numbers and the snapshot that added it are spelled out
-   where it inherited them; everything else about it stays as it is.
+1. Many files are fetched ahead concurrently, and decoded one entry at a time.
+2. Each live entry is packed as an existing one. Inherited sequence numbers and the inherited id of the
+   snapshot that added it are written explicitly; all other fields are unchanged.
 3. Packed entries are sorted (`entry_sorter`) and written, in blocks, to manifests of the target size on the
    local disk.
-4. All of them are put beside the table at the end. So a manifest that is not committed yet is never old, and
-   what collects garbage, which knows it by its age alone, does not take it.
+4. All manifests are uploaded to the table's location at the end. So an uncommitted manifest is never old, and
+   garbage collection, which selects files by age alone, does not delete it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lithify.datasets.iceberg.format.manifests import decoding, entries_in
 from lithify.datasets.iceberg.rewriting.entry_sorter import BUFFER_BYTES, EntrySorter
 
 MAX_BLOCK_BYTES = 64 * 1024
-"""Before compression."""
+"""The maximum size of a block before compression."""
 
 
 class Staged(OutputFile):
-    """A file that is written on the local disk and will be beside the table."""
+    """A file that is written to the local disk and uploaded to the table's location later."""
 
     def __init__(self, location: str, local: Path) -> None:
         super().__init__(location)
@@ -55,7 +55,7 @@ class Staged(OutputFile):
 
 
 class ManifestRoll:
-    """Writes packed entries, in the order they come, to manifests of the target size."""
+    """A writer of packed entries, in order of arrival, to manifests of the target size."""
 
     def __init__(self, open_writer: Callable[[], SpecManifestWriter], target_bytes: int) -> None:
         self._open = open_writer
@@ -68,7 +68,7 @@ class ManifestRoll:
         self.entries = 0
 
     def add(self, entry: Packed) -> None:
-        """The next entry."""
+        """Add the next entry."""
         self._block.append(entry)
         self._held_bytes += len(entry.data)
         self.entries += 1
@@ -76,7 +76,7 @@ class ManifestRoll:
             self._flush()
 
     def close(self) -> list[ManifestFile]:
-        """All manifests that were written."""
+        """Finish, and return all written manifests."""
         if self._block:
             self._flush()
         self._finish()
@@ -99,7 +99,7 @@ class ManifestRoll:
 
 
 class ManifestMerge:
-    """Writes groups of manifests of one table into `folder`."""
+    """A writer of groups of one table's manifests into `folder`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ManifestMerge:
         target_bytes: int,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        """`new_path` gives the place beside the table of each new manifest."""
+        """`new_path` returns the location of each new manifest in the table."""
         self._io = io
         self._folder = folder
         self._new_path = new_path
@@ -124,7 +124,8 @@ class ManifestMerge:
     def merge(
         self, manifests: Sequence[ManifestFile], spec: PartitionSpec, schema: Schema, order: EntryOrder
     ) -> tuple[list[ManifestFile], int]:
-        """The new manifests of a group, all of one content and spec, and how many entries they have."""
+        """Write and return the new manifests of a group, all of one content and spec, with their number of
+        entries."""
         packer = EntryPacker(spec, schema, self._format_version)
         sorter = EntrySorter(self._folder, self._buffer_bytes)
         for manifest, data in fetched_manifests(self._io, manifests):
@@ -143,7 +144,7 @@ class ManifestMerge:
         return roll.close(), roll.entries
 
     def upload(self) -> None:
-        """Put everything that was written beside the table."""
+        """Upload all written manifests to the table's location."""
 
         def put(path: str) -> None:
             with self._io.new_output(path).create() as stream:

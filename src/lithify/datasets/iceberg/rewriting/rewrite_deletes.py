@@ -1,29 +1,28 @@
-"""Rewriting the delete files of a table: what applies to nothing goes, small ones by position are merged. One
-run.
+"""One run of rewriting a table's delete files: dangling ones are dropped, small position delete files merged.
 
-1. Read the delete manifests of the branch's head, then the data manifests, one after the other; of data files
-   only those are remembered that deletes may apply to.
-2. Plan (`delete_plan`). What may apply to inputs of active compactions is left to them.
+1. Read the delete manifests of the branch's head, then the data manifests, in sequence; only data files that
+   deletes may apply to are kept in memory.
+2. Plan (`delete_plan`). Delete files that may apply to inputs of active compactions are left to these.
 3. Merge (`position_deletes`). A merged file has the highest data sequence number of those it replaces, and of
    their rows those that applied, so that exactly these rows stay deleted.
-4. Commit a `replace` snapshot: delete manifests that named what goes are written anew without it, all other
-   manifests are kept as they are. The commit asserts the table's UUID and the head.
-5. If somebody was faster, delete what was written and begin again from 1.
+4. Commit a `replace` snapshot: delete manifests that named removed files are rewritten without them, all
+   other manifests are kept as they are. The commit asserts the table's UUID and the head.
+5. If another commit came first, delete the written files and start again from 1.
 
 | outcome       | when                                                |
 |---------------|-----------------------------------------------------|
 | REWRITTEN     | delete files were dropped or merged                 |
-| NOTHING_TO_DO | there is nothing that is worth it                   |
-| LOST_RACE     | another commit came first, again and again          |
+| NOTHING_TO_DO | nothing is worth rewriting                          |
+| LOST_RACE     | another commit came first in every attempt          |
 
-Left alone, with a note: delete files that are listed more than once or apply to a data file that is, and,
-where they would be merged, those that have the deleted rows in them. Encrypted ones, and those that are not
-Parquet, are never merged.
+Skipped, with a note: delete files that are listed more than once or apply to a data file that is, and, if
+they would be merged, those that contain the deleted rows. Encrypted files, and those that are not Parquet,
+are never merged.
 
-Invariants: readers find the same rows before and after; only REWRITTEN changes the table; what was written
-and not committed has names that the garbage collection knows, and is never older than half of what it spares.
-A compaction that is under way and whose deletes were replaced all the same is planned again, and loses
-nothing but time. A dry run writes nothing.
+Invariants: readers find the same rows before and after; only REWRITTEN changes the table; uncommitted files
+have names that garbage collection recognises, and are never older than half of the age that it spares. An
+active compaction whose deletes were replaced anyway is planned again, and only time is lost. A dry run writes
+nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +71,8 @@ from lithify.datasets.iceberg.rewriting.delete_plan import (
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
 
 MIN_FILES = 5
-"""So many delete files to drop or merge are worth a snapshot when nobody asked for it: what Java takes."""
+"""The minimum number of delete files to drop or merge that is worth a snapshot without a request: Java's
+value."""
 GRANULARITY = "write.delete.granularity"
 _REPEATED = "are listed more than once, or apply to a data file that is"
 _LEFT = "delete file(s)"
@@ -80,36 +80,36 @@ _LEFT = "delete file(s)"
 
 @dataclass(slots=True)
 class RewritingDeletes(Rewriting):
-    """What a run did, or would do."""
+    """The changes of a run, or of a dry run's plan."""
 
     removed: list[DataFile] = field(default_factory=list)
     """Delete files that were merged or dropped."""
     added: list[DataFile] = field(default_factory=list)
     dangling: int = 0
-    """How many of the removed ones applied to nothing."""
+    """The number of removed files that were dangling."""
     would_add: int = 0
-    """Of a dry run, about."""
+    """The approximate number of files that a dry run would add."""
     delete_files: int = 0
-    """Of the snapshot that was looked at."""
+    """The number of delete files in the snapshot that was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What is known of the deletes of a snapshot."""
+    """The deletes of a snapshot."""
 
     parent: Snapshot
     manifests: Sequence[ManifestFile]
     entries: dict[str, list[ManifestEntry]]
     """Live entries of delete manifests, by the path of the manifest."""
     deletes: dict[str, ManifestEntry]
-    """By path; none that is listed more than once."""
+    """Delete files by path, without those that are listed more than once."""
     repeated: int
     data: DataFacts
     busy_places: set[Place]
 
 
 class DeleteRewriter:
-    """Rewrites the delete files of one table."""
+    """A rewriter of one table's delete files."""
 
     def __init__(self, dataset: IcebergDataset, clock: Clock) -> None:
         self._dataset = dataset
@@ -117,8 +117,8 @@ class DeleteRewriter:
         self._rng = random.Random()
 
     def run(self, *, dry_run: bool = False, unasked: bool = False) -> RewritingDeletes:
-        """Drop and merge what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for
-        it. `Refused` for a table whose deletes cannot be rewritten."""
+        """Drop and merge delete files where it is worthwhile. With `unasked`, only if it is worth a snapshot
+        without a request. Raise `Refused` for a table whose deletes cannot be rewritten."""
         done = RewritingDeletes(dry_run)
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
@@ -142,7 +142,7 @@ class DeleteRewriter:
             if dry_run:
                 self._foresee(head, plan, done)
                 return done
-            self._dataset.begin_state(table)  # garbage of a killed run is told from files older than it
+            self._dataset.begin_state(table)  # garbage of a killed run must be newer than the state
             outcome = self._rewrite(table, branch, head, facts, plan, done)
             if outcome is not None:
                 done.outcome = outcome
@@ -151,7 +151,7 @@ class DeleteRewriter:
         return done
 
     def _busy(self) -> frozenset[str]:
-        """The inputs of active compactions."""
+        """Return the inputs of active compactions."""
         ledger = self._dataset.ledger()
         active = ledger.active() if ledger is not None else ()
         return frozenset(path for compaction in active for path in compaction.spec.inputs)
@@ -204,7 +204,7 @@ class DeleteRewriter:
         plan: DeletePlan,
         done: RewritingDeletes,
     ) -> RewriteOutcome | None:
-        """What came of it; `None` when somebody was faster."""
+        """Return the outcome; `None` when another commit came first."""
         uncommitted = Uncommitted.from_now(self._clock)
         work = _Merging(table, head, facts)
         with translated(f"merging delete files of {self._dataset.url}"):
@@ -256,11 +256,11 @@ class _Merging:
         self.added: list[Added] = []
         self.replaced: list[str] = []
         self.emptied = 0
-        """Replaced ones of which no row was left."""
+        """The number of replaced files of which no row was left."""
         self.left: list[str] = []
 
     def merge(self, paths: Sequence[str]) -> None:
-        """Replace these by what is left of them."""
+        """Replace these files by one with their remaining rows."""
         entries = [self._head.deletes[path] for path in paths]
         files = [entry.data_file for entry in entries]
         try:
@@ -289,7 +289,7 @@ class _Merging:
 
 
 def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
-    """The delete files by path."""
+    """Return the delete files by path."""
     specs = table.metadata.specs()
     facts: dict[str, DeleteFacts] = {}
     for path, entry in head.deletes.items():
@@ -313,7 +313,7 @@ def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
 
 
 def _by_partition(table: Table) -> bool:
-    """Whether the table wants what is for one data file in the same files as the rest of its partition."""
+    """Return whether deletes of one data file are to be in the same files as others of its partition."""
     text = properties_of(table.metadata).get(GRANULARITY, "file").lower()
     if text not in ("partition", "file"):
         raise Refused(f"the table's property {GRANULARITY} is {text[:40]!r}; it must be partition or file")

@@ -1,26 +1,26 @@
-"""Rewriting the manifests of a table, so that a query opens few of them. One run.
+"""One run of rewriting a table's manifests, so that a query opens few of them.
 
-1. Read the manifest list of the branch's head, and plan by what it tells (`manifest_plan`).
-2. Write the manifests of each group anew (`manifest_merge`). Every entry keeps its sequence numbers and the
+1. Read the manifest list of the branch's head, and plan by its values (`manifest_plan`).
+2. Rewrite the manifests of each group (`manifest_merge`). Every entry keeps its sequence numbers and the
    snapshot that added it.
 3. Commit a `replace` snapshot whose list has the new manifests and, as they are, all others. The commit
    asserts the table's UUID and the head.
-4. If somebody was faster, look at the new head: a group all of whose manifests it still has holds, and only
-   the list is written again. What does not hold is deleted; if nothing is left, begin again from 1. Nothing
-   holds in a table that was given another format version meanwhile.
+4. If another commit came first, read the new head: a group is still valid if the head has all its manifests,
+   and only the list is written again. Invalid groups are deleted; if none is left, start again from 1. All
+   groups are invalid if the table's format version has changed.
 
 | outcome       | when                                                |
 |---------------|-----------------------------------------------------|
 | REWRITTEN     | manifests were rewritten                            |
-| NOTHING_TO_DO | there is nothing that is worth it                   |
-| LOST_RACE     | another commit came first, again and again          |
+| NOTHING_TO_DO | nothing is worth rewriting                          |
+| LOST_RACE     | another commit came first in every attempt          |
 
-Left alone, with a note: manifests that are encrypted, that the list names more than once, or whose spec is
+Skipped, with a note: manifests that are encrypted, that the list names more than once, or whose spec is
 made from columns that no schema of the table has together.
 
 Invariants: the new snapshot has the same live entries as its parent, each with the same numbers; only
-REWRITTEN changes the table; what was written and not committed has names that the garbage collection knows
-(`ownership`), and is never older than half of what it spares. Any number of runs may go on at once, and a
+REWRITTEN changes the table; uncommitted files have names that garbage collection recognises (`ownership`),
+and are never older than half of the age that it spares. Any number of runs may be active at once, and a
 second one finds nothing to do. A dry run writes nothing.
 """
 
@@ -69,8 +69,8 @@ from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewr
 from lithify.datasets.iceberg.rewriting.manifest_merge import ManifestMerge
 
 MAX_SLOW_TRIES = 2
-"""Times that new manifests are written which are too old once they could be committed: the store was away, or
-it always takes that long."""
+"""The maximum attempts whose manifests are too old when they could be committed: the store was unavailable,
+or writing always takes that long."""
 _ENCRYPTED = "are encrypted"
 _REPEATED = "are named more than once by the manifest list"
 _UNTYPED = "belong to a partition spec whose columns are gone"
@@ -79,23 +79,23 @@ _LEFT = "manifest(s)"
 
 @dataclass(slots=True)
 class RewritingManifests(Rewriting):
-    """What a run did, or would do."""
+    """The changes of a run, or of a dry run's plan."""
 
     rewritten: int = 0
-    """Manifests that were replaced, or left out because they had no live entry."""
+    """Manifests that were replaced, or dropped because they had no live entry."""
     added: int = 0
-    """New manifests; about so many in a dry run."""
+    """New manifests; an estimate in a dry run."""
     entries: int = 0
-    """In the new manifests."""
+    """The number of entries in the new manifests."""
     manifests: int = 0
-    """Of the snapshot then; without this run, if nothing was done."""
+    """The number of manifests in the resulting snapshot, or in the current one if nothing was done."""
     plan: ManifestPlan = field(default_factory=ManifestPlan)
-    """The last one that was made."""
+    """The latest plan."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """A group that was written."""
+    """A rewritten group."""
 
     replaced: tuple[str, ...]
     new: list[ManifestFile]
@@ -104,7 +104,7 @@ class _Written:
 
 @dataclass(slots=True)
 class _PendingCommit:
-    """What is to be committed, whatever the head is by then."""
+    """A pending commit, valid for changing heads."""
 
     snapshot_id: int
     format_version: int
@@ -115,7 +115,7 @@ class _PendingCommit:
     lists: int = 0
 
     def kept_in(self, head: Sequence[ManifestFile]) -> list[_Written]:
-        """The groups that do not hold any more are taken out of it, and returned."""
+        """Remove the groups that are no longer valid, and return them."""
         there = {manifest.manifest_path for manifest in head}
         lost = [group for group in self.groups if not there.issuperset(group.replaced)]
         self.groups = [group for group in self.groups if there.issuperset(group.replaced)]
@@ -124,7 +124,7 @@ class _PendingCommit:
 
 
 class ManifestRewriter:
-    """Rewrites the manifests of one table."""
+    """A rewriter of one table's manifests."""
 
     def __init__(self, dataset: IcebergDataset, clock: Clock) -> None:
         self._dataset = dataset
@@ -132,8 +132,9 @@ class ManifestRewriter:
         self._rng = random.Random()
 
     def run(self, *, dry_run: bool = False, unasked: bool = False) -> RewritingManifests:
-        """Rewrite what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for it, by
-        the table's `commit.manifest.min-count-to-merge`. `Refused` for a table whose manifests cannot be."""
+        """Rewrite manifests where it is worthwhile. With `unasked`, only if it is worth a snapshot without a
+        request, by the table's `commit.manifest.min-count-to-merge`. Raise `Refused` for a table whose
+        manifests cannot be rewritten."""
         done = RewritingManifests(dry_run)
         slow_tries = 0
         work: _PendingCommit | None = None
@@ -164,7 +165,7 @@ class ManifestRewriter:
                     done.rewritten, done.added = plan.manifests, plan.new
                     done.manifests += plan.new - plan.manifests
                     return done
-                self._dataset.begin_state(table)  # garbage of a killed run is told from files older than it
+                self._dataset.begin_state(table)  # garbage of a killed run must be newer than the state
                 work = self._write(table, layout, plan, head)
             if self._commit(table, branch, parent, head, work, done):
                 return done
@@ -182,7 +183,7 @@ class ManifestRewriter:
         return done
 
     def _time_column(self, table: Table) -> NestedField | None:
-        """Where it is not clear which one it is, entries are sorted by their partitions alone."""
+        """Return the time column. If it is ambiguous, entries are sorted only by their partitions."""
         try:
             wanted = self._dataset.policy(table).time_column
             return find_time_column(table.metadata, wanted, self._dataset.url)
@@ -192,18 +193,18 @@ class ManifestRewriter:
     def _still(
         self, table: Table, work: _PendingCommit | None, head: Sequence[ManifestFile]
     ) -> _PendingCommit | None:
-        """What of the work still holds for this head; `None` when nothing does."""
+        """Return the part of the work that is still valid for this head; `None` if there is none."""
         if work is None:
             return None
         lost = work.kept_in(head)
-        # Manifests of version 1 have no sequence numbers, and a list of version 2 would give them some.
+        # Manifests of version 1 have no sequence numbers, and a list of version 2 would assign some.
         if self._is_old(work) or work.format_version != table.metadata.format_version:
             lost, work.groups, work.empty = [*lost, *work.groups], [], set()
         discard(table.io, _paths(lost))
         return work if work.groups or work.empty else None
 
     def _is_old(self, work: _PendingCommit) -> bool:
-        """Whether what collects garbage could take its manifests soon."""
+        """Return whether garbage collection could soon delete its manifests."""
         return work.uncommitted.is_too_late(self._clock)
 
     def _write(
@@ -285,7 +286,7 @@ class ManifestRewriter:
                 avro_compression=COMPRESSION,
             ) as manifest_list,
         ):
-            # PyIceberg notes the sequence number in what it is given, which may be written once more.
+            # PyIceberg sets the sequence number in its argument, which may be written again.
             manifest_list.add_manifests([ManifestFile(*manifest._data) for manifest in manifests])
         summary = Summary(
             operation=Operation.REPLACE,
@@ -299,7 +300,7 @@ class ManifestRewriter:
 
 
 class _ManifestLayout:
-    """How the manifests of a table are to lie."""
+    """The target layout of a table's manifests."""
 
     def __init__(self, table: Table, time_column: NestedField | None) -> None:
         self._metadata = table.metadata
@@ -318,7 +319,7 @@ class _ManifestLayout:
         return self._specs[spec_id]
 
     def plan(self, head: Sequence[ManifestFile]) -> tuple[ManifestPlan, tuple[str, ...]]:
-        """What to do about these manifests, and which of them are left alone."""
+        """Return the plan for these manifests, and which of them are skipped."""
         times = Counter(manifest.manifest_path for manifest in head)
         facts, left = [], []
         for manifest in head:
@@ -364,6 +365,6 @@ def _paths(groups: Sequence[_Written]) -> Iterator[str]:
 
 
 def _totals(parent: Snapshot) -> dict[str, str]:
-    """The rows and files stay what they were."""
+    """Return the parent's totals: rows and files do not change."""
     known = parent.summary.additional_properties if parent.summary is not None else {}
     return {name: value for name, value in known.items() if name.startswith("total-")}

@@ -1,4 +1,4 @@
-"""What there is to show of a rewrite of a table's delete files or manifests."""
+"""Views of a rewrite of a table's delete files or manifests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lithify.views.blocks import Line, Shown, notes
 
 
 def show_deletes(url: str, found: RewritingDeletes) -> Shown:
-    """What a run merged and dropped, or would; what it left alone."""
+    """Show which delete files a run merged, dropped or skipped, or would."""
     removed_bytes = sum(file.file_size_in_bytes for file in found.removed)
     counts = {
         "rewritten_delete_files_count": len(found.removed) - found.dangling,
@@ -26,7 +26,7 @@ def show_deletes(url: str, found: RewritingDeletes) -> Shown:
 
 
 def show_manifests(url: str, found: RewritingManifests) -> Shown:
-    """What a run rewrote and why, or would; what it left alone."""
+    """Show which manifests a run rewrote and why, or would, and which it skipped."""
     reasons = {reason.name.lower(): count for reason, count in found.plan.reasons.items()}
     counts = {
         "rewritten_manifests_count": found.rewritten,
