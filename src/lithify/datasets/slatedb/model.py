@@ -268,5 +268,5 @@ Spec = TieredSpec | DrainSpec
 
 
 def tree_label(prefix: bytes) -> str:
-    """What people call the tree of that prefix."""
+    """Return the display name of the tree of that prefix."""
     return f"segment {prefix.hex()}" if prefix else "root"
