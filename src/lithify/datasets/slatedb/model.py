@@ -45,7 +45,7 @@ class FilterFormat(IntEnum):
 
 
 class SstType(IntEnum):
-    """What an SST holds."""
+    """The kind of an SST's content."""
 
     COMPACTED = 0
     WAL = 1

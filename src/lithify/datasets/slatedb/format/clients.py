@@ -1,6 +1,6 @@
 """The SlateDB client that writes a database, as its manifest shows (pure). Lithify needs 0.16 or later.
 
-| a client   | writes                          | beside Lithify, or after a compaction               |
+| a client   | writes                          | together with Lithify, or after a compaction        |
 |------------|---------------------------------|-----------------------------------------------------|
 | up to 0.11 | manifest 1, filters of format 0 | cannot open the database any more                   |
 | 0.12       | manifest 1, filters of format 0 | misreads filters of format 1: `get` misses keys     |
