@@ -77,8 +77,7 @@ def _multi_row_block_sizes(
 def _unpacked_sizes(
     store: ObjectStore, part: SourceSst, index: BlockIndex, chosen: list[int]
 ) -> NDArray[np.int64]:
-    """Return the uncompressed sizes of those of these blocks that are near the first, so that one request reads
-    them."""
+    """Return the uncompressed sizes of those of these blocks that are near the first, from one request."""
     spans = [(block, int(index.offsets[block]), int(index.offsets[block + 1])) for block in chosen]
     for block, start, end in spans:
         if end - start > 2 * MAX_MULTI_ROW_BLOCK_BYTES:  # no codec adds as much
