@@ -1,11 +1,11 @@
-"""What is wrong with a database, from its state files alone. Writes nothing.
+"""Checks of a database by its state files alone. They write nothing.
 
 1. The state files can be listed, read and decoded.
-2. Every SST that the latest manifest names is there, and so is every manifest that a checkpoint pins.
-3. A coordinator is alive where there is something to do; workers that hold something are heard.
-4. No compaction stays in a state longer than its owner needs to see it; none has failed for good.
+2. Every SST that the latest manifest names exists, and so does every manifest that a checkpoint pins.
+3. A coordinator is alive if there is work; workers that hold compactions send heartbeats.
+4. No compaction stays in a state longer than its owner needs to notice it; none has failed for good.
 5. The writer is not at its limit of L0 SSTs, and not close to it.
-6. Clocks that wrote heartbeats and SST ids do not run ahead of this machine's.
+6. The clocks that wrote heartbeats and SST ids are not ahead of this machine's.
 7. Old versions do not pile up.
 """
 
@@ -31,7 +31,7 @@ _SHOWN = 3
 def check_database(
     dataset: SlateDataset, find: Callable[[SlateDataset], Status], now_ms: int
 ) -> Iterator[Finding]:
-    """Every finding about `dataset`. The first says whether there is a sound database at all."""
+    """Return all findings about `dataset`. The first says whether there is a sound database at all."""
     try:
         manifest, ledger = dataset.snapshot(), dataset.ledger()
         found = find(dataset)
@@ -121,7 +121,7 @@ def _check_objects(dataset: SlateDataset, manifest: Manifest) -> Iterator[Findin
 
 
 def check_backlog(p: Backlog) -> Finding:
-    """Whether the writer is close to its limit (pure)."""
+    """Return whether the writer is close to its limit (pure)."""
     check, count = "backlog", f"{p.unit} has {p.waiting} L0 SSTs of {p.limit}"
     do = (
         "add workers or cores; give the writer's own limit with --set slatedb.l0_max_ssts=N if it is not "

@@ -1,7 +1,7 @@
-"""A SlateDB database as a dataset: what the service asks of it, put together from its parts.
+"""A SlateDB database as a dataset: `DatasetPort`, assembled from its parts.
 
-Those are the numbered files (`files`), the planners (`plan`, `timeline`), validation (`validate`), the
-cutting into ranges (`prepare`) and the commit (`commit`).
+The parts are the numbered files (`files`), the planners (`plan`, `timeline`), validation (`validate`),
+splitting into ranges (`prepare`) and the commit (`commit`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from lithify.datasets.slatedb.compaction.prepare import CompactionPreparer
 
 MOMENT_S = 1.0
-"""For so long what was read need not be read again before an epoch is taken: whatever was published meanwhile
+"""How long files once read need not be read again before an epoch is taken: anything published meanwhile
 makes taking it a conflict."""
 MAX_MANIFESTS = 64
 """How many of the newest manifests are searched for outputs."""
@@ -75,7 +75,7 @@ _NO_COMPACTION = ulid_from_int(0)
 
 
 class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
-    """One SlateDB database under the key `root` of `store`."""
+    """The SlateDB database under the key `root` of `store`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     @property
     def url(self) -> str:
-        # It names the same place again, whatever is in the path.
+        # The URL names the same place when parsed again, whatever characters the path has.
         return url_of(self.store.url, re.sub(r"[%?#\t\n\r]", lambda odd: quote(odd[0]), self.paths.root))
 
     @property
@@ -119,27 +119,27 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
     # Reading
 
     def snapshot(self) -> Manifest:
-        """The latest manifest; `Refused` when there is no database."""
+        """Return the latest manifest. Raise `Refused` if there is no database."""
         return self._files.latest_manifest()[1]
 
     def manifest(self, manifest_id: int) -> Manifest:
-        """One version of the manifest, as a checkpoint pins it."""
+        """Return one version of the manifest, as a checkpoint pins it."""
         return self._files.manifest(manifest_id)
 
     def latest_manifest(self) -> tuple[int, Manifest]:
-        """The latest manifest and its id."""
+        """Return the latest manifest and its id."""
         return self._files.latest_manifest()
 
     def manifest_ids(self) -> list[int]:
-        """The numbers of all manifests that exist, ascending."""
+        """Return the numbers of all existing manifests, ascending."""
         return self._files.manifest_ids()
 
     def ledger_ids(self) -> list[int]:
-        """The numbers of all compactions files that exist, ascending."""
+        """Return the numbers of all existing compactions files, ascending."""
         return self._files.ledger_ids()
 
     def ledger(self) -> SlateLedger | None:
-        """The latest ledger; `None` when no coordinator ever ran."""
+        """Return the latest ledger, or `None` if no coordinator ever ran."""
         return self._files.ledger()
 
     def glance(self) -> tuple[SlateLedger | None, Manifest]:
@@ -160,7 +160,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
     def write_ledger(
         self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
     ) -> tuple[SlateLedger, PendingVersion]:
-        """The same, without waiting for the proof that it counts; see the contract."""
+        """Do the same without waiting for the proof that the version is valid; see the contract."""
         return self._files.write_ledger(change, first)
 
     def commit(
@@ -174,9 +174,9 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return Commit(self._files, self._latest_ms, self._ids, epoch, lifetime_s).publish(compactions)
 
     def _latest_ms(self) -> int:
-        """The time by this machine's clock or the store's, whichever is ahead."""
+        """Return the time by this machine's clock or the store's, whichever is ahead."""
         times = self._lease.times
-        if not times.is_known:  # nobody leads here, or an answer was lost
+        if not times.is_known:  # no coordinator leads here, or an answer was lost
             sent = times.sent()
             times.saw(store_now_ms(self.store, self.paths.time_key), sent)
         return times.latest_ms()
@@ -184,12 +184,12 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
     # Leadership
 
     def epoch(self) -> int:
-        """The compactor epoch of the manifest."""
+        """Return the compactor epoch of the manifest."""
         return self._next_epoch(*self._looked_at()) - 1
 
     def _looked_at(self) -> tuple[SlateLedger | None, Manifest]:
-        """Ledger and manifest, as they were a moment ago if somebody looked then. The ledger is not ahead of
-        the manifest unless that was lost."""
+        """Return ledger and manifest, up to `MOMENT_S` old if this process has read them. The ledger is not
+        ahead of the manifest unless that was lost."""
         if self._clock.monotonic_s() - self._glanced_s < MOMENT_S:
             ledger, manifest = self.known()
         else:
@@ -200,7 +200,8 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return ledger, manifest
 
     def _next_epoch(self, ledger: SlateLedger | None, manifest: Manifest) -> int:
-        """The epoch behind the manifest's; refuses a database on which no coordinator may start."""
+        """Return the epoch after the manifest's. Raise `Refused` for a database on which no coordinator may
+        start."""
         if not manifest.initialized:
             raise Refused(
                 f"{self.url} is a clone that is not initialized yet; "
@@ -218,14 +219,16 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return next_epoch(epoch, self.paths.manifest_folder)
 
     def why_held(self, epoch: int, lease: Lease | None) -> str | None:
-        """Raising the epoch closes a SlateDB process that has a coordinator inside, and at rest that one
-        writes nothing, so looking cannot show that there is none. Nobody of theirs holds
+        """Return why the epoch must not be taken, or `None`.
+
+        Raising the epoch closes a SlateDB process that embeds a coordinator. An idle one writes nothing, so
+        reading the database cannot show that there is none. No SlateDB process holds
 
         1. epoch 0: no coordinator has ever run;
-        2. an epoch that Lithify took, by what its lease proves: older ones are fenced already;
-        3. the epoch of a clone without a compactions file: it is its parent's. The first thing a
-           coordinator does with the next is to make that file; the oldest manifest shows that none has
-           been stopped just between.
+        2. an epoch that Lithify took, as its lease proves: older ones are already fenced;
+        3. the epoch of a clone without a compactions file, which is its parent's. A coordinator that takes
+           the next epoch creates that file first; the oldest manifest shows that none was stopped just in
+           between.
         """
         if epoch == 0 or (lease is not None and self._proves(lease, epoch)):
             return None
@@ -238,17 +241,17 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         )
 
     def _has_its_parents(self, epoch: int) -> bool:
-        """Whether this is a clone whose epoch no coordinator has raised yet."""
+        """Return whether this is a clone whose epoch no coordinator has raised yet."""
         if not self.snapshot().external_dbs or self.ledger() is not None:
             return False
         try:
             return self.manifest(self.manifest_ids()[0]).compactor_epoch == epoch
-        except ObjectNotFound:  # collected since it was listed, and with it what it could show
+        except ObjectNotFound:  # collected since it was listed, together with its evidence
             return False
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """Fence every older coordinator."""
-        ledger, _ = self._looked_at()  # anew, if the lease was watched since
+        ledger, _ = self._looked_at()  # fresh if the lease was watched since
         mark = self._tries.begin(self._ids.uuid().hex)
 
         def raise_epoch(manifest_id: int, manifest: Manifest) -> Manifest | None:
@@ -263,11 +266,11 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return self._tries.taken()
 
     def has_taken(self, taking: Taking) -> bool:
-        """Whether the manifest that was announced is there with its mark."""
+        """Return whether the announced manifest exists and carries its mark."""
         return self._files.has_mark(taking.version, bytes.fromhex(taking.mark))
 
     def may_have_taken(self, taking: Taking) -> bool:
-        """Whether the manifests have come as far as the one that was announced."""
+        """Return whether the manifests have reached the announced one."""
         return taking.version <= self._files.known_manifest_id()
 
     def confirm(self) -> None:
@@ -276,7 +279,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
     def _proves(self, lease: Lease, epoch: int) -> bool:
         return lease.proves(epoch, self.has_taken, self.may_have_taken)
 
-    # Looking
+    # Searching
 
     def history(self) -> LedgerHistory:
         return LedgerHistory(self.store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, decode_ledger)
@@ -305,7 +308,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return sum(view.sst.size_bytes for group in groups for view in group)
 
     def was_committed(self, compaction: SlateCompaction) -> bool:
-        """Whether one of the newest manifests has its outputs as a run."""
+        """Return whether one of the newest manifests has the compaction's outputs as a run."""
         for manifest_id in reversed(self.manifest_ids()[-MAX_MANIFESTS:]):
             try:
                 if is_committed(compaction, self.manifest(manifest_id)):
@@ -314,7 +317,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
                 return False
         return False
 
-    # Deciding
+    # Planning
 
     def unit(self, spec: Spec) -> str:
         return tree_label(spec.segment)
@@ -328,11 +331,12 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return self.sources(spec)
 
     def capacity(self, snapshot: Manifest) -> Capacity:
-        """The planner keeps to it as well: what it would have chosen beyond depends on what it chose."""
+        """Return the capacity. The planner respects it as well: its later choices depend on its earlier
+        ones."""
         return Capacity(self.options.policy.max_concurrent_compactions, max_running_bytes=UNBOUNDED_BYTES)
 
     def newest_ms(self, snapshot: Manifest) -> int:
-        """By the writer's own ids; those of outputs are minted by workers."""
+        """Return the time of the newest data, from the writer's own ids; workers mint the ids of outputs."""
         trees = snapshot.trees()
         l0 = [view.id for tree in trees for view in tree.l0]
         l0 += [tree.last_compacted_l0 for tree in trees if tree.last_compacted_l0 is not None]
@@ -345,7 +349,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return priority(spec, snapshot, self.options.policy)
 
     def encode_spec(self, spec: Spec) -> str:
-        """A ledger with nothing but this spec, in base 64."""
+        """Encode a ledger with only this spec, in base 64."""
         return b64encode(encode_ledger(Ledger(0, (Compaction(_NO_COMPACTION, spec),)))).decode()
 
     def decode_spec(self, text: str) -> Spec:
@@ -371,18 +375,19 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return plan if too_old is None else replace(plan, notes=(*plan.notes, f"{self.url}: {too_old}"))
 
     def segments(self, snapshot: Manifest, ledger: SlateLedger) -> SegmentTimeline | None:
-        """The segments as a timeline; `None` where nothing tells their times (pure)."""
+        """Return the segments as a timeline, or `None` if no setting gives their times (pure)."""
         policy, times = self.options.policy, self.options.segment_times
         if times is None:
             return None
         return show_segments(snapshot, ledger, policy, times, self._clock.now_ms())
 
     def remember(self, plan: Plan, shed: Sequence[Spec], *, is_queue_empty: bool) -> None:
-        """The planner of databases remembers nothing."""
+        """Do nothing: the planner of databases has no memory."""
 
     def planner(self, *, full: bool = False, segment: bytes | None = None) -> Planner:
-        """The planner of one run: all that exists at its first call as one run for each tree
-        (`full`), or whatever the scheduler finds; everywhere, or in one segment."""
+        """Return the planner of one run. With `full`, it merges everything that exists at its first call into
+        one run for each tree; otherwise it proposes what the scheduler finds. `segment` restricts it to one
+        segment."""
         request: FullRequest | None = None
 
         def plan(snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD, /) -> Plan:
@@ -398,7 +403,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return plan
 
     def validate(self, compaction: SlateCompaction, snapshot: Manifest, ledger: SlateLedger) -> str | None:
-        # What is committed already, though the ledger does not say so, has none of its sources any more.
+        # A compaction that is already committed, but not yet so in the ledger, has lost its sources.
         return None if is_committed(compaction, snapshot) else validate(compaction, snapshot, ledger)
 
     def needs_worker(self, compaction: SlateCompaction, snapshot: Manifest) -> bool:
@@ -417,13 +422,14 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
     @cached_property
     def _preparation(self) -> CompactionPreparer:
         from lithify.datasets.slatedb.compaction.prepare import (
-            CompactionPreparer,  # with the compiler, which few need
+            CompactionPreparer,  # imports the compiler, which few commands need
         )
 
         return CompactionPreparer(self.store, self.paths, self._store_options, self.options)
 
     def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> RangeJob:
-        """Cut the compaction into ranges of about one output SST each, or less where slots are free."""
+        """Split the compaction into ranges of about one output SST each, or smaller ones if slots are
+        free."""
         owner = compaction.worker
         if too_old := why_too_old(snapshot):
             raise Refused(f"compaction {compaction.id}: {too_old}")

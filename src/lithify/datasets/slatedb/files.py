@@ -1,9 +1,9 @@
 """The manifest and the ledger of one SlateDB database: numbered files, decoded.
 
-Reading gives the latest version as a value; a version that was decoded last is not decoded again. Changing
-applies a function to the version seen last and publishes what it gives as the next, on each conflict anew to
-the latest (`lithify.store.versions`). So what is published is always made of the version before it, and what
-the writer, readers or garbage collectors published meanwhile stays.
+Reading returns the latest version as a value; the version decoded last is not decoded again. A change is a
+function: it is applied to the cached version and the result is published as the next one; after each conflict
+it is applied to the latest version (`lithify.store.versions`). A published version is therefore always made
+from its predecessor, and keeps everything that the writer, readers or garbage collectors published meanwhile.
 """
 
 from __future__ import annotations
@@ -64,50 +64,51 @@ class DatabaseFiles:
         self._decoded: dict[str, tuple[int, Any]] = {}
 
     def latest_manifest(self) -> tuple[int, Manifest]:
-        """The latest manifest and its id; `Refused` when there is no database."""
+        """Return the latest manifest and its id. Raise `Refused` if there is no database."""
         return self._manifest_of(self._manifests.confirmed())
 
     def glance(self) -> tuple[SlateLedger | None, Manifest]:
-        """Ledger and manifest in the time of one request; see the contract of datasets."""
+        """Read ledger and manifest in the time of one request; see the contract of datasets."""
         ledger, manifest = both(self.ledger, self._manifests.latest)
         return ledger, self._manifest_of(manifest)[1]
 
     def known(self) -> tuple[SlateLedger | None, Manifest]:
-        """Ledger and manifest as they were last read or published here."""
+        """Return ledger and manifest as this process last read or published them."""
         ledger = self._ledgers.known()
         return None if ledger is None else self._ledger_of(ledger), self._manifest_of(
             self._manifests.known()
         )[1]
 
     def manifest(self, manifest_id: int) -> Manifest:
-        """One version of the manifest, as a checkpoint pins it."""
+        """Return one version of the manifest, as a checkpoint pins it."""
         return decode_manifest(self._manifests.read(manifest_id), self._manifests.key(manifest_id))
 
     def known_manifest_id(self) -> int:
-        """The id of the manifest last read or published here; `Refused` when there is no database."""
+        """Return the id of the manifest that this process last read or published. Raise `Refused` if there is
+        no database."""
         return self._manifest_of(self._manifests.known())[0]
 
     def has_mark(self, manifest_id: int, mark: bytes) -> bool:
-        """Whether a version of the manifest is there, counts, and was written with `mark`."""
+        """Return whether a version of the manifest exists, is valid, and was written with `mark`."""
         return self._manifests.has_mark(manifest_id, mark)
 
     def manifest_ids(self) -> list[int]:
-        """The numbers of all manifests that exist, ascending."""
+        """Return the numbers of all existing manifests, ascending."""
         return self._manifests.ids()
 
     def ledger_ids(self) -> list[int]:
-        """The numbers of all compactions files that exist, ascending."""
+        """Return the numbers of all existing compactions files, ascending."""
         return self._ledgers.ids()
 
     def ledger(self) -> SlateLedger | None:
-        """The latest ledger, or an older one on which nothing can be published; `None` when no coordinator
-        ever ran."""
+        """Return the latest ledger, or a stale one on which publishing fails; `None` if no coordinator ever
+        ran."""
         version = self._ledgers.latest()
         return None if version is None else self._ledger_of(version)
 
     def update_manifest(self, change: Callable[[int, Manifest], Manifest | None], mark: bytes = b"") -> None:
-        """Publish what `change` makes of the manifest seen last, which it gets with its id, with `mark`; on
-        each conflict of the latest. Nothing if it gives `None`."""
+        """Apply `change` to the cached manifest and its id, after each conflict to the latest, and publish
+        the result with `mark`. Publish nothing if `change` returns `None`."""
 
         def apply(version: Version | None) -> bytes | None:
             changed = change(*self._manifest_of(version))
@@ -118,14 +119,15 @@ class DatabaseFiles:
     def update_ledger(
         self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
     ) -> SlateLedger:
-        """Apply `change` to the ledger seen last, on each conflict to the latest, and publish it, unless it
-        is the latest as it is; gives what it gave. Where there is none yet, `first` is changed."""
+        """Apply `change` to the cached ledger, after each conflict to the latest, and publish the result
+        unless the latest ledger already equals it; return the result. If there is no ledger, apply `change`
+        to `first`."""
         return self._change_ledger(change, first, self._ledgers.update)[0]
 
     def write_ledger(
         self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
     ) -> tuple[SlateLedger, PendingVersion]:
-        """The same, without waiting for the proof that what was written counts."""
+        """Do the same without waiting for the proof that the new version is valid."""
         changed, (_, counts) = self._change_ledger(change, first, self._ledgers.write)
         return changed, counts
 
@@ -137,7 +139,7 @@ class DatabaseFiles:
     ) -> tuple[SlateLedger, ResultT]:
         changed: SlateLedger = Ledger()
         if first is None and self._ledgers.known() is None:
-            self._ledgers.latest()  # somebody may have made one since
+            self._ledgers.latest()  # another process may have created one since
 
         def apply(version: Version | None) -> bytes | None:
             nonlocal changed

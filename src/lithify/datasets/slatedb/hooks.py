@@ -29,7 +29,7 @@ MergeOperator = Callable[[bytes, bytes | None, bytes], bytes]
 
 
 class RowKind(Enum):
-    """What a row says of its key."""
+    """The effect of a row on its key."""
 
     VALUE = "value"
     TOMBSTONE = "tombstone"
@@ -72,14 +72,14 @@ CompactionFilter = Callable[[Row], FilterDecision]
 
 
 def load_function(path: str, purpose: str) -> Callable[..., Any]:
-    """The function of an import path `package.module:function`. `purpose` names it in errors."""
+    """Return the function at the import path `package.module:function`. `purpose` names it in errors."""
     module_name, separator, function_name = path.partition(":")
     if not separator or not module_name or not function_name:
         raise Refused(f"{purpose} {path!r} is no import path of the form package.module:function")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        # Whatever a module of the user raises while it is imported, the answer is the same.
+        # Any error that a user's module raises while it is imported is reported the same way.
         raise Refused(
             f"{purpose} {path!r}: module {module_name} cannot be imported ({error!r}); "
             f"it must be importable on every Spark worker"
@@ -91,7 +91,7 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
 
 
 def load_merge_operator(path: str) -> MergeOperator:
-    """The user's merge operator, checked to answer with bytes."""
+    """Return the user's merge operator, checked to return bytes."""
     function = load_function(path, "merge operator")
 
     def merge(key: bytes, existing: bytes | None, operand: bytes) -> bytes:
@@ -106,7 +106,7 @@ def load_merge_operator(path: str) -> MergeOperator:
 
 
 def load_compaction_filter(path: str) -> CompactionFilter:
-    """The user's compaction filter, checked to answer with a decision."""
+    """Return the user's compaction filter, checked to return a decision."""
     function = load_function(path, "compaction filter")
 
     def decide(row: Row) -> FilterDecision:

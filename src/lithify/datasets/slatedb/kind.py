@@ -41,7 +41,7 @@ from lithify.views.blocks import Shown
 
 
 class SlateKind:
-    """How databases are opened, and what can be asked and shown of them."""
+    """How SlateDB databases are opened, planned and displayed."""
 
     def open(
         self,
@@ -74,10 +74,11 @@ class SlateKind:
     def own_place(self, dataset: SlateDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.paths.own_folder
 
-    # Asking
+    # Planning
 
     def planner(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planner:
-        """Everything, or what the scheduler finds; everywhere or in one segment."""
+        """Return the planner for everything or for the scheduler's proposals, everywhere or in one
+        segment."""
         return dataset.planner(full=asked.full, segment=_segment(asked))
 
     def request(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planner:
@@ -95,7 +96,7 @@ class SlateKind:
 
         return plan_asked
 
-    # Showing
+    # Display
 
     def show_plan(
         self,
@@ -134,7 +135,7 @@ class SlateKind:
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
         if part == "sst":
             from lithify.datasets.slatedb.format.sst_facts import (
-                inspect_sst,  # with the compiler, which few need
+                inspect_sst,  # imports the compiler, which few commands need
             )
 
             store, key = open_store(url, config.store_options_of(url), command_waiting(url, config))
@@ -178,7 +179,7 @@ class SlateKind:
         if fences is not None and asked.given.get("wal_fences"):
             options[collection.GarbageKind.WAL_FENCE] = replace(
                 fences, dry_run=False
-            )  # by default services leave them
+            )  # by default services do not collect these
         dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
         store, root = open_store(url, config.store_options_of(url), command_waiting(url, config))
         paths = DatabasePaths(root)

@@ -1,12 +1,12 @@
-"""Values of a SlateDB database: what its manifest and its compactions file say.
+"""Values of a SlateDB database: the contents of its manifest and its compactions file.
 
-All values are immutable. They mirror the wire format field by field, with references resolved: a
-view carries its physical SST instead of naming it. Codecs (`manifest`, `ledger`) turn them into
-bytes and back without losing anything another party wrote.
+All values are immutable. They mirror the wire format field by field, with references resolved: a view carries
+its physical SST instead of naming it. Codecs (`manifest`, `ledger`) turn them into bytes and back, and lose
+nothing that another program wrote.
 
-Words: a *tree* is one LSM tree, the root tree or one named segment. Its L0 list is newest first;
-its sorted runs are in strictly descending id, which is newest first too. A *view* is a reference
-with an id of its own to a physical SST, optionally showing only a key range of it.
+Words: a *tree* is one LSM tree, the root tree or one named segment. Its L0 list is newest first; its sorted
+runs are in strictly descending id, which is also newest first. A *view* is a reference, with an id of its
+own, to a physical SST; it may show only a key range of that SST.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ I64_MIN = -(1 << 63)
 MAX_SST_BYTES = 1 << 48
 """No store holds a larger object."""
 MAX_METADATA_BYTES = 256 << 20
-"""No filter, index or stats block is larger, stored or unpacked: the index of a million blocks is below
-100 MB."""
+"""No filter, index or stats block is larger, stored or unpacked: the index of a million blocks is below 100
+MB."""
 
 
 class Codec(IntEnum):
@@ -45,7 +45,7 @@ class FilterFormat(IntEnum):
 
 
 class SstType(IntEnum):
-    """What an SST holds."""
+    """The kind of an SST's content."""
 
     COMPACTED = 0
     WAL = 1
@@ -61,7 +61,7 @@ class KeyRange:
     end_inclusive: bool = False
 
     def contains(self, key: bytes) -> bool:
-        """Whether `key` lies in the range."""
+        """Return whether `key` lies in the range."""
         if self.start is not None and key < self.start:
             return False
         if self.end is None:
@@ -69,7 +69,7 @@ class KeyRange:
         return key <= self.end if self.end_inclusive else key < self.end
 
     def intersect(self, other: KeyRange) -> KeyRange:
-        """The keys in both ranges (possibly none, see `is_empty`)."""
+        """Return the keys in both ranges (possibly none, see `is_empty`)."""
         start = max((s for s in (self.start, other.start) if s is not None), default=None)
         end, inclusive = self.end, self.end_inclusive
         if other.end is not None and (end is None or (other.end, other.end_inclusive) < (end, inclusive)):
@@ -78,7 +78,7 @@ class KeyRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no key can lie in the range."""
+        """Return whether no key can lie in the range."""
         if self.end is None:
             return False
         if self.start is None:
@@ -110,13 +110,13 @@ class SstInfo:
 
     @property
     def data_end(self) -> int:
-        """Where the data blocks end."""
+        """Return the end of the data blocks."""
         return self.filter_offset if self.filter_len else self.index_offset
 
 
 def layout_problem(info: SstInfo) -> str | None:
-    """Why no SST can be as `info` says; `None` when one can. To be asked before its numbers are used. (A
-    manifest or ledger is read whatever they say: one wrong description must not hurt other compactions.)"""
+    """Return why no SST can have this `info`, or `None`. Call it before using its numbers. (Manifests and
+    ledgers are read regardless of them: one wrong description must not harm other compactions.)"""
     for what, offset, length in (
         ("filter", info.filter_offset, info.filter_len),
         ("index", info.index_offset, info.index_len),
@@ -139,7 +139,7 @@ class Sst:
 
     @property
     def size_bytes(self) -> int:
-        """The size SlateDB's scheduler reckons with: everything before the stats."""
+        """Return the size that SlateDB's scheduler uses: everything before the stats."""
         return self.info.index_offset + self.info.index_len
 
 
@@ -153,7 +153,7 @@ class View:
 
     @property
     def effective_range(self) -> KeyRange:
-        """The keys this view can show: from the SST's first to its last, inside the visible range."""
+        """Return the keys this view can show: from the SST's first to its last, within the visible range."""
         own = KeyRange(self.sst.info.first_entry, self.sst.info.last_entry, end_inclusive=True)
         return own if self.visible_range is None else own.intersect(self.visible_range)
 
@@ -183,7 +183,7 @@ class Tree:
     """Strictly descending id, newest first."""
 
     def views(self) -> Iterator[View]:
-        """Every view of the tree, in read order."""
+        """Yield every view of the tree, in read order."""
         return chain(self.l0, (view for run in self.runs for view in run.views))
 
 
@@ -200,7 +200,7 @@ class ExternalDb:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Keeps one manifest version, and the SSTs it names, from being collected."""
+    """Protects one manifest version, and the SSTs it names, from garbage collection."""
 
     id: uuid.UUID
     manifest_id: int
@@ -212,8 +212,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version of the truth about a database. Only `root.l0`/`runs`/marker, `segments`'
-    trees, `checkpoints`, `external_dbs` and `compactor_epoch` are ever changed by Lithify."""
+    """One version of the database's state. Lithify changes only `root.l0`/`runs`/marker, the trees of
+    `segments`, `checkpoints`, `external_dbs` and `compactor_epoch`."""
 
     initialized: bool
     writer_epoch: int
@@ -232,14 +232,14 @@ class Manifest:
     """Ascending prefixes, none a prefix of another."""
     segment_extractor_name: str | None = None
     format_version: int = field(default=2, compare=False)
-    """Of the file that it was read from."""
+    """Format version of the file it was read from."""
 
     def trees(self) -> tuple[Tree, ...]:
-        """The root tree, then the segments."""
+        """Return the root tree, then the segments."""
         return (self.root, *self.segments)
 
     def tree(self, prefix: bytes) -> Tree | None:
-        """The tree of that prefix, `b""` for the root; `None` when there is no such segment."""
+        """Return the tree of that prefix (`b""` is the root), or `None` if there is no such segment."""
         return next((tree for tree in self.trees() if tree.prefix == prefix), None)
 
 
@@ -268,5 +268,5 @@ Spec = TieredSpec | DrainSpec
 
 
 def tree_label(prefix: bytes) -> str:
-    """What people call the tree of that prefix."""
+    """Return the display name of the tree of that prefix."""
     return f"segment {prefix.hex()}" if prefix else "root"

@@ -1,4 +1,4 @@
-"""What may be set for the compactions of a SlateDB database; names are SlateDB's where it has the option."""
+"""Options for the compactions of a SlateDB database. They have SlateDB's names if SlateDB has the option."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class SlateOptions:
 
     policy: TieredPolicy = field(default_factory=TieredPolicy)
     segment_times: SegmentTimes | None = None
-    """Where segments are buckets of time: merge each once, when it is over."""
+    """For segments that are buckets of time: each is merged once, after its time is over."""
     l0_max_ssts: int = 8
     """The writer's limit, at which it stalls."""
     checkpoint_lifetime_s: int = 900
     enable_trivial_move: bool = False
-    """Make sources that cannot show the same key one run without reading them. What could go from them
-    (deleted and expired rows) stays until they are merged."""
+    """Make sources that cannot show the same key one run without reading them. Their deleted and expired rows
+    remain until they are merged."""
     max_sst_size: int = SstOptions().max_sst_size
     block_size: int | None = None
-    """Bytes; `None` keeps the size the inputs were written with."""
+    """Bytes; `None` keeps the block size of the inputs."""
     compression: Codec | None = None
     """`None` keeps the codec of the newest input."""
     min_filter_keys: int = SstOptions().min_filter_keys
@@ -41,7 +41,7 @@ class SlateOptions:
     compaction_filter: str | None = None
 
     def __post_init__(self) -> None:
-        """`Refused` for what no task could carry out, before anything is written."""
+        """Raise `Refused` for options that no task could carry out, before anything is written."""
         if self.block_size is not None:
             _check_block_size(self.block_size)
         if self.max_sst_size < 1:
@@ -54,7 +54,7 @@ class SlateOptions:
 
 def _check_block_size(block_size: int) -> None:
     from lithify.datasets.slatedb.format.block_size import (
-        BLOCK_SIZES,  # with the compiler, which few commands need
+        BLOCK_SIZES,  # imports the compiler, which few commands need
     )
 
     if block_size not in BLOCK_SIZES:
@@ -63,7 +63,7 @@ def _check_block_size(block_size: int) -> None:
 
 
 def slate_options(settings: SlatedbSettings) -> SlateOptions:
-    """What the settings say. `Refused` when one has no meaning."""
+    """Return the options of these settings. Raise `Refused` if one has no meaning."""
     codec = settings.compression_codec
     if codec is not None and codec.upper() not in Codec.__members__:
         raise Refused(f"unknown compression {codec!r}; use one of {', '.join(Codec.__members__).lower()}")

@@ -1,4 +1,4 @@
-"""The section `[slatedb]` of the settings. What SlateDB has too goes by SlateDB's name."""
+"""The section `[slatedb]` of the settings. Settings that SlateDB also has use its names."""
 
 from __future__ import annotations
 

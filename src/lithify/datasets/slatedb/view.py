@@ -1,4 +1,4 @@
-"""What there is to show of a database: for scripts as JSON values, for people as blocks."""
+"""Displays of a database: JSON values for scripts, blocks for the console."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lithify.views.timeline import SEGMENT_WORDS, timeline_json
 
 MAX_RUNS_NAMED = 50
 MAX_PIECES = 200
-"""Of one level, in its picture."""
+"""The most pieces of one level that its picture shows."""
 DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")
 _GARBAGE = {
     "manifest": "manifests",
@@ -50,21 +50,21 @@ _GARBAGE = {
     "attempts": "notes on attempts",
     "staged": "half-written files",
 }
-"""By kind of garbage, in the order they are shown."""
+"""Labels by kind of garbage, in display order."""
 
 
 # Plan
 
 
 def timeline_of(segments: SegmentTimeline) -> Timeline:
-    """The segments of a database as chunks of time."""
+    """Return the segments of a database as chunks of time."""
     return Timeline(segments.plan, segments.calendar, SEGMENT_WORDS)
 
 
 def show_plan(
     url: str, manifest: Manifest, ledger: SlateLedger, plan: Plan, timeline: Timeline | None
 ) -> Shown:
-    """What would be compacted, beside what there is."""
+    """Show the planned compactions together with the current state."""
     shape = shape_of(manifest)
     chunks = {} if timeline is None else timeline_json(timeline.plan, timeline.calendar, timeline.words)
     document = {
@@ -110,7 +110,7 @@ def _proposals(plan: Plan) -> Block:
 
 
 def _levels(manifest: Manifest, ledger: SlateLedger, plan: Plan) -> Levels:
-    """Each tree as it lies: L0 SSTs, newest first, and below them the sorted runs."""
+    """Return the layout of each tree: L0 SSTs, newest first, and below them the sorted runs."""
     roles: dict[tuple[bytes, str | int], str] = {}
     for spec, role in (
         *((proposal.spec, "planned") for proposal in plan.proposals),
@@ -141,7 +141,7 @@ def _piece(view: View, role: str) -> LevelPart:
 
 
 def sources(spec: Spec) -> str:
-    """The sources of a spec in a few words."""
+    """Describe the sources of a spec in a few words."""
     parts = []
     if spec.l0_view_ids:
         parts.append(f"{len(spec.l0_view_ids)} L0")
@@ -152,12 +152,12 @@ def sources(spec: Spec) -> str:
 
 
 def destination(spec: Spec) -> str:
-    """Where the outputs of a spec go."""
+    """Describe the destination of a spec's outputs."""
     return str(spec.destination) if isinstance(spec, TieredSpec) else "(drain)"
 
 
 def spec_json(spec: Spec) -> dict[str, Any]:
-    """A spec as a JSON value."""
+    """Return a spec as a JSON value."""
     kind = "tiered" if isinstance(spec, TieredSpec) else "drain"
     return {"kind": kind, **plain(asdict(spec))}
 
@@ -166,7 +166,7 @@ def spec_json(spec: Spec) -> dict[str, Any]:
 
 
 def shape_json(shape: Shape) -> dict[str, Any]:
-    """A shape as a JSON value."""
+    """Return a shape as a JSON value."""
     return {
         **plain(asdict(shape)),
         "size_bytes": shape.size_bytes,
@@ -191,7 +191,7 @@ def _shape_table(title: str, shape: Shape) -> Table:
 
 
 def show_run(run: DatasetRun) -> Shown:
-    """What a run did to the shape, and at what cost."""
+    """Show how a run changed the shape, and at what cost."""
     before, after, result, totals = run.before, run.after, run.summary, run.totals
     amplification = write_amplification(before, after, totals)
     document = {
@@ -242,7 +242,7 @@ def show_run(run: DatasetRun) -> Shown:
 
 
 def write_amplification(before: Shape, after: Shape, totals: Totals) -> float | None:
-    """Bytes written over the L0 bytes that this run took in."""
+    """Return bytes written divided by the L0 bytes that this run consumed."""
     taken = sum(t.l0_bytes for t in before.trees) - sum(t.l0_bytes for t in after.trees)
     return totals.bytes_written / taken if taken > 0 else None
 
@@ -266,7 +266,7 @@ def _comparison(before: Shape, after: Shape) -> Table:
 
 
 def show_backlog(backlogs: Sequence[Backlog]) -> Shown:
-    """How close the writer is to a stall, for each tree."""
+    """Show how close the writer is to a stall, for each tree."""
     headings = columns("segment", ">L0 SSTs", ">L0 bytes", ">runs", ">bytes", ">flushes", ">stalls in")
     rows = [_backlog_row(backlog) for backlog in backlogs]
     documents = [
@@ -294,7 +294,7 @@ def _backlog_row(backlog: Backlog) -> tuple[str, ...]:
 
 
 def show_manifest(manifest_id: int, manifest: Manifest) -> Shown:
-    """A manifest: every tree, run and SST, checkpoints and clones."""
+    """Show a manifest: every tree, run and SST, checkpoints and clones."""
     rows = [
         (text.segment(tree.prefix), level, *(("(empty)", *("",) * 5) if view is None else _view_cells(view)))
         for tree, level, view in _places(manifest)
@@ -326,7 +326,7 @@ def show_manifest(manifest_id: int, manifest: Manifest) -> Shown:
 
 
 def _places(manifest: Manifest) -> Iterator[tuple[Tree, str, View | None]]:
-    """Each view with its tree and level, in read order; a run without views once."""
+    """Yield each view with its tree and level, in read order; a run without views once."""
     for tree in manifest.trees():
         yield from ((tree, "L0", view) for view in tree.l0)
         for run in tree.runs:
@@ -346,7 +346,7 @@ def _view_cells(view: View) -> tuple[str, ...]:
 
 
 def show_ledger(ledger: SlateLedger) -> Shown:
-    """The ledger: every compaction, its state, its worker and its progress."""
+    """Show the ledger: every compaction, its state, its worker and its progress."""
     rows = [
         (
             text.short_id(c.id),
@@ -371,13 +371,13 @@ def _compaction_json(compaction: Compaction[Spec, Any, Sst]) -> dict[str, Any]:
 
 
 def show_sst(key: str, facts: Mapping[str, Any]) -> Shown:
-    """One row for each fact of an SST."""
+    """Show one row for each fact of an SST."""
     rows = [
         (name.replace("_", " "), text.key(value) if isinstance(value, bytes) else str(plain(value)))
         for name, value in facts.items()
     ]
     document: Mapping[str, Any] = plain(dict(facts))
-    # As a title it would be broken where the table ends.
+    # A table title would be wrapped at the table's width.
     return Shown(document, (Line(key), Table("", columns("", ""), rows, of="facts")))
 
 
@@ -385,7 +385,7 @@ def show_sst(key: str, facts: Mapping[str, Any]) -> Shown:
 
 
 def show_garbage(url: str, report: GarbageReport) -> Shown:
-    """What was collected, or would be."""
+    """Show what was collected, or would be in a dry run."""
     counts = {kind: c for kind, c in report.counts.items() if kind not in report.reported_only}
     blocks: list[Block] = [_counted(counts, dry_run=report.dry_run)]
     if report.reported_only:

@@ -1,21 +1,22 @@
-"""Publishing the outputs of compactions in the manifest, as one atomic step for any number of them.
+"""Publishing the outputs of any number of compactions in the manifest, as one atomic step.
 
-1. Take the manifest seen last; stop if its compactor epoch is not ours.
-2. Validate every compaction against it; refused ones are left out. Nothing is refused before the latest
+1. Take the cached manifest; stop if its compactor epoch is not this coordinator's.
+2. Validate every compaction against it and leave out the refused ones. Nothing is refused before the latest
    manifest has been read.
-3. Publish the transformed manifest as the next version, with a checkpoint that pins the version it replaces:
-   that one lists the inputs, so readers and iterators keep those they are using until it expires. It expires
-   by the clock that is ahead, of this machine's and the store's, because collectors go by another one.
-4. If the publication took more than half of the checkpoint's life, because the store was away, lengthen it.
+3. Publish the transformed manifest as the next version, with a checkpoint that pins the replaced version.
+   That version lists the inputs, so readers and iterators keep the inputs they are using until the checkpoint
+   expires. The expiry time is taken from this machine's clock or the store's, whichever is ahead, because
+   collectors use another clock.
+4. If publishing took more than half of the checkpoint's lifetime, because the store was unavailable, extend
+   the checkpoint.
 
-On a conflict, all starts again from the latest manifest: what is pinned is always the version that is
-replaced. SlateDB's own coordinator pins with a version of its own, unmodified but for the checkpoint, before
-it publishes the outputs. One version does as well: collectors keep the latest manifest, so the one that is
-replaced cannot go before the checkpoint is there, and a client reads what a checkpoint pins under its number,
-whatever that is.
+After a conflict, start again from the latest manifest: the pinned version is always the replaced one.
+SlateDB's own coordinator first publishes a version of its own that changes only the checkpoint, and then the
+outputs. One version is enough: collectors keep the latest manifest, so the replaced one cannot be deleted
+before the checkpoint exists, and a client reads a pinned manifest by its number, whatever that is.
 
-The new manifest is always a function of the version before it and the compactions, so whatever the writer,
-readers or garbage collectors published meanwhile stays.
+The new manifest is always a function of its predecessor and the compactions, so it keeps everything that the
+writer, readers or garbage collectors published meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _log = logging.getLogger("lithify")
 MAX_CHECKPOINT_TIME_S = (1 << 32) - 1
 """The format's last second, in the year 2106."""
 MAX_RENEWALS = 5
-"""Times the checkpoint of a commit is lengthened because publishing it took too long."""
+"""How many times a commit's checkpoint is extended because publishing it took too long."""
 
 
 class Commit:
@@ -57,8 +58,8 @@ class Commit:
         epoch: int,
         checkpoint_lifetime_s: int,
     ) -> None:
-        """`latest_ms` tells the time by this machine's clock or the store's, whichever is ahead: with a clock
-        that is behind, a checkpoint would have ended before it is published."""
+        """Create a commit. `latest_ms` returns the time by this machine's clock or the store's, whichever is
+        ahead: by a clock that is behind, a checkpoint could expire before it is published."""
         self._files = files
         self._latest_ms = latest_ms
         self._ids = ids
@@ -68,8 +69,8 @@ class Commit:
         self._pin: Checkpoint | None = None
 
     def publish(self, compactions: Sequence[SlateCompaction]) -> Mapping[Ulid, str | None]:
-        """Publish the outputs of all `compactions` that are still valid. For each: why it was refused, `None`
-        when it is in."""
+        """Publish the outputs of all `compactions` that are still valid. Return for each why it was refused,
+        or `None` if it was committed."""
 
         def publish_outputs(manifest_id: int, manifest: Manifest) -> Manifest | None:
             _check_epoch(manifest, self._epoch, self._files.url)
@@ -85,8 +86,8 @@ class Commit:
         return self._verdicts
 
     def _lengthen(self) -> None:
-        """Give the checkpoint its life again, while more than half of it went by before it was published. The
-        outputs are in, whatever comes of that."""
+        """Renew the checkpoint as long as more than half of its lifetime passed before it was published. The
+        outputs are committed, regardless of the result."""
         for _ in range(MAX_RENEWALS):
             if self._pin is None or self._is_fresh(self._pin):
                 return
@@ -104,8 +105,8 @@ class Commit:
         )
 
     def _renewed(self, _: int, manifest: Manifest) -> Manifest | None:
-        """The manifest with the checkpoint renewed; `None` where somebody has taken it out: what it pinned
-        may be gone."""
+        """Return the manifest with the checkpoint renewed, or `None` if another process has removed the
+        checkpoint: the version it pinned may be deleted."""
         assert self._pin is not None
         pin = self._new_checkpoint(self._pin.manifest_id, self._pin)
         left = tuple(c for c in manifest.checkpoints if c.id != pin.id)
@@ -115,7 +116,7 @@ class Commit:
         return with_checkpoint(replace(manifest, checkpoints=left), pin)
 
     def _is_fresh(self, pin: Checkpoint) -> bool:
-        """Whether it has at least half of its life before it."""
+        """Return whether at least half of the checkpoint's lifetime remains."""
         age_s = self._latest_ms() // 1000 - pin.create_time_s
         return 2 * age_s <= self._lifetime_s
 
@@ -138,8 +139,9 @@ def _judge(
 ) -> tuple[dict[Ulid, str | None], Manifest | None]:
     """Validate each compaction against the manifest as the earlier ones of the batch leave it.
 
-    Refused is also what would make a manifest that clients cannot use: a worker's outputs may be anything.
-    Gives why each was refused (`None`: it is in) and the new manifest (`None`: nothing to publish).
+    A compaction is also refused if it would make a manifest that clients cannot use: a worker's outputs may
+    be anything. Return why each was refused (`None`: committed) and the new manifest (`None`: nothing to
+    publish).
     """
     verdicts: dict[Ulid, str | None] = {}
     result: Manifest | None = None
@@ -165,15 +167,16 @@ def _apply(manifest: Manifest, compaction: SlateCompaction) -> Manifest:
 
 
 def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
-    """Whether the manifest shows what this compaction's commit makes of it, before a crash or behind a lost
-    answer. Drains, and moves of runs alone, leave nothing that tells.
+    """Return whether the manifest shows the result of this compaction's commit, made before a crash or behind
+    a lost answer. Drains, and moves of runs alone, leave no evidence.
 
-    0. None of its L0 sources is there any more. An SST can be in L0 and in a run, if somebody put it there.
-    1. The destination consists of its outputs, or has the L0 views it moved: ids are random, so nothing else
-       can have put them there.
-    2. Without outputs: the destination is empty, and all other sources are gone. L0 sources can also go into
-       another run, but only into a newer one (an older one would have taken the destination with it), so
-       the destination must be the newest.
+    0. None of its L0 sources is still in L0. An SST can be both in L0 and in a run if another program put it
+       there.
+    1. The destination consists of its outputs, or has the L0 views it moved: ids are random, so only this
+       commit can have put them there.
+    2. Without outputs: the destination is empty, and all other sources are gone. L0 sources can also be
+       merged into another run, but only into a newer one (an older one would have consumed the destination
+       too), so the destination must be the newest.
     """
     spec = compaction.spec
     tree = manifest.tree(spec.segment)

@@ -1,18 +1,18 @@
-"""Executing a merge task: the loop around the compiled kernel.
+"""Execution of a merge task: the loop around the compiled kernel.
 
-1. Open an input for each source that can hold keys of the task's range. SSTs that are small in all are read
-   whole, at once, unless they came with the task; of others only what the task needs.
-2. When the task resumes, find the last row (key, sequence number) of the last output that an earlier
-   attempt recorded. Reading starts at that key; its versions go through all rules again, so that
-   retention and folds come out the same, and only what lies behind the row is written.
-3. Call the kernel. When it comes back, provide what it asks for (the next window of a source, more
-   memory, a finished output, a fold by the merge operator, a decision of the compaction filter) and
-   call it again, until all rows are merged.
-   Each time it may be due to report how many bytes have moved; nobody waits for the report.
+1. Open an input for each source that can hold keys of the task's range. SSTs that are small in total are read
+   whole, at once, unless they came with the task; of other SSTs only the needed blocks are read.
+2. When the task resumes, find the last row (key, sequence number) of the last output that an earlier attempt
+   recorded. Reading starts at that key; all rules apply to its versions again, so that retention and folds
+   give the same result, and only rows after the last row are written.
+3. Call the kernel. When it returns, provide what it requests (the next window of a source, more memory, a
+   finished output, a fold by the merge operator, a decision of the compaction filter) and call it again,
+   until all rows are merged. Between calls, report how many bytes have moved, if a report is due; nothing
+   waits for the report.
 4. Complete the last output.
 
-Invariants: every row read is counted exactly once as written or as dropped for one reason. On any
-error the output in progress is thrown away; completed ones are never published by anybody then.
+Invariants: every row read is counted exactly once, as written or as dropped for one reason. On any error the
+output in progress is discarded, and completed outputs are never published.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ _COUNTS = ("rows_in", "rows_out", "superseded", "tombstones", "expired", "filter
 
 
 def execute_merge(task: MergeTask) -> TaskResult:
-    """Run a task in this process, on the store its URL names."""
-    keep_freed_memory()  # before the store's threads, each of which would have a heap of its own
+    """Run a task in this process, on the store at its URL."""
+    keep_freed_memory()  # before the store starts threads, each of which would have its own heap
     store, _ = open_store(task.store_url, task.store_options)
     return run_merge(task, store, RandomIds(), SystemClock())
 
 
 def run_merge(task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> TaskResult:
-    """Run a task with everything passed in."""
+    """Run a task with all dependencies passed in."""
     with reported(task.reporting, store, clock, ids) as reporter:
         return _run_merge(task, store, ids, clock, reporter)
 
@@ -139,7 +139,7 @@ class _Merge:
             sent = {part.key: part.content for part in parts if part.content is not None}
             is_remote, store = False, PreloadedStore(store, sizes, sent)
         filtered = newest_filtered(task.sources) if _is_small(parts) else None
-        if filtered is not None and filtered in parts:  # else it was looked at before ranges were cut
+        if filtered is not None and filtered in parts:  # else it was checked before ranges were split
             check_policies(filtered, read_stored_filter(store, filtered))
         options = task.options
         if options.block_size is None:
@@ -156,7 +156,7 @@ class _Merge:
             task.min_output_ms,
             task.part_bytes,
         )
-        # The record behind those of the sources holds folded rows.
+        # The record after those of the sources holds folded rows.
         self.source_records = np.zeros(len(sources) + 1, SOURCE)
         self.reader = WindowReader(store, len(sources), reads_ahead=is_remote, is_loaded=is_loaded)
         self.inputs: list[Input] = []
@@ -177,7 +177,7 @@ class _Merge:
                 lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
             )
             self._repeat(self._run_kernel)
-        # The last commits may hang: who reports goes on until they have ended.
+        # The last commits may hang: reporting continues until they have ended.
         self.outputs.close()
         if self.reporter is not None:
             self.reporter.finish()
@@ -188,12 +188,12 @@ class _Merge:
 
     @property
     def bytes_made(self) -> int:
-        """Bytes of outputs, those that are still in memory included."""
+        """Return the bytes of outputs, including those still in memory."""
         output = self.outputs.bound
         return self.outputs.bytes_written + output["position"] - output["buffer"]
 
     def close(self) -> None:
-        """Wait for requests that are under way, and free what the libraries hold."""
+        """Wait for requests in progress, and free the memory that the libraries hold."""
         self.reader.close()
         self.codecs.close()
 
@@ -238,7 +238,7 @@ class _Merge:
         )
 
     def _repeat(self, step: Callable[[], int]) -> None:
-        """Call compiled code until it has nothing more to ask for."""
+        """Call compiled code until it requests nothing more."""
         reporter = self.reporter
         while (status := step()) not in (KernelStatus.OK, KernelStatus.DONE):
             self._provide(status)
@@ -264,7 +264,7 @@ class _Merge:
                 self._ensure_key_capacity(source.key_capacity)
 
     def _ensure_key_capacity(self, capacity: int) -> None:
-        """Wherever a key may be copied to there is room for the longest."""
+        """Ensure that every buffer a key may be copied to can hold the longest key."""
         if capacity > self.key_capacity:
             self.key_capacity = capacity
             self.merger.grow("group_key", capacity, self.merger["group_key_len"])
@@ -279,13 +279,13 @@ class _Merge:
         self.merger.grow("pending_tails", PENDING_TAIL_BYTES * capacity, PENDING_TAIL_BYTES * count)
         self.merger["pending_capacity"] = capacity
 
-    # What only Python can do
+    # Steps that only Python can do
 
     def _group_key(self) -> bytes:
         return self.merger.owner("group_key")[: self.merger["group_key_len"]].tobytes()
 
     def _peek(self, key: bytes) -> RawRow | None:
-        """The winner's row if it is of that key."""
+        """Return the winner's row if it has that key."""
         source = Bound(self.source_records[self.tree[0]])
         if source["exhausted"] or ctypes.string_at(source["key"], source["key_len"]) != key:
             return None
@@ -297,7 +297,7 @@ class _Merge:
         )
 
     def _fold(self) -> None:
-        """Fold the winner's merge row with the older ones it takes in, and queue the result."""
+        """Fold the winner's merge row with the older rows it absorbs, and queue the result."""
         assert self.operator is not None
         key = self._group_key()
         result = fold(key, lambda: self._peek(key), self._pop, self.operator)
@@ -332,7 +332,7 @@ class _Merge:
 
 
 def _parts(task: MergeTask, key_range: KeyRange) -> list[list[tuple[SourceSst, Bounds]]]:
-    """The SSTs of each source that can hold keys of the range, with what to take of them."""
+    """Return the SSTs of each source that can hold keys of the range, with the parts of them to read."""
     sources = []
     for source in task.sources:
         bounded = ((part, bounds_of(part, key_range)) for part in source)
@@ -343,12 +343,13 @@ def _parts(task: MergeTask, key_range: KeyRange) -> list[list[tuple[SourceSst, B
 
 
 def _is_small(parts: Sequence[SourceSst]) -> bool:
-    """Whether these are so few bytes that they are read whole. Where the blocks are known, nothing is won."""
+    """Return whether these are so few bytes that they are read whole. If the blocks are known, reading whole
+    gains nothing."""
     return all(part.blocks is None for part in parts) and sum(p.stated_bytes for p in parts) <= SMALL_BYTES
 
 
 def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
-    """Key and sequence number of the last row of an SST."""
+    """Return key and sequence number of the last row of an SST."""
     source = SourceSst(sst_key(folder, sst.id), sst)
     start = sst.info.last_entry
     bounds = bounds_of(source, KeyRange(start))
@@ -372,7 +373,7 @@ def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
 
 
 def _resumed_range(task: MergeTask, key: bytes) -> KeyRange:
-    """What is left of the task's range from `key` on."""
+    """Return the rest of the task's range, from `key` on."""
     if not task.range.contains(key):
         last = sst_key(task.output_folder, task.resume_outputs[-1].id)
         raise CorruptObject(last, f"its last key {key!r} lies outside the range it was recorded for")

@@ -1,13 +1,13 @@
-"""Making a claimed compaction ready to run: one task for each of its ranges.
+"""Preparation of a claimed compaction: one task for each of its ranges.
 
-1. Find the views of its sources in the manifest, newest source first, and the objects behind them. Refuse
-   sources with filters of a policy that outputs would not have: clients skip filters whose names they do not
-   know, and would read without any.
-2. Cut the key space into ranges (`split`), or take up the ranges that an earlier worker recorded.
-3. Give each range those SSTs of each source that can show a key of it, in their order (`narrowed`). A
-   source that has none is left out: a task reads nothing of it. So the request for one range stays small,
-   however many SSTs the whole compaction has. With each goes what is known of it here: where its blocks are,
-   so that the first request of a task is for rows, or all that it has.
+1. Find the views of its sources in the manifest, newest source first, and their objects. Refuse sources with
+   filters of a policy that outputs would not have: clients skip filters whose names they do not know, and
+   would read without any.
+2. Split the key space into ranges (`split`), or use the ranges that an earlier worker recorded.
+3. Give each range those SSTs of each source that can show one of its keys, in their order (`narrowed`). A
+   source without any is left out: a task reads nothing of it. So the request for one range stays small,
+   however many SSTs the whole compaction has. Each SST comes with what is known of it here: the position of
+   its blocks, so that the first request of a task is for rows, or its whole content.
 
 This imports the compiler, which few commands need.
 """
@@ -38,8 +38,8 @@ from lithify.protocol.work import RangeJob, RangeWork
 from lithify.store.objects import ObjectStore
 
 LARGE_BYTES = 1 << 30
-"""Of what a compaction reads. It takes seconds then, of which the last request of an upload is little, so its
-uploads are sent in larger and fewer parts."""
+"""If a compaction reads more than this, its uploads are sent in larger and fewer parts: it takes seconds, and
+the last request of an upload is a small share of that."""
 LARGE_PART_BYTES = 12 << 20
 
 Sources = tuple[tuple[SourceSst, ...], ...]
@@ -63,7 +63,7 @@ class CompactionPreparer:
         self._foreseen = split.Foreseen()
 
     def foresee(self, compaction: SlateCompaction, manifest: Manifest) -> None:
-        """Begin to read what preparing this compaction takes."""
+        """Begin to read the data that preparing this compaction needs."""
         _, _, sources = self._sources(compaction, manifest)
         if sources:
             self._foreseen.begin(self._store, sources, self._sst_options(sources))
@@ -75,8 +75,8 @@ class CompactionPreparer:
         reporting: Callable[[int], Reporting | None],
         slots: int,
     ) -> RangeJob:
-        """All ranges of the compaction; `reporting` says where the task of a range reports its movements, and
-        `slots` how many run at once (0: not known)."""
+        """Return all ranges of the compaction. The task of a range reports its progress to `reporting`;
+        `slots` is how many run at once (0: not known)."""
         spec, tree, sources = self._sources(compaction, manifest)
         if not sources:
             return RangeJob(())
@@ -123,7 +123,7 @@ class CompactionPreparer:
         return RangeJob(works, horizon)
 
     def _sources(self, compaction: SlateCompaction, manifest: Manifest) -> tuple[TieredSpec, Tree, Sources]:
-        """The spec, its tree, and what is to be read of it; `Refused` when that is not all there."""
+        """Return the spec, its tree, and the sources to read. Raise `Refused` if any of them is missing."""
         spec = compaction.spec
         if not isinstance(spec, TieredSpec):
             raise Refused(
@@ -148,7 +148,7 @@ class CompactionPreparer:
     def _cut(
         self, compaction: SlateCompaction, sources: Sources, slots: int
     ) -> tuple[split.CompactionSplit, Sequence[tuple[Sst, ...]]]:
-        """The ranges, and of each the outputs that are there already."""
+        """Return the ranges, and the existing outputs of each."""
         options = self._sst_options(sources)
         recorded = () if compaction.progress is None else compaction.progress.ranges
         if not recorded:
@@ -162,8 +162,8 @@ class CompactionPreparer:
         return split.CompactionSplit(options, ranges), [done.outputs for done in recorded]
 
     def _check_policies(self, sources: Sources) -> None:
-        """`Refused` where clients would use none of the filters that outputs get. A task that reads all at
-        once sees that by itself."""
+        """Raise `Refused` if clients would use none of the outputs' filters. A task that reads everything at
+        once checks that itself."""
         part = newest_filtered(sources)
         if part is not None and not split.is_small(split.shown_parts(sources), self._sst_options(sources)):
             check_policies(part, self._foreseen.take(read_stored_filter, self._store, part))
@@ -179,8 +179,8 @@ class CompactionPreparer:
 
 
 def with_known(sources: Sources, key_range: KeyRange, cut: split.CompactionSplit) -> Sources:
-    """The sources of a range, with their contents or where their blocks are, as far as that is known and the
-    request stays small."""
+    """Return the sources of a range, with their contents or the positions of their blocks, as far as these
+    are known and the request stays small."""
     left_bytes = SENT_BYTES
 
     def sent(part: SourceSst) -> SourceSst:
@@ -200,11 +200,12 @@ def with_known(sources: Sources, key_range: KeyRange, cut: split.CompactionSplit
 
 
 def narrowed(sources: Sources, ranges: Sequence[KeyRange]) -> list[Sources]:
-    """For each range, the sources with only those SSTs that can show a key of it, none of them empty.
+    """Return for each range the sources with only those SSTs that can show one of its keys; no source is
+    empty.
 
-    The rule is the one by which a task opens SSTs (`bounds_of`), so no result changes. `ranges` ascend and
-    are disjoint: an SST is looked at from the range where its first key may be up to the last one that its
-    keys reach, so many SSTs and many ranges do not multiply.
+    A task opens SSTs by the same rule (`bounds_of`), so no result changes. `ranges` ascend and are disjoint:
+    an SST is checked only against the ranges from the first that may hold its first key to the last that its
+    keys reach, so the cost is not the product of SSTs and ranges.
     """
     ends = [key_range.end for key_range in ranges if key_range.end is not None]
     found: list[list[tuple[SourceSst, ...]]] = [[] for _ in ranges]
@@ -224,7 +225,8 @@ def narrowed(sources: Sources, ranges: Sequence[KeyRange]) -> list[Sources]:
 
 
 def _check_cover(compaction: SlateCompaction, ranges: Sequence[KeyRange]) -> None:
-    """Rows between two recorded ranges would be lost, and those in both would be there twice."""
+    """Check that the recorded ranges cover the key space: rows between two ranges would be lost, and rows in
+    both would be duplicated."""
     follow = all(a.end == b.start and a.end is not None and not a.end_inclusive for a, b in pairwise(ranges))
     if ranges[0].start or ranges[-1].end is not None or not follow:
         raise Refused(

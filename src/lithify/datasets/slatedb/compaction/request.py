@@ -1,4 +1,4 @@
-"""What a person asks to be merged, as a spec (pure)."""
+"""An operator's requested merge, as a spec (pure)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def spec_of(
     *,
     all_l0: bool = False,
 ) -> TieredSpec:
-    """The merge of these sources of one tree, in the order the format wants them. The result takes the place
-    of the oldest run among them, or becomes a new run."""
+    """Return the merge of these sources of one tree, in the order the format requires. The result replaces
+    the oldest run among them, or becomes a new run."""
     tree = snapshot.tree(segment)
     if tree is None:
         raise Refused(

@@ -1,4 +1,4 @@
-"""What a compaction of a SlateDB database reads: the views of its sources, and the objects behind them."""
+"""The inputs of a compaction of a SlateDB database: the views of its sources, and their objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lithify.store.objects import ObjectStore
 
 
 def source_views(tree: Tree, spec: TieredSpec) -> tuple[tuple[View, ...], ...] | None:
-    """The views of a spec's sources, newest source first; `None` when one is missing."""
+    """Return the views of a spec's sources, newest source first, or `None` if one is missing."""
     # By position, not by id: in a clone of several databases one view id may stand for two views.
     l0 = [view for view in tree.l0 if view.id in spec.l0_view_ids]
     runs = [run for run in tree.runs if run.id in spec.sorted_runs]
@@ -19,9 +19,9 @@ def source_views(tree: Tree, spec: TieredSpec) -> tuple[tuple[View, ...], ...] |
 
 
 class Locator:
-    """Finds the object of an SST: in the database's own folder, or in another database's that a
-    clone still reads. That other path is relative to the root of the store its client used, which
-    may be any folder above the clone, so the folders are tried from the top."""
+    """Finds the object of an SST: in the database's own folder, or in another database that a clone still
+    reads. That other path is relative to the root of the store its client used, which may be any folder above
+    the clone, so the folders are tried from the top."""
 
     def __init__(self, store: ObjectStore, paths: DatabasePaths, manifest: Manifest) -> None:
         self._store = store

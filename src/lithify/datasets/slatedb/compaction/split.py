@@ -1,24 +1,24 @@
-"""Cutting a compaction into ranges, one task each.
+"""Splitting a compaction into ranges, one task each.
 
-1. A range makes about one output SST of the largest size, or less where that keeps slots of the engine busy:
-   one for each. They are even (4), so more would make none end sooner, and each costs the start of a task.
-   But a range is no smaller than `MIN_RANGE_BYTES`, or a quarter of what a small compaction has in all:
-   clients open each SST, and each is a line in the manifest for as long as it lives. What is small is one
-   range, and no index is read for it; but what is so small that it can travel with its task, and was read
-   when the compaction was foreseen, does so.
-2. Read the block index of every source SST, and the stats that tell the block size, all at the same time, or
-   take what was begun to be read when the compaction was foreseen.
-   The indexes tell tasks where their blocks are, so they are kept, as long as they are few; those of a large
-   compaction do not fit into memory, and each is let go of as soon as step 3 is done with it.
-3. From each index take anchors: the key at which a group of consecutive blocks starts, and the stored
-   bytes of the group. A group is a small share of the target, so that cuts can be placed evenly, but
-   no index gives more than a fixed number of anchors. Blocks outside the view's range do not count,
-   and a key outside it is no place to cut.
-4. Sort all anchors by key and sum up the bytes. The total divided by the target says how many ranges
-   there are; each cut is the first anchor at which its share of the bytes is reached.
+1. A range makes about one output SST of the largest size. Ranges are smaller if that keeps the engine's slots
+   busy: one range for each slot. They are even (4), so more ranges would not finish sooner, and each costs
+   the start of a task. But a range is no smaller than `MIN_RANGE_BYTES`, or a quarter of a small compaction's
+   total: clients open each SST, and each is a line in the manifest for as long as it lives. A small
+   compaction is one range, and no index is read for it. If it is so small that its contents fit into the
+   task's request, and they were read when the compaction was foreseen, they are sent with the task.
+2. Read the block index of every source SST, and the stats that give the block size, all at the same time, or
+   use the reads that began when the compaction was foreseen. The indexes give tasks the positions of their
+   blocks, so they are kept if they are few; those of a large compaction do not fit into memory, and each is
+   freed as soon as step 3 has used it.
+3. Take anchors from each index: the key at which a group of consecutive blocks starts, and the stored bytes
+   of the group. A group is a small share of the target, so that cuts can be placed evenly, but no index gives
+   more than a fixed number of anchors. Blocks outside the view's range do not count, and no cut is made at a
+   key outside it.
+4. Sort all anchors by key and sum up the bytes. The total divided by the target is the number of ranges; each
+   cut is the first anchor at which its share of the bytes is reached.
 
-Cuts are keys, so all versions of one key are in one range. Ranges are disjoint, ascend and cover
-everything: (-inf, b1) [b1, b2) ... [bk, +inf).
+Cuts are keys, so all versions of one key are in one range. Ranges are disjoint, ascend and cover everything:
+(-inf, b1) [b1, b2) ... [bk, +inf).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INDEX_READERS = 32
 MIN_RANGE_BYTES = 32 << 20
 MIN_SMALL_RANGE_BYTES = 16 << 20
 MIN_RANGES_OF_SMALL = 4
-"""Into so many even a compaction is cut whose ranges are then smaller than `MIN_RANGE_BYTES`."""
+"""A compaction may be split into this many ranges even if they are smaller than `MIN_RANGE_BYTES`."""
 MAX_KEPT_INDEX_BYTES = 64 << 20
 
 ReadT = TypeVar("ReadT")
@@ -65,8 +65,8 @@ class Anchor:
 
 
 def anchors(index: BlockIndex, effective: KeyRange, target_bytes: int) -> list[Anchor]:
-    """The anchors of one SST. The bytes of blocks before the first possible cut have the key that the
-    range starts with, or the empty key."""
+    """Return the anchors of one SST. The bytes of blocks before the first possible cut are counted at the key
+    that the range starts with, or at the empty key."""
     sizes = np.diff(index.offsets)
     group_bytes = max(1, target_bytes // _ANCHORS_PER_TARGET)
     total = int(sizes.sum())
@@ -88,7 +88,8 @@ def anchors(index: BlockIndex, effective: KeyRange, target_bytes: int) -> list[A
 def split(
     views: Iterable[tuple[BlockIndex, KeyRange]], target_bytes: int, max_ranges: int = MAX_RANGES
 ) -> tuple[KeyRange, ...]:
-    """Ranges of about `target_bytes` stored bytes each. `views` are indexes with the keys they show."""
+    """Return ranges of about `target_bytes` stored bytes each. `views` are indexes with the keys they
+    show."""
     found = sorted(
         (anchor for index, effective in views for anchor in anchors(index, effective, target_bytes)),
         key=lambda anchor: anchor.key,
@@ -107,7 +108,7 @@ def split(
 
 
 def ranges_between(cuts: Sequence[bytes]) -> tuple[KeyRange, ...]:
-    """The cover of the key space with these boundaries."""
+    """Return the cover of the key space with these boundaries."""
     if not cuts:
         return (EVERYTHING,)
     starts: list[bytes | None] = [None, *cuts]
@@ -116,22 +117,22 @@ def ranges_between(cuts: Sequence[bytes]) -> tuple[KeyRange, ...]:
 
 
 def effective_range(source: SourceSst) -> KeyRange:
-    """The keys that a source SST shows."""
+    """Return the keys that a source SST shows."""
     return source.visible.intersect(held_range(source))
 
 
 def shown_parts(sources: Sequence[Sequence[SourceSst]]) -> list[SourceSst]:
-    """The source SSTs that show a key."""
+    """Return the source SSTs that show a key."""
     return [part for source in sources for part in source if not effective_range(part).is_empty]
 
 
 def is_small(parts: Sequence[SourceSst], options: SstOptions) -> bool:
-    """Whether all of them are one range that a task reads at once."""
+    """Return whether all of them are one range that a task reads at once."""
     return sum(part.stated_bytes for part in parts) <= min(SMALL_BYTES, options.max_sst_size)
 
 
 def range_bytes(total_bytes: int, options: SstOptions, slots: int) -> int:
-    """Stored bytes that a range should have. `slots` is how many run at once, 0 when that is not known."""
+    """Return the stored bytes that a range should have. `slots` is how many run at once, 0 if not known."""
     if not slots:
         return options.max_sst_size
     least = max(MIN_SMALL_RANGE_BYTES, min(MIN_RANGE_BYTES, total_bytes // MIN_RANGES_OF_SMALL))
@@ -140,31 +141,31 @@ def range_bytes(total_bytes: int, options: SstOptions, slots: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CompactionSplit:
-    """How a compaction is carried out."""
+    """The plan for carrying out a compaction."""
 
     options: SstOptions
-    """How to write the outputs. The block size is left open where only the task will know it."""
+    """How to write the outputs. The block size is left open if only the task will know it."""
     ranges: tuple[KeyRange, ...]
     indexes: Mapping[str, BlockIndex] = field(default_factory=dict)
-    """Of some source SSTs, by key of the object."""
+    """Indexes of some source SSTs, by object key."""
     contents: Mapping[str, bytes] = field(default_factory=dict)
-    """Likewise, whole but for their tails."""
+    """Contents of some source SSTs without their tails, by object key."""
 
 
 def read_content(store: ObjectStore, part: SourceSst) -> bytes:
-    """The file without its tail."""
+    """Return the file without its tail."""
     return store.get_range(part.key, 0, part.stated_bytes)
 
 
 class Foreseen:
-    """What cutting some SSTs takes, begun to be read before it is sure that they will be cut."""
+    """Data for splitting some SSTs, whose reading begins before it is certain that they will be split."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[object, str], Callable[[], Any]] = {}
 
     def begin(self, store: ObjectStore, sources: Sequence[Sequence[SourceSst]], options: SstOptions) -> None:
-        """Begin to read; of many SSTs, of those that are read first. What fails is raised where it is asked
-        for."""
+        """Begin to read; if there are many SSTs, only those that are read first. Failures are raised when the
+        data is requested."""
         parts = shown_parts(sources)
         reads: list[tuple[Callable[..., Any], SourceSst]]
         if is_small(parts, options):
@@ -185,13 +186,13 @@ class Foreseen:
     def take(
         self, read: Callable[[ObjectStore, SourceSst], ReadT], store: ObjectStore, part: SourceSst
     ) -> ReadT:
-        """What `read` gives. What was begun is given out once."""
+        """Return the result of `read`. A read that was begun is returned once."""
         begun = self._begun.pop((read, part.key), None)
         return read(store, part) if begun is None else cast(ReadT, begun())
 
     def contents(self, parts: Sequence[SourceSst]) -> dict[str, bytes]:
-        """Of those of which the content was begun to be read and is there. What is wrong with others their
-        task says, which reads them itself."""
+        """Return the contents that were begun to be read and have arrived. The others are read by their
+        tasks, which also report their defects."""
         found: dict[str, bytes] = {}
         for part in parts:
             begun = self._begun.pop((read_content, part.key), None)
@@ -208,7 +209,7 @@ def plan_ranges(
     slots: int = 0,
     foreseen: Foreseen | None = None,
 ) -> CompactionSplit:
-    """The ranges of a compaction. Without a block size in `options` the one of the largest input is kept."""
+    """Return the ranges of a compaction. Without a block size in `options`, the largest input's is kept."""
     foreseen = Foreseen() if foreseen is None else foreseen
     take = foreseen.take
     parts = shown_parts(sources)
@@ -240,7 +241,7 @@ def plan_ranges(
 
 
 class _KeptIndexes:
-    """Indexes of a compaction, all or none."""
+    """The indexes of a compaction, all or none."""
 
     def __init__(self) -> None:
         self.indexes: dict[str, BlockIndex] = {}

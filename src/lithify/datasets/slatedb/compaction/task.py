@@ -1,7 +1,7 @@
-"""The work of one Spark task: merge the rows of one key range into new SSTs.
+"""The work of one task (a range): merge the rows of one key range into new SSTs.
 
-These are the small picklable values that travel between driver and task. Everything large (blocks,
-rows) is read and written by the task itself, straight from and to the object store.
+These are the small picklable values that travel between driver and task. Everything large (blocks, rows) is
+read and written by the task itself, directly from and to the object store.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
 
 DEFAULT_BLOCK_SIZE = 4096
 SMALL_BYTES = 8 << 20
-"""SSTs that have no more in all are read whole, at once."""
+"""SSTs with no more bytes in total are read whole, at once."""
 SENT_BYTES = 1 << 20
-"""Of what the driver knows of its sources, so much at most travels with a task: a part of the largest
-request. SSTs that have no more in all may travel whole."""
+"""The most bytes of the driver's knowledge of the sources that travel with a task: a part of the largest
+request. SSTs with no more bytes in total may travel whole."""
 DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
 DEFAULT_MIN_FILTER_KEYS = 1000
 DEFAULT_FILTER_BITS_PER_KEY = 10
@@ -30,7 +30,8 @@ class SstOptions:
     """How outputs are written. Names and defaults are SlateDB's."""
 
     block_size: int | None = DEFAULT_BLOCK_SIZE
-    """Bytes of an uncompressed data block: 1, 2, 4, 8, 16, 32 or 64 KiB; `None` for that of the inputs."""
+    """Bytes of an uncompressed data block: 1, 2, 4, 8, 16, 32 or 64 KiB; `None` for the inputs' block
+    size."""
     max_sst_size: int = DEFAULT_MAX_SST_SIZE
     """An output is closed after the row that makes its finished data blocks exceed this, in bytes."""
     compression: Codec = Codec.NONE
@@ -42,10 +43,10 @@ class SstOptions:
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What happens to rows (reference: row semantics of a compaction)."""
+    """The rules for rows (reference: row semantics of a compaction)."""
 
     is_last_run: bool
-    """Whether no older run lies below the destination; only then may tombstones vanish."""
+    """Whether no older run lies below the destination; only then may tombstones be dropped."""
     clock_tick_ms: int
     """A row with `expire_ts` at or below this has expired. From the manifest, never the wall clock."""
     retention_min_seq: int
@@ -64,11 +65,11 @@ class Blocks:
     from_key: bytes | None
     to_key: bytes | None
     first: int
-    """Number of the first in the SST."""
+    """Number of the first block in the SST."""
     start: int
-    """Where it begins, in bytes."""
+    """Offset of the first block, in bytes."""
     sizes: bytes
-    """Compressed, of all of them."""
+    """Compressed sizes of all blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,14 @@ class SourceSst:
     sst: Sst
     visible: KeyRange = EVERYTHING
     blocks: Blocks | None = None
-    """Those that may hold keys of the task's range, if the driver knew; else the task reads the index."""
+    """The blocks that may hold keys of the task's range, if the driver knew them; else the task reads the
+    index."""
     content: bytes | None = None
     """The file without its tail, if the driver had it; else the task reads it."""
 
     @property
     def stated_bytes(self) -> int:
-        """The size of the file without its tail, if its info tells the truth."""
+        """Return the size of the file without its tail, as its info states it."""
         info = self.sst.info
         ends = (info.index_offset + info.index_len, info.stats_offset + info.stats_len)
         return max(*ends, info.filter_offset + info.filter_len)
@@ -94,8 +96,8 @@ class SourceSst:
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Everything one task needs. Sources are newest first; each source is a list of SSTs with
-    ascending keys (one SST for an L0, all SSTs of a sorted run), read one after another."""
+    """The input of one task. Sources are newest first; each source is a list of SSTs with ascending keys (one
+    SST for an L0, all SSTs of a sorted run), read one after another."""
 
     store_url: str
     store_options: Mapping[str, str]
@@ -112,9 +114,9 @@ class MergeTask:
     """Outputs of this range that an earlier attempt finished and recorded, in order. The task
     continues after the last row (key, sequence number) of the last of them."""
     part_bytes: int | None = None
-    """Of a request that sends a part of an output over a network; the store decides by default."""
+    """Bytes of a request that uploads a part of an output; by default the store decides."""
     reporting: Reporting | None = None
-    """Where to say how many bytes have moved; nowhere by default."""
+    """Where to report how many bytes have moved; nowhere by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task did. Only this travels back to the driver."""
+    """The result of one task. Only this travels back to the driver."""
 
     outputs: tuple[Sst, ...]
     """All outputs of the range in key order, those of `resume_outputs` first."""
@@ -155,5 +157,5 @@ class TaskResult:
 
 
 def sst_key(folder: str, sst_id: Ulid) -> str:
-    """Object key of an SST in a `compacted` folder."""
+    """Return the object key of an SST in a `compacted` folder."""
     return f"{folder}/{sst_id}.sst"

@@ -1,20 +1,20 @@
-"""What committing a compaction makes of a manifest: pure functions of the latest one.
+"""The effect of committing a compaction on a manifest: pure functions of the latest manifest.
 
-A merge (SlateDB format: manifest commit), on its own tree only:
+A merge (SlateDB format: manifest commit) changes only its own tree:
 
-1. Its L0 views leave the list, and the marker becomes the newest of them. Newer L0 SSTs that the writer
-   has added meanwhile stay.
-2. Its runs leave, and the destination takes its place in the strictly descending order, with one view
-   of each output. No outputs make a run without views: it is a legal source later.
-3. Each external database keeps only the SSTs this manifest still shows; its entry stays even when none
-   is left, for the garbage collector to detach.
+1. Its L0 views leave the list, and the marker becomes the newest of them. Newer L0 SSTs that the writer has
+   added meanwhile stay.
+2. Its runs are removed, and the destination is inserted in the strictly descending order, with one view of
+   each output. Without outputs the run has no views: it is a legal source later.
+3. Each external database keeps only the SSTs this manifest still shows; its entry stays even if none is left,
+   so that the garbage collector can detach it.
 
-A drain does the same without a destination. A trivial move takes the source views themselves, with
-their ids and visible ranges, as the destination's views: no row is read. It is possible where no two
-sources can show the same key, and for one run alone it is no use: who asks for that wants it rewritten.
+A drain does the same without a destination. A trivial move makes the source views themselves, with their ids
+and visible ranges, the destination's views: no row is read. It is possible if no two sources can show the
+same key. It is not used for a single run: a request for that asks for a rewrite.
 
-Nothing else changes. The sources must be there: the caller has validated the compaction against the
-same manifest.
+Nothing else changes. The sources must exist: the caller has validated the compaction against the same
+manifest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lithify.datasets.slatedb.model import (
 
 
 def apply_compaction(manifest: Manifest, spec: Spec, outputs: Iterable[Sst] = ()) -> Manifest:
-    """The manifest after a merge with these outputs (in key order), or after a drain."""
+    """Return the manifest after a merge with these outputs (in key order), or after a drain."""
     tree = _tree_of(manifest, spec)
     if isinstance(spec, DrainSpec):
         return _with_tree(manifest, _without_sources(tree, spec))
@@ -49,7 +49,7 @@ def apply_compaction(manifest: Manifest, spec: Spec, outputs: Iterable[Sst] = ()
 
 
 def is_trivial_move(manifest: Manifest, spec: Spec) -> bool:
-    """Whether the sources are all there and could become the destination as they are."""
+    """Return whether all sources exist and could become the destination unchanged."""
     tree = manifest.tree(spec.segment)
     if not isinstance(spec, TieredSpec) or tree is None or _missing(tree, spec):
         return False
@@ -59,7 +59,7 @@ def is_trivial_move(manifest: Manifest, spec: Spec) -> bool:
 
 
 def trivial_move_views(manifest: Manifest, spec: TieredSpec) -> tuple[View, ...] | None:
-    """The source views by ascending key if no two can show the same key, else `None`."""
+    """Return the source views by ascending key if no two can show the same key, else `None`."""
     views = sorted(
         _source_views(_tree_of(manifest, spec), spec), key=lambda v: v.effective_range.start or b""
     )
@@ -69,7 +69,7 @@ def trivial_move_views(manifest: Manifest, spec: TieredSpec) -> tuple[View, ...]
 
 
 def apply_trivial_move(manifest: Manifest, spec: TieredSpec) -> Manifest:
-    """The manifest after the sources' own views became the destination run."""
+    """Return the manifest after the sources' own views have become the destination run."""
     views = trivial_move_views(manifest, spec)
     if views is None:
         raise Refused("the sources overlap or show nothing, so they cannot be moved without merging them")
@@ -78,7 +78,7 @@ def apply_trivial_move(manifest: Manifest, spec: TieredSpec) -> Manifest:
 
 
 def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
-    """The manifest with one more checkpoint."""
+    """Return the manifest with one more checkpoint."""
     return replace(manifest, checkpoints=(*manifest.checkpoints, checkpoint))
 
 

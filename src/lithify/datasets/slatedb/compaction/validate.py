@@ -1,26 +1,26 @@
-"""Whether a compaction of a SlateDB database may be scheduled, or committed.
+"""Validation of compactions of a SlateDB database before they are scheduled or committed.
 
-The rules are SlateDB's own (SlateDB format: validation of a spec) and hold for whoever submitted the
-compaction. A refusal makes it Failed, which loses nothing. Checked while it is Submitted, and again
-against the latest manifest when it is Compacted:
+The rules are SlateDB's own (SlateDB format: validation of a spec) and apply to every submitted compaction. A
+refused compaction becomes Failed, which loses nothing. It is checked while it is Submitted, and again against
+the latest manifest when it is Compacted:
 
 1. It has sources, its tree exists, and the tree still has every one of them.
-2. The destination is no other run's place, in any tree. A new run made from L0 SSTs alone is newer
-   than every run: of all trees while Submitted, of its own tree when Compacted (another segment may
+2. The destination is not the id of a run that is no source, in any tree. A new run made from L0 SSTs alone is
+   newer than every run: of all trees while Submitted, of its own tree when Compacted (another segment may
    have committed a higher id meanwhile).
-3. No other compaction of L0 SSTs of the same tree is under way.
+3. No other compaction of L0 SSTs of the same tree is in progress.
 4. A merge's sources are neighbours in read order (L0 newest first, then runs newest first), and its
-   destination is the place of its oldest run.
-5. L0 sources reach down to the oldest L0 SST of the tree. The commit moves the marker to the newest of
-   them and everything below the marker counts as compacted: an older L0 SST left out would be lost.
-   SlateDB itself checks this for drains only.
+   destination is its oldest run.
+5. L0 sources reach down to the oldest L0 SST of the tree. The commit moves the marker to the newest of them
+   and everything below the marker counts as compacted: an older L0 SST left out would be lost. SlateDB itself
+   checks this for drains only.
 6. Only segments can be drained, never the root.
-7. While Submitted, a merge shares no source and no destination with a compaction under way. SlateDB
-   leaves that to its scheduler; a submission by hand would waste the work, or stop its workers. Nor does
-   one that is Scheduled, as an entry made by hand may.
-8. When Compacted, the outputs are in key order and do not overlap, none is described as no SST can be, and
+7. While Submitted, a merge shares no source and no destination with a compaction in progress. SlateDB leaves
+   that to its scheduler; a manual submission would waste the work, or stop its workers. The same holds for a
+   Scheduled one, since its entry may have been made manually.
+8. When Compacted, the outputs are in key order and do not overlap, none has an impossible description, and
    none is older than the compaction: SlateDB closes a database whose manifest got such an SST.
-9. No client is at work beside which Lithify would do harm (`clients`).
+9. No client is active with which Lithify would do harm (`clients`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _UNDER_WAY = (CompactionState.SCHEDULED, CompactionState.RUNNING)
 
 
 def validate(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedger) -> str | None:
-    """Why `compaction` must not be scheduled (when it is Submitted), carried out (Scheduled) or committed
-    (Compacted), as one sentence; `None` when it may."""
+    """Return why `compaction` must not be scheduled (when it is Submitted), carried out (Scheduled) or
+    committed (Compacted), as one sentence, or `None`."""
     if compaction.state not in (
         CompactionState.SUBMITTED,
         CompactionState.SCHEDULED,
@@ -59,7 +59,7 @@ def validate(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedge
 
 
 def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedger) -> Iterator[str]:
-    """Refusals in the order of the rules; later rules may rely on the earlier ones."""
+    """Yield refusals in the order of the rules; later rules may rely on the earlier ones."""
     if too_old := why_too_old(manifest):
         yield too_old
     spec = compaction.spec
@@ -94,7 +94,7 @@ def _missing(spec: Spec, tree: Tree, label: str) -> Iterator[str]:
     run_ids = {run.id for run in tree.runs}
     gone = [f"L0 {view_id}" for view_id in spec.l0_view_ids if view_id not in l0_ids]
     gone += [f"run {run_id}" for run_id in spec.sorted_runs if run_id not in run_ids]
-    # The commit leaves a run with the number of the destination.
+    # The commit keeps a run with the number of the destination.
     stays = isinstance(spec, TieredSpec) and spec.destination in spec.sorted_runs
     if gone and len(gone) + stays >= len(spec.l0_view_ids) + len(spec.sorted_runs):
         others = ", nor is any other" if len(gone) > 1 else ""
@@ -120,8 +120,8 @@ def _bad_destination(
 
 
 def older_l0_left(spec: Spec, tree: Tree) -> str | None:
-    """Why the commit would lose an L0 SST that is no source (rule 5); `None` when it would not. For
-    workers too: a coordinator of SlateDB's schedules such a compaction when somebody submits it."""
+    """Return why the commit would lose an L0 SST that is no source (rule 5), or `None`. Workers check this
+    too: SlateDB's coordinator schedules such a compaction if it is submitted."""
     listed = set(spec.l0_view_ids)
     newest = next((i for i, view in enumerate(tree.l0) if view.id in listed), len(tree.l0))
     left = [view.id for view in tree.l0[newest:] if view.id not in listed]

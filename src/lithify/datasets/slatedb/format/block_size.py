@@ -1,7 +1,8 @@
-"""The block size of a database, which is recorded nowhere.
+"""The block size of a database, which no file records.
 
-Where it is not given, it follows from the largest input: a block with several rows is never larger, and
-nearly as large unless it is the last of its SST. The stats tell which blocks have several rows.
+If it is not given, it follows from the largest input: a block with several rows is never larger than the
+block size, and nearly as large unless it is the last of its SST. The stats show which blocks have several
+rows.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _BLOCKS_THAT_PROVE = 4
 
 
 def largest_of(parts: Sequence[SourceSst]) -> SourceSst | None:
-    """The SST that tells the block size of all; `None` when there is none."""
+    """Return the SST from which the block size of all is derived, or `None` if there is none."""
     return max(parts, key=lambda part: part.sst.info.data_end, default=None)
 
 
 def read_stored_stats(store: ObjectStore, part: SourceSst) -> bytes:
-    """The stats block as it is stored; empty when the SST has none."""
+    """Return the stats block as stored, or empty bytes if the SST has none."""
     info = part.sst.info
     if problem := layout_problem(info):
         raise CorruptObject(part.key, problem)
@@ -40,7 +41,8 @@ def read_stored_stats(store: ObjectStore, part: SourceSst) -> bytes:
 
 
 def block_size_of(store: ObjectStore, part: SourceSst, index: BlockIndex, stored_stats: bytes) -> int:
-    """The block size that an SST was written with; the default if it is too small to tell."""
+    """Return the block size that an SST was written with, or the default if the SST is too small to determine
+    it."""
     sizes = _multi_row_block_sizes(store, part, index, stored_stats)
     if len(sizes) < _BLOCKS_THAT_PROVE:
         return DEFAULT_BLOCK_SIZE
@@ -49,7 +51,7 @@ def block_size_of(store: ObjectStore, part: SourceSst, index: BlockIndex, stored
 
 
 def read_block_size(store: ObjectStore, parts: Sequence[SourceSst]) -> int:
-    """The block size that the largest of these SSTs was written with."""
+    """Return the block size that the largest of these SSTs was written with."""
     largest = largest_of(parts)
     if largest is None:
         return DEFAULT_BLOCK_SIZE
@@ -59,7 +61,7 @@ def read_block_size(store: ObjectStore, parts: Sequence[SourceSst]) -> int:
 def _multi_row_block_sizes(
     store: ObjectStore, part: SourceSst, index: BlockIndex, stored_stats: bytes
 ) -> NDArray[np.int64]:
-    """Uncompressed sizes of blocks with several rows, the last block of the SST apart."""
+    """Return the uncompressed sizes of blocks with several rows, without the last block of the SST."""
     codec = part.sst.info.compression
     if not stored_stats:
         return np.empty(0, np.int64)
@@ -75,7 +77,7 @@ def _multi_row_block_sizes(
 def _unpacked_sizes(
     store: ObjectStore, part: SourceSst, index: BlockIndex, chosen: list[int]
 ) -> NDArray[np.int64]:
-    """The uncompressed sizes of these blocks; of those not far from the first, to read them at once."""
+    """Return the uncompressed sizes of those of these blocks that are near the first, from one request."""
     spans = [(block, int(index.offsets[block]), int(index.offsets[block + 1])) for block in chosen]
     for block, start, end in spans:
         if end - start > 2 * MAX_MULTI_ROW_BLOCK_BYTES:  # no codec adds as much

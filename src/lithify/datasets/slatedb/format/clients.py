@@ -1,6 +1,6 @@
-"""Which of SlateDB's clients writes a database, as its manifest shows (pure). Lithify needs 0.16 or later.
+"""The SlateDB client that writes a database, as its manifest shows (pure). Lithify needs 0.16 or later.
 
-| a client   | writes                          | beside Lithify, or after a compaction               |
+| a client   | writes                          | together with Lithify, or after a compaction        |
 |------------|---------------------------------|-----------------------------------------------------|
 | up to 0.11 | manifest 1, filters of format 0 | cannot open the database any more                   |
 | 0.12       | manifest 1, filters of format 0 | misreads filters of format 1: `get` misses keys     |
@@ -8,9 +8,9 @@
 | 0.15       | manifest 1                      | drops the marker that says which L0s were compacted |
 | from 0.16  | manifest 2                      | works                                               |
 
-Each version of the manifest is written anew as a whole, also when a database is opened. So its format shows
-who wrote it last. The format of the newest L0 SST shows the last that flushed, also where a newer client, or
-Lithify, has written the manifest since. A client that only reads leaves no evidence.
+Each version of the manifest is written as a whole, also when a database is opened. So its format shows which
+client wrote it last. The format of the newest L0 SST shows which client flushed last, even if a newer client,
+or Lithify, has written the manifest since. A client that only reads leaves no evidence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ OLDEST_MANIFEST = 2
 
 
 def why_too_old(manifest: Manifest) -> str | None:
-    """Why a client may be at work that Lithify would harm, and what to do; `None` when none shows."""
+    """Return why a client that Lithify would harm may be active, and what to do, or `None` if there is no
+    evidence of one."""
     newest = max(
         (tree.l0[0].sst for tree in manifest.trees() if tree.l0), key=lambda sst: sst.id, default=None
     )

@@ -1,11 +1,11 @@
 """The filter block of an SST: which keys it may hold (SlateDB format: filter).
 
-A composite block is a count and so many named filters: `u16` length and name, `u64` length and data,
-all big-endian. An unknown name is skipped by readers. A legacy block is the data of one bloom filter.
+A composite block is a count followed by that many named filters: `u16` length and name, `u64` length and
+data, all big-endian. Readers skip an unknown name. A legacy block is the data of one bloom filter.
 
-Bloom filter: `u16` number of probes, then `m` bits, bit `b` being bit `b & 7` of byte `b >> 3`. The hash
-of a key is SipHash-1-3 with a zero key. With `h` its low and `d` its high 32 bits, both modulo `m`, probe
-`i` looks at bit `h` after `d` has grown by `i`; then `h` grows by `d`; all modulo `m`.
+Bloom filter: `u16` number of probes, then `m` bits, bit `b` being bit `b & 7` of byte `b >> 3`. The hash of a
+key is SipHash-1-3 with a zero key. With `h` its low and `d` its high 32 bits, both modulo `m`, probe `i`
+tests bit `h` after `d` has grown by `i`; then `h` grows by `d`; all modulo `m`.
 
 The size follows from the number of rows, not of distinct keys.
 """
@@ -42,7 +42,7 @@ class NamedFilter:
 
 
 def encode_filters(filters: Sequence[NamedFilter]) -> bytes:
-    """A raw composite filter block."""
+    """Return a raw composite filter block."""
     parts = [_U16.pack(len(filters))]
     for named in filters:
         name = named.name.encode()
@@ -51,7 +51,7 @@ def encode_filters(filters: Sequence[NamedFilter]) -> bytes:
 
 
 def decode_names(raw: BytesLike, where: str) -> list[str]:
-    """The names in a raw composite filter block; `CorruptObject` for what is none."""
+    """Return the names in a raw composite filter block. Raise `CorruptObject` if it is not one."""
     try:
         (count,) = _U16.unpack_from(raw, 0)
         position, names = _U16.size, []
@@ -70,7 +70,7 @@ def decode_names(raw: BytesLike, where: str) -> list[str]:
 
 
 def build_bloom(hashes: NDArray[np.uint64], bits_per_key: int) -> bytes:
-    """The data of a bloom filter over one hash for each row."""
+    """Return the data of a bloom filter over one hash for each row."""
     if bits_per_key < 1:
         raise ValueError(f"a bloom filter needs at least one bit per key, not {bits_per_key}")
     probes = int(np.float32(bits_per_key) * _PROBES_PER_BIT)

@@ -1,33 +1,34 @@
-"""FlatBuffers read with every bound checked, and written.
+"""A FlatBuffers reader that checks every bound, and a writer.
 
-The official Python package trusts what it reads: a damaged offset gives garbage or an `IndexError`. And
-its builder takes four times as long as the writer here, for the same bytes. Here the shape of a buffer is
-data (`TableType`), and one reader turns untrusted bytes into records (named tuples, one field per slot)
-or a clear error. The same shape drives the writer, so reading and writing cannot disagree.
+The official Python package trusts its input: a damaged offset gives garbage or an `IndexError`. And its
+builder takes four times as long as this writer, for the same bytes. Here the shape of a buffer is data
+(`TableType`), and one reader turns untrusted bytes into records (named tuples, one field per slot) or a clear
+error. The writer uses the same shape, so reading and writing cannot disagree.
 
 Reading a table at position `p`:
 
-1. `p` leads to its vtable. The vtable is checked once per table type: it lies in the buffer, every
-   slot lies in the table, slots do not overlap, their alignment is consistent. The result is a
-   `struct` that fetches all present slots in one call.
+1. `p` leads to its vtable. The vtable is checked once per table type: it lies in the buffer, every slot lies
+   in the table, slots do not overlap, their alignment is consistent. The result is a `struct` that fetches
+   all present slots in one call.
 2. The table itself must lie in the buffer and be aligned.
-3. References (byte vectors, strings, vectors, tables, unions) are followed forwards and checked alike.
+3. References (byte vectors, strings, vectors, tables, unions) are followed forwards and checked in the same
+   way.
 
-Writing goes from the end of the buffer to its start, as in the reference implementation, so that all
-references lead forwards. Positions count from the end until the buffer is complete. What a table looks
-like depends on which of its slots are present and on its alignment, which few of a kind differ in: each
-such form is worked out once, as a `struct` and a vtable.
+Writing proceeds from the end of the buffer to its start, as in the reference implementation, so that all
+references lead forwards. Positions count from the end until the buffer is complete. The layout of a table
+depends on which of its slots are present and on its alignment, and few such combinations occur: each form is
+computed once, as a `struct` and a vtable.
 
 Invariants:
 
 - Every violation is `CorruptObject`. A present slot, or a union member, that the type does not know is
   `Unsupported`: a newer writer's field would be lost if the object were written again. A vtable that is
-  longer only by empty entries is accepted, because nothing is there to lose.
+  longer only by empty entries is accepted, because nothing would be lost.
 - Depth is bounded, because a type refers only to types that were made before it.
-- References may share bytes, so a small buffer can stand for a huge value. Everything visited is charged
-  to a budget that is a small multiple of the buffer's size; exceeding it is a violation.
-- A record holds `None` for an absent reference, and the slot's default for an absent scalar. An empty
-  vector is present: `b""` or `()`.
+- References may share bytes, so a small buffer can represent a huge value. Everything visited is charged to a
+  budget that is a small multiple of the buffer's size; exceeding it is a violation.
+- A record holds `None` for an absent reference, and the slot's default for an absent scalar. An empty vector
+  is present: `b""` or `()`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 MAX_BUFFER_BYTES = (1 << 31) - 1
 """Offsets are 32 bits, and the format stops at 2 GiB."""
 SHARING_FACTOR = 2
-"""How many times the buffer's size its value may be, by references that share bytes. No client's writer makes
-any; each value takes many times its bytes in memory."""
+"""The largest size of a value, as a multiple of the buffer's size; references that share bytes can make it
+larger than 1. No client's writer shares any; each value takes many times its bytes in memory."""
 SHARING_ALLOWANCE_BYTES = 1 << 16
 
 _REF_BYTES = 4
@@ -61,7 +62,7 @@ _VTABLE_HEAD = struct.Struct("<HH")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number stored in the table itself. A default of `None` keeps absent and zero apart."""
+    """A number stored in the table itself. A default of `None` distinguishes absent from zero."""
 
     code: str
     """Its `struct` code."""
@@ -91,8 +92,8 @@ OPTIONAL_U16 = Scalar("H", 2, 0, (1 << 16) - 1, default=None)
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A slot that holds an offset. `read` turns the absolute position of the target into a value,
-    `write` a value into the writer's position of the finished target."""
+    """A slot that holds an offset. `read` turns the absolute position of the target into a value, `write` a
+    value into the writer's position of the finished target."""
 
     read: Callable[[_Reader, int], Any]
     write: Callable[[_Writer, Any], int]
@@ -120,12 +121,12 @@ class TableType(Generic[RecordT]):
     make: Callable[[Sequence[Any]], RecordT] = field(init=False)
     defaults: tuple[int | None, ...] = field(init=False)
     write_order: tuple[int, ...] = field(init=False)
-    """Slots as the reference implementation lays them out: large before small, last before first."""
+    """Slots in the reference implementation's layout order: large before small, last before first."""
     ref_slots: tuple[int, ...] = field(init=False)
     narrow_slots: tuple[int, ...] = field(init=False)
     """Numbers that do not use the whole range of their size."""
     forms: dict[tuple[tuple[bool, ...], int], _Form] = field(init=False, default_factory=dict)
-    """What the writer has worked out: by which slots are present, and the position modulo the largest
+    """The writer's computed forms: by which slots are present, and the position modulo the largest
     alignment."""
 
     def __post_init__(self) -> None:
@@ -142,7 +143,7 @@ class TableType(Generic[RecordT]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the slots."""
+        """Return the names of the slots."""
         return self.record._fields  # type: ignore[attr-defined, no-any-return]  # a named tuple
 
 
@@ -151,12 +152,12 @@ def _slot_size(slot: Slot) -> int:
 
 
 def required(slot: Ref) -> Ref:
-    """The same slot, but its absence is a violation."""
+    """Return the same slot, but with its absence as a violation."""
     return Ref(slot.read, slot.write, required=True)
 
 
 def table(kind: TableType[Any]) -> Ref:
-    """A reference to a table."""
+    """Return a reference to a table."""
     return Ref(
         lambda reader, position: reader.table(position, kind),
         lambda writer, record: writer.table(kind, record),
@@ -164,7 +165,7 @@ def table(kind: TableType[Any]) -> Ref:
 
 
 def tables(kind: TableType[Any]) -> Ref:
-    """A vector of tables."""
+    """Return a reference to a vector of tables."""
     return Ref(
         lambda reader, position: reader.tables(position, kind),
         lambda writer, records: writer.tables(kind, records),
@@ -189,18 +190,18 @@ U32S = Ref(
 
 
 def read(data: bytes, kind: TableType[RecordT], name: str) -> RecordT:
-    """The root table of a buffer. `name` is the object that errors speak of."""
+    """Return the root table of a buffer. `name` is the object named in errors."""
     reader = _Reader(data, name)
     return reader.table(reader.root(), kind)
 
 
 @dataclass(frozen=True, slots=True)
 class _TableLayout:
-    """Where the slots of one checked vtable lie in a table."""
+    """The positions in a table of the slots of one checked vtable."""
 
     size: int
     residue: int
-    """What the table's position must leave modulo `modulus`, so that its slots are aligned."""
+    """The remainder of the table's position modulo `modulus` that aligns its slots."""
     modulus: int
     fetch: Callable[[bytes, int], tuple[Any, ...]]
     present: tuple[int, ...]
@@ -227,7 +228,7 @@ class _Reader:
         raise CorruptObject(self._name, reason)
 
     def root(self) -> int:
-        """The position of the root table."""
+        """Return the position of the root table."""
         if self._size < _REF_BYTES:
             self.fail(f"a FlatBuffer of {self._size} bytes is too short to hold anything")
         return int(_U32.unpack_from(self._data, 0)[0])
@@ -282,7 +283,7 @@ class _Reader:
             self.fail(f"its references make more than {SHARING_FACTOR} times its {self._size} bytes")
 
     def _vector(self, position: int, item_size: int) -> tuple[int, int]:
-        """Where the items of a vector start, and how many there are."""
+        """Return where the items of a vector start, and how many there are."""
         if position + 4 > self._size:
             self.fail(f"vector at {position} lies outside the {self._size} bytes")
         if position % 4:
@@ -354,7 +355,7 @@ class _Reader:
         )
 
     def _slot_offsets(self, vtable: int, kind: TableType[Any]) -> tuple[list[int], int]:
-        """The offset of every known slot (0 when absent), and the size of the table."""
+        """Return the offset of every known slot (0 when absent), and the size of the table."""
         if vtable < 0 or vtable % 2 or vtable + 4 > self._size:
             self.fail(f"the vtable of table {kind.name} lies at {vtable}, outside the {self._size} bytes")
         vtable_size, table_size = _VTABLE_HEAD.unpack_from(self._data, vtable)
@@ -376,13 +377,14 @@ class _Reader:
 
 
 def write(kind: TableType[RecordT], record: RecordT) -> bytes:
-    """A buffer whose root table is `record`. A record the type cannot express is a `ValueError`."""
+    """Return a buffer whose root table is `record`. Raise `ValueError` for a record the type cannot
+    express."""
     return _Writer().finish(kind, record)
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How tables of one type look that have the same slots and alignment."""
+    """The layout of tables of one type that have the same slots and alignment."""
 
     size: int
     pack: Callable[..., bytes]
@@ -464,7 +466,7 @@ class _Writer:
         return self._size
 
     def _ref(self, kind: TableType[Any], i: int, record: Sequence[Any]) -> int:
-        """Write what slot `i` refers to."""
+        """Write the target of slot `i`."""
         slot = kind.slots[i]
         if isinstance(slot, Ref):
             return slot.write(self, record[i])
@@ -475,7 +477,7 @@ class _Writer:
         return self.table(member, record[i])
 
     def _pad(self, alignment: int, ahead: int) -> None:
-        """Make what ends `ahead` bytes further on begin at a multiple of `alignment`."""
+        """Pad so that the data that ends `ahead` bytes further on begins at a multiple of `alignment`."""
         padding = -(self._size + ahead) % alignment
         if padding:
             self._push(bytes(padding))
@@ -486,7 +488,7 @@ class _Writer:
 
 
 def _form(kind: TableType[Any], present: Sequence[bool], residue: int) -> _Form:
-    """The form of a table that is written when the position is `residue`."""
+    """Return the form of a table that is written when the position is `residue`."""
     for i in kind.ref_slots:
         slot, where = kind.slots[i], f"{kind.name}.{kind.names[i]}"
         if isinstance(slot, Union) and present[i] != present[i - 1]:

@@ -1,21 +1,21 @@
-"""The index block of an SST: where each data block starts, and a key that separates it from the one
-before (SlateDB format: index).
+"""The index block of an SST: where each data block starts, and a key that separates it from its predecessor
+(SlateDB format: index).
 
 Reading a raw (unsealed) index, in compiled code:
 
-1. Check the root table and the vector of blocks; it has `n` of them.
-2. For each block check its table, then take its offset and the place of its key.
+1. Check the root table and the vector of blocks, which has `n` of them.
+2. For each block check its table, then take its offset and the position of its key.
 3. Offsets must ascend strictly and stay below the end of the data blocks. Keys must not descend.
 4. Copy the keys into one array.
 
 A task of a large SST needs few of its blocks. `decode_blocks` finds the first and the last by bisection and
 reads only those, checked in the same way.
 
-Writing gives the bytes the official client writes: tables are laid out backwards, and two blocks share
-a vtable if their tables have the same fields at the same places.
+Writing produces the same bytes as the official client: tables are laid out backwards, and two blocks share a
+vtable if their tables have the same fields at the same positions.
 
-Keys are cut short: block 0 has the empty key, the others the shortest prefix of their first key that is
-greater than the last key of the block before. Never take an SST's first key from here.
+Keys are shortened: block 0 has the empty key, the others the shortest prefix of their first key that is
+greater than the last key of the previous block. Never take an SST's first key from here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lithify.kernel.cache import entry, inlined
 
 _COUNT = struct.Struct("<I")
 _BLOCK_BYTES_MAX = 64
-"""Of one block in the buffer, apart from its key: table, reference, vtable and padding."""
+"""The most bytes of one block in the buffer, without its key: table, reference, vtable and padding."""
 _ROOT_BYTES_MAX = 64
 _BLOCK_SLOTS = 2
 _MAX_TABLE_BYTES = 24
@@ -56,7 +56,7 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockIndex:
-    """Where the data blocks of an SST are. Block `i` spans `offsets[i]` to `offsets[i + 1]`."""
+    """The positions of an SST's data blocks. Block `i` spans `offsets[i]` to `offsets[i + 1]`."""
 
     offsets: NDArray[np.int64]
     """One more than there are blocks; the last is the end of the data."""
@@ -68,7 +68,7 @@ class BlockIndex:
         return len(self.offsets) - 1
 
     def key(self, i: int) -> bytes:
-        """The separating key of block `i`."""
+        """Return the separating key of block `i`."""
         return self.key_bytes[self.key_offsets[i] : self.key_offsets[i + 1]].tobytes()
 
     def __eq__(self, other: object) -> bool:
@@ -85,15 +85,15 @@ class BlockIndex:
 
 
 def decode_index(raw: BytesLike, info: SstInfo, name: str) -> BlockIndex:
-    """The index in an unsealed index block. `name` says in errors which block of which object it is."""
+    """Return the index in an unsealed index block. `name` identifies block and object in errors."""
     return decode_blocks(raw, info, name, None, None)[1]
 
 
 def decode_blocks(
     raw: BytesLike, info: SstInfo, name: str, start: bytes | None, end: bytes | None
 ) -> tuple[int, BlockIndex]:
-    """The part of an index with all blocks that may hold keys from `start` (inclusive) to `end` (exclusive),
-    perhaps some more, and the number of its first block."""
+    """Return the part of an index with all blocks that may hold keys from `start` (inclusive) to `end`
+    (exclusive), perhaps some more, and the number of its first block."""
     data = np.frombuffer(raw, np.uint8)
     blocks = _find_blocks(data)
     if blocks < 0:
@@ -109,7 +109,7 @@ def decode_blocks(
 
 
 def _below(data: fb.Buffer, blocks: int, count: int, key: bytes, name: str) -> int:
-    """How many blocks have an index key below `key`."""
+    """Return how many blocks have an index key below `key`."""
     found, block = _blocks_below(data, blocks, count, np.frombuffer(key, np.uint8))
     if found < 0:
         _refuse(found, f"block {block} of the index", name)
@@ -133,7 +133,7 @@ def _decode(data: fb.Buffer, blocks: int, first: int, last: int, info: SstInfo, 
 
 
 def encode_index(index: BlockIndex) -> bytes:
-    """The raw index block, byte for byte as the official client writes it."""
+    """Return the raw index block, byte for byte as the official client writes it."""
     count = len(index)
     buffer = np.empty(len(index.key_bytes) + _BLOCK_BYTES_MAX * count + _ROOT_BYTES_MAX, np.uint8)
     used = _write_index(buffer, index.offsets, index.key_bytes, index.key_offsets)
@@ -148,7 +148,7 @@ def _refuse(status: int, what: str, name: str) -> None:
 
 @entry
 def _find_blocks(data: fb.Buffer) -> int:
-    """Where the vector of blocks is, or a negative status."""
+    """Return the position of the vector of blocks, or a negative status."""
     table = fb.root(data)
     if table < 0:
         return table
@@ -163,7 +163,8 @@ def _find_blocks(data: fb.Buffer) -> int:
 
 @inlined
 def _block(data: fb.Buffer, blocks: int, i: int) -> tuple[int, int, int]:
-    """A negative status or 0, and of block `i` its offset and the place of its key: a length, then bytes."""
+    """Return a negative status or 0, and for block `i` its offset and the position of its key: a length, then
+    bytes."""
     reference = blocks + 4 + 4 * i
     table = reference + fb.load(data, reference, 4)
     status = fb.check_table(data, table, _BLOCK_SLOTS)
@@ -185,7 +186,7 @@ def _block(data: fb.Buffer, blocks: int, i: int) -> tuple[int, int, int]:
 
 @inlined
 def _is_key_below(data: fb.Buffer, one: int, other: int) -> bool:
-    """Whether the key at the first place is below that at the other."""
+    """Return whether the key at the position `one` is below the key at `other`."""
     length, other_length = fb.load(data, one, 4), fb.load(data, other, 4)
     shared = min(length, other_length)
     j = 0
@@ -196,10 +197,10 @@ def _is_key_below(data: fb.Buffer, one: int, other: int) -> bool:
 
 @entry
 def _blocks_below(data: fb.Buffer, blocks: int, count: int, key: fb.Buffer) -> tuple[int, int]:
-    """How many of the blocks have a key below `key`, or a negative status and the block it is about. The keys
-    that are looked at have to be in order, else the answer would be any."""
+    """Return how many of the blocks have a key below `key`, or a negative status and the block it concerns.
+    The keys read must be in order, otherwise the result would be arbitrary."""
     low, high = 0, count
-    below, above = -1, -1  # places of the nearest keys that were looked at
+    below, above = -1, -1  # positions of the nearest keys read so far
     while low < high:
         middle = (low + high) // 2
         status, _, place = _block(data, blocks, middle)
@@ -232,7 +233,8 @@ def _read_blocks(
     key_starts: fb.Numbers,
     key_offsets: fb.Numbers,
 ) -> tuple[int, int]:
-    """Fill the arrays from block `first` on. A status and the block it is about, counted from there."""
+    """Fill the arrays from block `first` on. Return a status and the block it concerns, counted from
+    there."""
     total = 0
     previous = -1
     count = len(key_starts)
@@ -263,7 +265,7 @@ def _read_blocks(
 
 @entry
 def _copy_keys(data: fb.Buffer, key_starts: fb.Numbers, key_offsets: fb.Numbers, key_bytes: fb.Buffer) -> int:
-    """Copy all keys. The first block whose key descends, else the number of blocks."""
+    """Copy all keys. Return the first block whose key descends, else the number of blocks."""
     count = len(key_starts)
     for i in range(count):
         start = key_starts[i]
@@ -287,10 +289,10 @@ def _copy_keys(data: fb.Buffer, key_starts: fb.Numbers, key_offsets: fb.Numbers,
 def _write_index(
     buffer: fb.Buffer, offsets: fb.Numbers, key_bytes: fb.Buffer, key_offsets: fb.Numbers
 ) -> int:
-    """Write the index to the end of the buffer; its size."""
+    """Write the index to the end of the buffer; return its size."""
     count = len(offsets) - 1
     tables = np.empty(count, np.int64)
-    # The size of a table tells which of its two fields it has, and thereby its vtable.
+    # The size of a table shows which of its two fields it has, and therefore its vtable.
     vtables = np.zeros(_MAX_TABLE_BYTES + 1, np.int64)
     fields = np.zeros(_BLOCK_SLOTS, np.int64)
     alignment = 4

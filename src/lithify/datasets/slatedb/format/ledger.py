@@ -1,16 +1,16 @@
 """SlateDB's compactions file: bytes to ledger and back (SlateDB format: `.compactions`).
 
-A file is a big-endian `u16` version and a FlatBuffer. Versions 1 and 2 are read, 2 is written; the
-table is the same in both. Reading follows the official client where the file leaves room:
+A file is a big-endian `u16` version and a FlatBuffer. Versions 1 and 2 are read, 2 is written; the table is
+the same in both. Reading follows the official client where the file is ambiguous:
 
 1. An unknown state is Submitted: it will be validated again.
 2. Version 1 does not record a destination; it is the lowest of the source runs, or 0.
 3. The sources of an old tiered spec are SST ids; they count as view ids if there are no view ids.
-4. Outputs of a compaction that is Submitted, Scheduled or Running are dropped: they are left-overs of
-   old clients, and partial outputs live in the progress.
-5. A worker without an id is no worker.
+4. Outputs of a compaction that is Submitted, Scheduled or Running are dropped: they are left-overs of old
+   clients, and partial outputs are recorded in the progress.
+5. A worker without an id is read as no worker.
 
-An unknown kind of spec or of progress refuses the whole file. Entries are kept ascending by id.
+A file with an unknown kind of spec or of progress is refused as a whole. Entries are kept ascending by id.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ _LEDGER = TableType("CompactionsV1", _LedgerRecord, (U64, required(tables(_COMPA
 
 
 def decode_ledger(data: bytes, name: str) -> SlateLedger:
-    """The value of a compactions file. `name` is the object that errors speak of."""
+    """Return the value of a compactions file. `name` is the object named in errors."""
     if len(data) < _VERSION.size:
         raise CorruptObject(name, f"a compactions file of {len(data)} bytes has no format version")
     (version,) = _VERSION.unpack_from(data)
@@ -161,7 +161,8 @@ def decode_ledger(data: bytes, name: str) -> SlateLedger:
 
 
 def encode_ledger(ledger: SlateLedger) -> bytes:
-    """The file of a ledger, in version 2. A ledger that would not read back the same is a `ValueError`."""
+    """Return the file of a ledger, in version 2. Raise `ValueError` for a ledger that would not be read back
+    unchanged."""
     ids = [c.id for c in ledger.compactions]
     if ids != sorted(set(ids)):
         raise ValueError(f"compactions are not in ascending order of distinct ids: {ids}")

@@ -5,20 +5,20 @@ A file is a big-endian `u16` version and a FlatBuffer. Versions 1 and 2 are read
 Reading:
 
 1. Split off the version; decode the FlatBuffer of that version with every bound checked.
-2. Version 2 names physical SSTs once and refers to them by views: resolve the references. Version 1
-   holds the SST in place of the view: the view takes the SST's id, and so does the marker.
-3. Check what the encoding cannot express (`manifest_problem`): everything on which a client would
-   crash, refuse to open, or read wrong data.
+2. Version 2 names physical SSTs once and refers to them by views: resolve the references. Version 1 holds the
+   SST instead of the view: the view takes the SST's id, and so does the marker.
+3. Check what the encoding cannot express (`manifest_problem`): everything on which a client would crash,
+   refuse to open, or read wrong data.
 
-Writing checks the same before anything is encoded, and collects the physical SSTs of all views,
-ascending by id.
+Writing checks the same before anything is encoded, and collects the physical SSTs of all views, ascending by
+id.
 
 Invariants:
 
-- What another party wrote survives: every field of every table but two that clients ignore and rewrite
-  themselves, the manifest's own id (always 0) and the metadata of a checkpoint (always none).
-- The URL of a separate WAL store exists only in version 1 and has no place in version 2; it is given up
-  as the official client gives it up when it writes version 2.
+- Data written by other programs survives: every field of every table except two that clients ignore and
+  rewrite themselves, the manifest's own id (always 0) and the metadata of a checkpoint (always none).
+- The URL of a separate WAL store exists only in version 1 and cannot be expressed in version 2; it is
+  dropped, as the official client does when it writes version 2.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ _MANIFEST_V1 = TableType(
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
-    """The value of a manifest file. `name` is the object that errors speak of."""
+    """Return the value of a manifest file. `name` is the object named in errors."""
     if len(data) < _VERSION.size:
         raise CorruptObject(name, f"a manifest of {len(data)} bytes has no format version")
     (version,) = _VERSION.unpack_from(data)
@@ -250,9 +250,9 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest, mark: bytes = b"") -> bytes:
-    """The file of a manifest, in version 2. `mark` comes behind it, where no client looks and which none
-    keeps. A manifest on which clients would crash or lose data is a `ValueError`: nothing in Lithify may
-    make one."""
+    """Return the file of a manifest, in version 2. `mark` follows it, where no client reads and which no
+    client preserves. Raise `ValueError` for a manifest on which clients would crash or lose data: nothing in
+    Lithify may create one."""
     if problem := manifest_problem(manifest):
         raise ValueError(problem)
     return _VERSION.pack(WRITTEN_VERSION) + write(_MANIFEST_V2, _manifest_record(manifest)) + mark
@@ -262,7 +262,7 @@ def encode_manifest(manifest: Manifest, mark: bytes = b"") -> bytes:
 
 
 def manifest_problem(manifest: Manifest) -> str | None:
-    """Why a client could not use the manifest; `None` when it could."""
+    """Return why a client could not use the manifest, or `None`."""
     tracker = manifest.sequence_tracker
     if tracker is not None and (
         len(tracker) < _SEQUENCE_TRACKER_HEAD_BYTES or tracker[0] != _SEQUENCE_TRACKER_VERSION
@@ -276,8 +276,8 @@ def manifest_problem(manifest: Manifest) -> str | None:
 
 
 def may_follow(before: Manifest, after: Manifest) -> bool:
-    """Whether a later manifest may be of the same database (pure): epochs and sequence numbers never fall. A
-    manifest says of no database which one it is."""
+    """Return whether a later manifest may belong to the same database (pure): epochs and sequence numbers
+    never fall. Manifests do not identify their database."""
     return (
         after.writer_epoch >= before.writer_epoch
         and after.compactor_epoch >= before.compactor_epoch
@@ -330,7 +330,7 @@ def _start(effective: KeyRange) -> bytes:
 
 
 def _identity_problem(manifest: Manifest) -> str | None:
-    """One id, one SST."""
+    """Return which SST id has two different descriptions, or `None`."""
     seen: dict[Ulid, Sst] = {}
     for tree in manifest.trees():
         for view in tree.views():
@@ -385,7 +385,7 @@ def _manifest(
     segment_extractor_name: str | None,
     name: str,
 ) -> Manifest:
-    """What both versions hold in the same way."""
+    """Return the parts that both versions hold in the same way."""
     return Manifest(
         initialized=bool(record.initialized),
         writer_epoch=record.writer_epoch,
@@ -420,7 +420,7 @@ def _decode_tree(
             raise CorruptObject(
                 name, f"view {view_id} refers to SST {sst_id}, which the manifest does not list"
             )
-        # Almost always a view has the id of its SST; the same text then serves both.
+        # A view almost always has the id of its SST; the same text then serves both.
         return View(
             sst.id if view_id == sst.id else view_id, sst, _decode_visible_range(record.visible_range, name)
         )

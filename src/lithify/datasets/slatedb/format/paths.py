@@ -1,7 +1,7 @@
 """Names of the objects of a SlateDB database (SlateDB format: layout).
 
-Keys lie under the key of the database's root. Numbered files have exactly twenty digits: a file whose
-number is padded otherwise makes clients hang, so it is no numbered file here.
+Keys lie under the key of the database's root. Numbered files have exactly twenty digits: a file whose number
+is padded differently makes clients hang, so it does not count as a numbered file here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MANIFEST_SUFFIX = ".manifest"
 COMPACTIONS_SUFFIX = ".compactions"
 SST_SUFFIX = ".sst"
 _ENCODED = re.compile(r'[^ -}]|[#%?*"<>`^|\\\[\]{}]')
-"""What SlateDB percent-encodes in a path, once for its manifests and twice for its SSTs."""
+"""The characters that SlateDB percent-encodes in a path, once for its manifests and twice for its SSTs."""
 _WAL_NAME = re.compile(r"([0-9]{20})\.sst")
 
 
@@ -49,40 +49,41 @@ class DatabasePaths:
 
     @property
     def own_folder(self) -> str:
-        """Where Lithify keeps what is not part of the database: no SlateDB process looks there."""
+        """Return the folder of Lithify's own files, which are not part of the database: no SlateDB process
+        reads it."""
         return self._under("lithify")
 
     @property
     def time_key(self) -> str:
-        """An object for asking the store what time it is."""
+        """Return the key of the object from which the store's time is read."""
         return f"{self.own_folder}/now"
 
     @property
     def progress_folder(self) -> str:
-        """`<compaction id>/<range>`: how far a running range has come."""
+        """Return the folder of `<compaction id>/<range>`: the progress of running ranges."""
         return f"{self.own_folder}/progress"
 
     @property
     def attempts_folder(self) -> str:
-        """`<compaction id>/<attempt>`: why a worker gave a compaction back."""
+        """Return the folder of `<compaction id>/<attempt>`: why a worker released a compaction."""
         return f"{self.own_folder}/attempts"
 
     @property
     def manifest_boundary(self) -> str:
-        """The file that says up to which id manifests may be gone."""
+        """Return the key of the file that records up to which id manifests may be deleted."""
         return f"{self.boundary_folder}/manifest.boundary"
 
     @property
     def compactions_boundary(self) -> str:
-        """The file that says up to which id compactions files may be gone."""
+        """Return the key of the file that records up to which id compactions files may be deleted."""
         return f"{self.boundary_folder}/compactions.boundary"
 
     def sst(self, sst_id: Ulid) -> str:
-        """The key of a compacted SST."""
+        """Return the key of a compacted SST."""
         return f"{self.compacted_folder}/{sst_id}{SST_SUFFIX}"
 
     def wal(self, wal_id: int) -> str:
-        """The key of a file of the write-ahead log."""
+        """Return the key of a file of the write-ahead log."""
         return f"{self.wal_folder}/{wal_id:020d}{SST_SUFFIX}"
 
     def _under(self, name: str) -> str:
@@ -90,23 +91,23 @@ class DatabasePaths:
 
 
 def parse_sst_key(key: str) -> Ulid | None:
-    """The SST an object in a `compacted` folder belongs to; `None` if it belongs to none.
+    """Return the SST that an object in a `compacted` folder belongs to, or `None`.
 
-    As for the official garbage collector only the text before the first dot counts, so
-    `<ULID>.sst.tmp` belongs to the SST too.
+    As in the official garbage collector only the text before the first dot counts, so `<ULID>.sst.tmp`
+    belongs to the SST too.
     """
     return _canonical_ulid(key.rsplit("/", 1)[-1].split(".", 1)[0])
 
 
 def parse_wal_key(key: str) -> int | None:
-    """The number of the file of the write-ahead log that `key` names; `None` if it names none."""
+    """Return the number of the file of the write-ahead log that `key` names, or `None`."""
     match = _WAL_NAME.fullmatch(key.rsplit("/", 1)[-1])
     return int(match[1]) if match is not None else None
 
 
 def parse_note_key(key: str) -> Ulid | None:
-    """The compaction that an object in a folder of notes (`…/<compaction id>/<name>`) is about; `None`
-    if it is about none."""
+    """Return the compaction that an object in a folder of notes (`…/<compaction id>/<name>`) is about, or
+    `None`."""
     parts = key.rsplit("/", 2)
     return _canonical_ulid(parts[1]) if len(parts) == 3 else None
 
@@ -121,10 +122,10 @@ def _canonical_ulid(text: str) -> Ulid | None:
 
 
 def check_whole(url: str, root: str, *, has_manifest: bool) -> None:
-    """`Refused` when there is no whole database at `root`, which errors call `url`: no manifest
+    """Raise `Refused` if there is no complete database at `root`, which errors call `url`: no manifest
     (`DatasetNotFound`), or a path under which SlateDB keeps manifests and SSTs in two places."""
     if has_manifest and "%" not in root:
-        return  # where the path is odd all the same, somebody has copied it there
+        return  # a database at an odd path was copied there
     what = f"there is no SlateDB database at {url}: no manifest was found"
     if has_manifest:
         what = f"what lies at {url} is a part of a SlateDB database"

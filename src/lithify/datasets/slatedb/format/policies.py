@@ -1,8 +1,8 @@
-"""By which policies a database's clients make filters, as the names in its newest SSTs tell.
+"""The filter policies of a database's clients, as the names in its newest SSTs show.
 
 Outputs get the filter of SlateDB's default policy. Clients skip a filter whose name they do not know: with
 another policy they would read outputs without any. So such a compaction is refused before an output is
-written. The names stand in the filter block, which nothing else reads.
+written. The names are in the filter block, which nothing else reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("lithify")
 
 
 def newest_filtered(sources: Sequence[Sequence[SourceSst]]) -> SourceSst | None:
-    """The newest source SST that has filters with names; `None` where there is none."""
+    """Return the newest source SST that has filters with names, or `None`."""
     for part in (part for source in sources for part in source):
         info = part.sst.info
         if info.filter_len and info.filter_format is FilterFormat.COMPOSITE:
@@ -30,7 +30,7 @@ def newest_filtered(sources: Sequence[Sequence[SourceSst]]) -> SourceSst | None:
 
 
 def read_stored_filter(store: ObjectStore, part: SourceSst) -> bytes:
-    """The filter block as it is stored."""
+    """Return the filter block as stored."""
     info = part.sst.info
     if problem := layout_problem(info):
         raise CorruptObject(part.key, problem)
@@ -38,8 +38,8 @@ def read_stored_filter(store: ObjectStore, part: SourceSst) -> bytes:
 
 
 def check_policies(part: SourceSst, stored: bytes) -> None:
-    """`Refused` for filters of a policy that outputs would not have. One that cannot be read tells nothing,
-    and is made anew."""
+    """Raise `Refused` for filters of a policy that outputs would not have. An unreadable block proves
+    nothing, and is made anew."""
     name = f"{part.key} (filter)"
     try:
         names = decode_names(unseal(stored, part.sst.info.compression, name, limit=MAX_METADATA_BYTES), name)

@@ -1,17 +1,17 @@
 """The metadata blocks of an SST file and its tail (SlateDB format: SST files).
 
-A file is: data blocks, filter (optional), index, stats (optional), info, offset of the info (`u64`),
-format version (`u16`); the numbers are big-endian.
+A file is: data blocks, filter (optional), index, stats (optional), info, offset of the info (`u64`), format
+version (`u16`); the numbers are big-endian.
 
-1. A data block, the filter, the index and the stats are *sealed*: compressed, then followed by the
-   CRC-32 of the stored bytes. Lengths in the info include those four bytes.
+1. A data block, the filter, the index and the stats are *sealed*: compressed, then followed by the CRC-32 of
+   the stored bytes. Lengths in the info include those four bytes.
 2. The info is a FlatBuffer and its CRC-32, never compressed.
-3. Clients take info and format version from the manifest; those in the file are for tools, and for us
-   when there is no manifest to ask.
+3. Clients take info and format version from the manifest; those in the file are for tools, and for Lithify
+   when there is no manifest to read.
 
 Invariants: no length or offset of the file is used unchecked, and unsealing takes no more memory than a block
-of that kind can need (`unpacked_limit`), whatever the stored bytes claim to hold: what declares its size is
-asked for it first, what does not is unpacked in small pieces.
+of that kind can need (`unpacked_limit`), whatever size the stored bytes claim: a declared size is checked
+first, and data without one is unpacked in small pieces.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ MAX_MULTI_ROW_BLOCK_BYTES = 64 << 10
 """A data block with several rows is no larger unpacked: its offsets have 16 bits."""
 SMALL_METADATA_BYTES = 64 << 20
 MAX_METADATA_RATIO = 16
-"""Metadata blocks larger than that unpack to no more than so many times their stored size: the offsets of
-blocks are all different."""
+"""The largest ratio of unpacked to stored size for metadata blocks larger than `SMALL_METADATA_BYTES`:
+the offsets of blocks are all different."""
 MAX_INFO_BYTES = 64 << 20
 """Mostly the first and the last key."""
 
@@ -56,20 +56,20 @@ _ZSTD_LEVEL = 3
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
 _ZSTD_PIECE_BYTES = 1 << 10
 _ZLIB_PIECE_BYTES = 1 << 14
-"""What is fed at a time: it grows to tens of megabytes at most."""
+"""Bytes fed at a time, which unpack to tens of megabytes at most."""
 
 
 # --------------------------------------------------------------------------------------- blocks
 
 
 def seal(raw: bytes, codec: Codec) -> bytes:
-    """`raw` as it is stored: compressed, with its checksum."""
+    """Return `raw` as stored: compressed, with its checksum."""
     stored = _compress(raw, codec)
     return stored + _CHECKSUM.pack(zlib.crc32(stored))
 
 
 def unpacked_limit(stored_bytes: int) -> int:
-    """The most bytes that a metadata block of `stored_bytes` holds."""
+    """Return the most bytes that a metadata block of `stored_bytes` holds."""
     return min(MAX_METADATA_BYTES, max(SMALL_METADATA_BYTES, MAX_METADATA_RATIO * stored_bytes))
 
 
@@ -80,9 +80,9 @@ def unseal(
     crc32: Checksum = zlib.crc32,
     limit: int | None = None,
 ) -> BytesLike:
-    """The raw bytes of a stored block; a view of `stored`, which may be large, when it is not compressed.
-    `name` says in errors which block of which object it is. `limit` is the most bytes that it can hold, where
-    that is known better than by `unpacked_limit`."""
+    """Return the raw bytes of a stored block; a view of `stored`, which may be large, if it is not
+    compressed. `name` identifies block and object in errors. `limit` is the most bytes that it can hold, if
+    the caller knows that better than `unpacked_limit`."""
     body = check_seal(stored, name, crc32)
     most = unpacked_limit(len(stored)) if limit is None else limit
     try:
@@ -95,7 +95,7 @@ def unseal(
 
 
 def check_seal(stored: BytesLike, name: str, crc32: Checksum = zlib.crc32) -> memoryview:
-    """A view of the bytes before the checksum, which must match them."""
+    """Return a view of the bytes before the checksum, which must match them."""
     if len(stored) < CHECKSUM_BYTES:
         raise CorruptObject(name, f"{len(stored)} bytes are too few for a checksum")
     body = memoryview(stored)[:-CHECKSUM_BYTES]
@@ -121,7 +121,7 @@ def _compress(raw: bytes, codec: Codec) -> bytes:
 
 
 def _decompress(body: memoryview, codec: Codec, limit: int) -> BytesLike | None:
-    """`None` when the result would exceed `limit`."""
+    """Decompress `body`. Return `None` if the result would exceed `limit`."""
     match codec:
         case Codec.NONE:
             return body
@@ -144,7 +144,7 @@ def _decompress(body: memoryview, codec: Codec, limit: int) -> BytesLike | None:
 
 
 def _plausible(size: int, body: memoryview, max_ratio: int, limit: int) -> bool:
-    """Whether `body` can hold that much. Checked before memory is taken for it."""
+    """Return whether `body` can hold that much. Checked before memory is allocated for it."""
     return size <= min(limit, len(body) * max_ratio + _RATIO_ALLOWANCE_BYTES)
 
 
@@ -161,7 +161,8 @@ def _decompress_zlib(body: memoryview, limit: int) -> memoryview | None:
 
 
 def _decompress_zstd(body: memoryview, limit: int) -> memoryview | None:
-    """Frames may lack their size or lie about it, so the result grows as small pieces are fed."""
+    """Decompress small pieces into a growing result, because frames may lack their size or declare a wrong
+    one."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
     raw = bytearray()
     position = 0
@@ -182,23 +183,23 @@ def _decompress_zstd(body: memoryview, limit: int) -> memoryview | None:
 
 
 def encode_info(info: SstInfo) -> bytes:
-    """The info as a FlatBuffer, without checksum."""
+    """Return the info as a FlatBuffer, without checksum."""
     return write(wire.INFO, wire.encode_info(info))
 
 
 def decode_info(raw: bytes, name: str) -> SstInfo:
-    """The info of a FlatBuffer without checksum."""
+    """Return the info of a FlatBuffer without checksum."""
     return wire.decode_info(read(raw, wire.INFO, name), name)
 
 
 def encode_tail(info: SstInfo, info_offset: int) -> bytes:
-    """All that follows the stats: the info at `info_offset`, where it is, and the format version."""
+    """Return everything after the stats: the info at `info_offset`, that offset, and the format version."""
     raw = encode_info(info)
     return raw + _CHECKSUM.pack(zlib.crc32(raw)) + _TAIL.pack(info_offset, WRITTEN_FORMAT_VERSION)
 
 
 def read_info(store: ObjectStore, key: str) -> tuple[SstInfo, int]:
-    """The info and the format version an SST file says of itself. Reads only its end."""
+    """Return the info and the format version in an SST file itself. Only the end of the file is read."""
     size = store.head(key).size
     if size < _TAIL.size:
         raise CorruptObject(key, f"{size} bytes are too few for an SST")
@@ -220,7 +221,7 @@ def read_info(store: ObjectStore, key: str) -> tuple[SstInfo, int]:
 
 
 def _check_blocks(info: SstInfo, info_offset: int, key: str) -> None:
-    """The blocks the info speaks of lie before it."""
+    """Check that the blocks in the info lie before it."""
     for what, offset, length in (
         ("filter", info.filter_offset, info.filter_len),
         ("index", info.index_offset, info.index_len),

@@ -12,7 +12,7 @@ from lithify.store.objects import ObjectStore
 
 
 def inspect_sst(store: ObjectStore, key: str) -> dict[str, Any]:
-    """Name and value of each fact. Raises `CorruptObject` for a file that is no sound SST."""
+    """Return name and value of each fact. Raise `CorruptObject` for a file that is no sound SST."""
     info, format_version = read_info(store, key)
     index = decode_index(
         unseal(store.get_range(key, info.index_offset, info.index_len), info.compression, f"{key} (index)"),

@@ -1,7 +1,7 @@
 """The stats block of an SST: how many rows of each kind, and how large (SlateDB format: stats).
 
-Counts are rows, not keys. Sizes are uncompressed. Clients do not need the stats; Lithify uses them to
-tell cheaply whether an SST holds merge operands. Written bytes equal those of the official client.
+Counts are rows, not keys. Sizes are uncompressed. Clients do not need the stats; Lithify uses them to find
+out cheaply whether an SST holds merge operands. Written bytes equal those of the official client.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lithify.kernel.cache import entry, inlined
 
 _COUNT = struct.Struct("<I")
 _BLOCK_BYTES_MAX = 32
-"""Of one block in the buffer: table, reference, vtable and padding."""
+"""The most bytes of one block in the buffer: table, reference, vtable and padding."""
 _FOREIGN_BLOCK_BYTES_MAX = 64
-"""Where no two blocks share a vtable."""
+"""The same if no two blocks share a vtable."""
 _ROOT_BYTES_MAX = 128
 _U16_MAX = (1 << 16) - 1
 _I64_MAX = (1 << 63) - 1
@@ -65,12 +65,12 @@ class SstStats:
 
 
 def max_stats_bytes(blocks: int) -> int:
-    """The most bytes of the raw stats of an SST with so many data blocks, whoever wrote them."""
+    """Return the most bytes of the raw stats of an SST with this many data blocks, for any writer."""
     return _ROOT_BYTES_MAX + _FOREIGN_BLOCK_BYTES_MAX * blocks
 
 
 def encode_stats(stats: SstStats) -> bytes:
-    """The raw stats block, byte for byte as the official client writes it."""
+    """Return the raw stats block, byte for byte as the official client writes it."""
     totals, blocks = stats._totals(), stats._blocks()
     if not all(0 <= total <= _I64_MAX for total in totals):
         raise ValueError(f"a total of the stats is out of range: {totals}")
@@ -82,7 +82,7 @@ def encode_stats(stats: SstStats) -> bytes:
 
 
 def decode_stats(raw: BytesLike, name: str) -> SstStats:
-    """The stats in an unsealed stats block. `name` says in errors which block of which object it is."""
+    """Return the stats in an unsealed stats block. `name` identifies block and object in errors."""
     data = np.frombuffer(raw, np.uint8)
     totals = np.zeros(_TOTALS, np.int64)
     vector = _read_totals(data, totals)
@@ -109,7 +109,7 @@ def _refuse(status: int, what: str, name: str) -> None:
 
 @entry
 def _read_totals(data: fb.Buffer, totals: fb.Numbers) -> int:
-    """Fill the totals. Where the vector of blocks is, `fb.ABSENT`, or a negative status."""
+    """Fill the totals. Return the position of the vector of blocks, `fb.ABSENT`, or a negative status."""
     table = fb.root(data)
     if table < 0:
         return table
@@ -128,7 +128,7 @@ def _read_totals(data: fb.Buffer, totals: fb.Numbers) -> int:
 
 @entry
 def _read_blocks(data: fb.Buffer, vector: int, blocks: NDArray[np.int64]) -> tuple[int, int]:
-    """Fill the counts of all blocks. A status and the block it is about."""
+    """Fill the counts of all blocks. Return a status and the block it concerns."""
     for i in range(len(blocks)):
         reference = vector + 4 + 4 * i
         table = reference + fb.load(data, reference, 4)
@@ -146,9 +146,9 @@ def _read_blocks(data: fb.Buffer, vector: int, blocks: NDArray[np.int64]) -> tup
 
 @entry
 def _write_stats(buffer: fb.Buffer, totals: fb.Numbers, blocks: NDArray[np.int64]) -> int:
-    """Write the stats to the end of the buffer; their size."""
+    """Write the stats to the end of the buffer; return their size."""
     tables = np.empty(len(blocks), np.int64)
-    # Which counts are not zero, and the size of the table, tell its vtable.
+    # A vtable is determined by which counts are not zero, and by the size of the table.
     vtables = np.zeros((1 << _BLOCK_SLOTS, _MAX_TABLE_BYTES + 1), np.int64)
     fields = np.zeros(_BLOCK_SLOTS, np.int64)
     used = 0

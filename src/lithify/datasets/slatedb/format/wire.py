@@ -1,13 +1,12 @@
 """FlatBuffers tables that the manifest, the compactions file and the SST share.
 
-Each `…Record` is a table as it lies on the wire; functions turn it into the value of
-`lithify.datasets.slatedb.model` and back. Reading raises `CorruptObject` for what no correct writer
-produces and `Unsupported` for numbers a newer writer may have added; writing raises `ValueError` for
-values no reader would accept.
+Each `…Record` is a table in its wire layout; functions turn it into the value of
+`lithify.datasets.slatedb.model` and back. Reading raises `CorruptObject` for data that no correct writer
+produces and `Unsupported` for numbers a newer writer may have added; writing raises `ValueError` for values
+no reader would accept.
 
-A key range is a pair of bounds. The legal bounds are "unbounded, without a key" and "included or
-excluded, with a key"; a start is never excluded, and a range is never empty. Clients crash on anything
-else.
+A key range is a pair of bounds. The legal bounds are "unbounded, without a key" and "included or excluded,
+with a key"; a start is never excluded, and a range is never empty. Clients crash on anything else.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ EnumT = TypeVar("EnumT", bound=IntEnum)
 
 SST_FORMAT_VERSIONS = (1, 2)
 OLDEST_SST_FORMAT_VERSION = 1
-"""What an SST without a format version is."""
+"""The version of an SST without a format version."""
 
 _HALF_BITS = 64
 _HALF_MASK = (1 << _HALF_BITS) - 1
@@ -176,7 +175,7 @@ def encode_info(info: SstInfo) -> InfoRecord:
 
 
 def decode_sst(sst_id: Halves, info: InfoRecord, format_version: int | None, name: str) -> Sst:
-    """A compacted SST, which must say where its keys start."""
+    """Return a compacted SST, which must state where its keys start."""
     sst = Sst(
         id=decode_ulid(sst_id),
         info=decode_info(info, name),
@@ -193,7 +192,7 @@ def decode_sst(sst_id: Halves, info: InfoRecord, format_version: int | None, nam
 
 
 def encode_sst(sst: Sst) -> SstRecord:
-    """An output in the compactions file."""
+    """Return an output as in the compactions file."""
     if sst.format_version not in SST_FORMAT_VERSIONS:
         raise ValueError(f"SST {sst.id} has format version {sst.format_version}")
     if problem := sst_problem(sst):
@@ -202,7 +201,7 @@ def encode_sst(sst: Sst) -> SstRecord:
 
 
 def sst_problem(sst: Sst) -> str | None:
-    """Why a client could not use the SST; `None` when it could."""
+    """Return why a client could not use the SST, or `None`."""
     first, last = sst.info.first_entry, sst.info.last_entry
     if first is None:
         return f"SST {sst.id} has no first key"

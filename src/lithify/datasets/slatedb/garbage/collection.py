@@ -1,30 +1,30 @@
-"""Garbage collection of a SlateDB database (SlateDB format: garbage collection): one collection.
+"""One garbage collection of a SlateDB database (SlateDB format: garbage collection).
 
-1. List what Lithify noted about compactions. (Before the ledger is read: see `retention`.)
-2. Read the ledger, then the latest manifest, then every manifest that a checkpoint pins. What cannot be read
-   or is missing ends the run before anything is written: nobody knows then what is needed.
-3. Take expired checkpoints out of the manifest; if there were any, read again what is left.
-4. Of each kind asked for, list what there is and delete what `retention` does not need. Before SSTs and files
-   of the write-ahead log are deleted the latest manifest is read again: should one need what the earlier one
-   did not, nothing of that kind is deleted. Before a numbered file is deleted the folder's boundary is raised
-   to the highest such number, so that a client that slept meanwhile does not take a number again.
-5. Untie the database from those it was cloned from and of which it reads nothing any more (`detach`).
-6. Delete what killed writers left half written, if nothing was added to it for the minimum age.
+1. List Lithify's notes about compactions. (Before the ledger is read: see `retention`.)
+2. Read the ledger, then the latest manifest, then every manifest that a checkpoint pins. If one is unreadable
+   or missing, the run ends before anything is written, because it is unknown then what is needed.
+3. Remove expired checkpoints from the manifest; if there were any, read the rest again.
+4. For each requested kind, list the objects and delete those that `retention` does not need. Before SSTs and
+   files of the write-ahead log are deleted, the latest manifest is read again: if it needs an object that the
+   earlier one did not, nothing of that kind is deleted. Before a numbered file is deleted, the folder's
+   boundary is raised to the highest such number, so that a client that slept meanwhile does not reuse a
+   number.
+5. Detach the database from those it was cloned from and no longer reads (`detach`).
+6. Delete partly written files of killed writers, if nothing was added to them for the minimum age.
 
-Invariants: an object is deleted only if it was listed under exactly the name that this database gives
-to it, and is still the object that was listed: where the database was made anew, or restored from a backup,
-the run ends (`Replaced`); numbered files from the latest that was read on stay; the run may die anywhere, and
-the next one goes on. The kinds do not depend on each other: when one fails the others are still collected,
-and then the first failure is raised. A dry run decides the same and writes nothing; only the version that
-step 3 would have published is not there to be counted.
+Invariants: an object is deleted only if it was listed under exactly the name that this database gives to it,
+and is still the object that was listed: if the database was recreated, or restored from a backup, the run
+ends (`Replaced`); numbered files from the latest that was read on are kept; a run may crash anywhere, and the
+next one continues. The kinds do not depend on each other: if one fails the others are still collected, and
+then the first failure is raised. A dry run decides the same and writes nothing; only the version that step 3
+would have published is not counted.
 
-It is as late as both this machine's clock and the store's say, whichever is behind: with a clock that is an
-hour ahead, checkpoints of live readers would have expired.
+The time is this machine's clock or the store's, whichever is behind: by a clock that is an hour ahead,
+checkpoints of live readers would have expired.
 
-The SSTs of other databases that a clone reads are never touched. Zero-byte files of the write-ahead
-log, by which a writer fences older ones, are a kind of their own that has to be asked for, as in
-SlateDB. Parts of uploads that were cut off in a bucket are invisible to listings: a lifecycle rule of
-the bucket removes them.
+The SSTs of other databases that a clone reads are never touched. Zero-byte files of the write-ahead log, by
+which a writer fences older ones, are a kind of their own that must be requested, as in SlateDB. Parts of
+interrupted uploads to a bucket do not appear in listings: a lifecycle rule of the bucket removes them.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ DEFAULT_MIN_AGE_MS = 300_000
 
 
 class GarbageKind(StrEnum):
-    """What is collected, by SlateDB's names where it has one."""
+    """The kinds of garbage, by SlateDB's names if it has one."""
 
     CHECKPOINT = "checkpoint"
-    """Expired ones are taken out of the manifest whatever is asked for."""
+    """Expired ones are removed from the manifest whichever kinds are requested."""
     COMPACTED = "compacted"
     """SSTs."""
     MANIFEST = "manifest"
@@ -76,11 +76,11 @@ class GarbageKind(StrEnum):
     WAL_FENCE = "wal_fence"
     """Zero-byte files of the write-ahead log."""
     DETACH = "detach"
-    """Ties of a clone to databases it was cloned from."""
+    """References of a clone to databases it was cloned from."""
     PROGRESS = "progress"
     ATTEMPTS = "attempts"
     STAGED = "staged"
-    """What killed writers left half written."""
+    """Partly written files of killed writers."""
 
 
 DEFAULT_KINDS = frozenset(GarbageKind) - {GarbageKind.WAL_FENCE}
@@ -88,7 +88,7 @@ DEFAULT_KINDS = frozenset(GarbageKind) - {GarbageKind.WAL_FENCE}
 
 @dataclass(frozen=True, slots=True)
 class GarbageOptions:
-    """What one collection does."""
+    """Options of one collection."""
 
     min_age_ms: int = DEFAULT_MIN_AGE_MS
     dry_run: bool = True
@@ -101,7 +101,7 @@ class GarbageOptions:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What was found of one kind, and what of it is garbage."""
+    """The objects of one kind, and how many of them are garbage."""
 
     found: int
     deletable: int
@@ -110,18 +110,18 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
-    """What a collection deleted, or would delete."""
+    """Result of a collection, or of a dry run."""
 
     dry_run: bool
     counts: Mapping[GarbageKind, Count]
-    """Of each kind that was asked for."""
+    """Counts of each requested kind."""
     sst_cutoff: Cutoff
     reported_only: tuple[GarbageKind, ...] = ()
-    """Kinds of which nothing was deleted although others were: so the settings say."""
+    """Kinds of which nothing was deleted, according to the settings, although others were."""
 
     @property
     def deletable(self) -> int:
-        """Of all kinds together."""
+        """Return the deletable objects of all kinds together."""
         return sum(count.deletable for count in self.counts.values())
 
 
@@ -134,9 +134,9 @@ def collect(
     ids: Ids | None = None,
     rng: random.Random | None = None,
 ) -> GarbageReport:
-    """Collect the garbage of the database at `paths`, or with `dry_run` only say what it is.
+    """Collect the garbage of the database at `paths`, or with `dry_run` only report it.
 
-    `Refused` when there is no database, `CorruptObject` when a pinned manifest is missing.
+    Raise `Refused` if there is no database, `CorruptObject` if a pinned manifest is missing.
     """
     return _Collection(store, paths, clock, options, ids if ids is not None else RandomIds(), rng).run()
 
@@ -150,7 +150,7 @@ def collect_each(
     dry_run: bool,
     ids: Ids,
 ) -> GarbageReport:
-    """Collect once, some kinds otherwise than others (those that delete first); all as one report."""
+    """Collect once, with different options for some kinds (those that delete first); return one report."""
     done = carried_out(
         dues,
         lambda due: collect(
@@ -159,7 +159,7 @@ def collect_each(
     )
     counts: dict[GarbageKind, Count] = {}
     for _, report in done:
-        counts = {**report.counts, **counts}  # only the first found the expired checkpoints
+        counts = {**report.counts, **counts}  # only the first collection found the expired checkpoints
     deleted = {kind for _, report in done if not report.dry_run for kind in report.counts}
     return GarbageReport(
         dry_run,
@@ -171,7 +171,7 @@ def collect_each(
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the database is when a collection decides."""
+    """The state of the database on which a collection bases its decisions."""
 
     ledger_id: int
     ledger: SlateLedger | None
@@ -182,7 +182,7 @@ class _State:
 
 
 class _Collection:
-    """One run. Its time is that of its start, so that nothing ages while it looks."""
+    """One run. Its time is that of its start, so that nothing ages while it reads."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class _Collection:
         )
 
     def _latest_manifest(self) -> tuple[int, Manifest]:
-        """The latest manifest without expired checkpoints, and its number; in a dry run the number
+        """Return the latest manifest without expired checkpoints, and its number; in a dry run the number
         that it would have."""
         version = self._manifests.confirmed()
         manifest = self._decode_manifest(version)
@@ -358,7 +358,7 @@ class _Collection:
     def _confirmed(
         self, deletable: Callable[[_State], Sequence[ObjectMeta]], state: _State
     ) -> Sequence[ObjectMeta]:
-        """What is deletable, once the latest manifest has been read again."""
+        """Return the deletable objects, after the latest manifest has been read again."""
         garbage = deletable(state)
         if not garbage or self._options.dry_run:
             return garbage

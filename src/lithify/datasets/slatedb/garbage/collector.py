@@ -1,4 +1,4 @@
-"""SlateDB's garbage collector options, and the collector of a database that follows them."""
+"""SlateDB's garbage collector options, and a database's collector that uses them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 
 @dataclass(frozen=True, slots=True)
 class GarbageCollectorOptions:
-    """SlateDB's names and defaults; `None` leaves a kind alone. As in SlateDB, zero-byte files of the
-    write-ahead log are not deleted unless that is asked for."""
+    """Collector options with SlateDB's names and defaults; a kind whose options are `None` is not collected.
+    As in SlateDB, zero-byte files of the write-ahead log are not deleted unless requested."""
 
     manifest_options: DirectoryOptions | None = field(default_factory=DirectoryOptions)
     wal_options: DirectoryOptions | None = field(default_factory=DirectoryOptions)
@@ -27,19 +27,19 @@ class GarbageCollectorOptions:
     compacted_options: DirectoryOptions | None = field(default_factory=DirectoryOptions)
     compactions_options: DirectoryOptions | None = field(default_factory=DirectoryOptions)
     detach_options: DirectoryOptions | None = field(default_factory=DirectoryOptions)
-    """Its minimum age means nothing: a tie is needed or not."""
+    """Its minimum age has no effect: a reference is needed or not."""
     lithify_options: DirectoryOptions | None = field(default_factory=DirectoryOptions)
-    """What Lithify notes beside the database, and what killed writers left half written."""
+    """Lithify's notes about the database, and partly written files of killed writers."""
 
     @classmethod
     def of(cls, settings: GarbageCollectorSettings) -> GarbageCollectorOptions:
-        """What the settings say."""
+        """Return the options of these settings."""
         return cls(
             **{option.name: DirectoryOptions.of(getattr(settings, option.name)) for option in fields(cls)}
         )
 
     def by_kind(self) -> Mapping[GarbageKind, DirectoryOptions]:
-        """The options of every kind that is collected."""
+        """Return the options of every kind that is collected."""
         chosen = {kind: getattr(self, name) for name, kinds in _KINDS.items() for kind in kinds}
         return {kind: options for kind, options in chosen.items() if options is not None}
 
@@ -65,7 +65,7 @@ def garbage_collector(
     rng: random.Random | None = None,
     observer: Observer = events.ignore,
 ) -> PeriodicCollector[GarbageKind]:
-    """What collects the garbage of one database, again and again."""
+    """Return the periodic collector of one database."""
     chosen = options if options is not None else GarbageCollectorOptions()
 
     def collect_due(due: Due[GarbageKind]) -> GarbageCollected:

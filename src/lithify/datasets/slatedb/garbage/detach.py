@@ -1,15 +1,15 @@
-"""Untying a clone from the databases it was cloned from (SlateDB format: garbage collection).
+"""Detaching a clone from the databases it was cloned from (SlateDB format: garbage collection).
 
-A clone that reads nothing of a parent any more still pins a checkpoint there. To end that:
+A clone that no longer reads anything of a parent still pins a checkpoint there. To end that:
 
-1. Find the parent. Its path is relative to the root of the store that the clone's maker used, which may
-   be any folder above the clone: the parent is the database at one of these places that holds the
-   checkpoint. A database without the checkpoint will do if none has it: an earlier run died after step 2.
+1. Find the parent. Its path is relative to the root of the store that the clone's creator used, which may be
+   any folder above the clone: the parent is the database at one of these places that holds the checkpoint. If
+   none has it, a database without the checkpoint is accepted: an earlier run crashed after step 2.
 2. Delete the checkpoint from the parent's manifest.
-3. Take the tie out of the clone's manifest, unless it names SSTs again.
+3. Remove the reference from the clone's manifest, unless it names SSTs again.
 
-In this order a crash leaves a tie to a checkpoint that is gone, and the next run finishes; the other way
-round the parent would keep the checkpoint for ever.
+In this order a crash leaves a reference to a deleted checkpoint, and the next run finishes; in the opposite
+order the parent would keep the checkpoint for ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lithify.store.versions import Version, VersionedFiles
 
 
 class Detacher:
-    """Unties the clone at `paths`."""
+    """Detaches the clone at `paths`."""
 
     def __init__(
         self, store: ObjectStore, paths: DatabasePaths, clock: Clock, ids: Ids, rng: random.Random
@@ -41,8 +41,8 @@ class Detacher:
         self._rng = rng
 
     def detach(self, manifests: VersionedFiles, ties: Sequence[ExternalDb]) -> None:
-        """End `ties`, which must be detachable. `manifests` are the clone's. One parent that cannot be
-        reached does not keep the others; the first failure is raised in the end."""
+        """Remove the references `ties`, which must be detachable. `manifests` are the clone's. If one parent
+        is unreachable, the others are still detached; the first failure is raised at the end."""
         released: set[object] = set()
         failures: list[LithifyError] = []
         for tie in ties:
@@ -70,7 +70,7 @@ class Detacher:
             raise failures[0]
 
     def _release(self, tie: ExternalDb) -> None:
-        """Delete the parent's checkpoint, if it is still there."""
+        """Delete the parent's checkpoint, if it still exists."""
         is_database = False
         for parent in self._candidates(tie):
             manifest = _decode(parent, parent.latest())

@@ -1,26 +1,27 @@
-"""What a SlateDB database still needs: pure rules over what was read and listed (SlateDB format:
+"""The retention rules of a SlateDB database: pure functions of the files read and listed (SlateDB format:
 garbage collection).
 
-- A checkpoint is needed until its second has come; an expiry time of 0 means never.
+- A checkpoint is needed until its expiry second is reached; an expiry time of 0 means never.
 - An SST is needed if the latest manifest or one that a checkpoint pins names it, or if it is not older
   than the cutoff, the least of
   - now - the minimum age;
   - the oldest compaction in the ledger, finished or not: outputs that are not committed yet carry ids
-    younger than their compaction's. Without a ledger, or with an empty one, every SST is needed, since
-    nobody can tell what is being written;
+    younger than their compaction's. Without a ledger, or with an empty one, every SST is needed, since it
+    is unknown what is being written;
   - the newest L0 SST (of a tree without L0s: the newest it ever compacted; of several trees: the
     newest). A younger one may be uploaded but not published yet.
-  Ids tell the age of an SST, never the store's times.
+  The age of an SST is taken from its id, never from the store's times.
 - A manifest is needed if it is the latest, or a later one, or pinned. A compactions file is needed if
   it is the latest or a later one.
 - A file of the write-ahead log is needed if the latest manifest would replay it (from the last one it
   replayed on) or a pinned one would (after that, up to the last one it saw).
-- The tie of a clone to its parent is needed while any of these manifests names an SST of the parent.
-- What Lithify notes beside the database about a compaction is needed until that compaction is finished.
-- Everything but SSTs and ties is also kept while it is younger than the minimum age, by the store's times.
+- The reference of a clone to its parent is needed while any of these manifests names an SST of the parent.
+- Lithify's notes about a compaction are needed until that compaction is finished.
+- All objects but SSTs and references are also kept while they are younger than the minimum age, by the
+  store's times.
 
-Who applies the rules reads the ledger before the manifest. Then what was committed after the ledger
-was read is seen in the manifest, and what was not is still protected by its entry in the ledger.
+The caller reads the ledger before the manifest. A compaction committed after the ledger was read is then
+visible in the manifest, and one that is not committed is still protected by its entry in the ledger.
 """
 
 from __future__ import annotations
@@ -40,30 +41,30 @@ Numbered = tuple[int, ObjectMeta]
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """SSTs from this time on are kept, and why it is not later."""
+    """SSTs from this time on are kept, and the reason why it is not later."""
 
     ms: int
     reason: str
 
 
 def expired_checkpoints(manifest: Manifest, now_ms: int) -> tuple[Checkpoint, ...]:
-    """Those whose time is over."""
+    """Return the expired checkpoints."""
     return tuple(c for c in manifest.checkpoints if c.expire_time_s and c.expire_time_s * 1000 <= now_ms)
 
 
 def without_expired_checkpoints(manifest: Manifest, now_ms: int) -> Manifest:
-    """The manifest without them."""
+    """Return the manifest without expired checkpoints."""
     expired = expired_checkpoints(manifest, now_ms)
     return replace(manifest, checkpoints=tuple(c for c in manifest.checkpoints if c not in expired))
 
 
 def live_ssts(manifests: Iterable[Manifest]) -> frozenset[Ulid]:
-    """The SSTs that any of the manifests names."""
+    """Return the SSTs that any of the manifests names."""
     return frozenset(view.sst.id for m in manifests for tree in m.trees() for view in tree.views())
 
 
 def sst_cutoff(now_ms: int, min_age_ms: int, ledger: SlateLedger | None, latest: Manifest) -> Cutoff:
-    """The time from which on SSTs are kept although nothing names them."""
+    """Return the time from which on SSTs are kept although nothing names them."""
     if ledger is None:
         return Cutoff(0, "there is no compactions file: nothing says what is being written")
     if not ledger.compactions:
@@ -88,7 +89,7 @@ def _newest_l0_ms(tree: Tree) -> int | None:
 def deletable_ssts(
     listed: Iterable[ObjectMeta], paths: DatabasePaths, live: frozenset[Ulid], cutoff: Cutoff
 ) -> tuple[ObjectMeta, ...]:
-    """The objects of the `compacted` folder that nobody needs, under exactly the names this database
+    """Return the objects of the `compacted` folder that are not needed, under exactly the names this database
     gives to its SSTs."""
 
     def is_garbage(key: str) -> bool:
@@ -103,7 +104,7 @@ def deletable_ssts(
 def deletable_versions(
     listed: Iterable[Numbered], latest_id: int, pinned: frozenset[int], written_before_ms: int
 ) -> tuple[Numbered, ...]:
-    """The manifests, or compactions files, that nobody needs."""
+    """Return the manifests, or compactions files, that are not needed."""
     return tuple(
         (version_id, meta)
         for version_id, meta in listed
@@ -114,7 +115,7 @@ def deletable_versions(
 def deletable_wal(
     listed: Iterable[Numbered], latest: Manifest, pinned: Iterable[Manifest], written_before_ms: int
 ) -> tuple[ObjectMeta, ...]:
-    """The files of the write-ahead log that no manifest would replay."""
+    """Return the files of the write-ahead log that no manifest would replay."""
     replayed = [(m.replay_after_wal_id, m.wal_id_last_seen) for m in pinned]
 
     def is_needed(wal_id: int) -> bool:
@@ -126,7 +127,7 @@ def deletable_wal(
 
 
 def detachable(latest: Manifest, pinned: Iterable[Manifest]) -> tuple[ExternalDb, ...]:
-    """Ties to databases of which nothing is read any more, in this manifest or a pinned one."""
+    """Return references to databases that this manifest and the pinned ones no longer read."""
     manifests = (latest, *pinned)
     needed = {db.final_checkpoint_id for m in manifests for db in m.external_dbs if db.sst_ids}
     return tuple(
@@ -139,8 +140,8 @@ def detachable(latest: Manifest, pinned: Iterable[Manifest]) -> tuple[ExternalDb
 def deletable_notes(
     listed: Iterable[ObjectMeta], ledger: SlateLedger | None, written_before_ms: int
 ) -> tuple[ObjectMeta, ...]:
-    """Notes about compactions that are finished or forgotten. They must have been listed before the
-    ledger was read: a compaction is in the ledger before anything is noted about it."""
+    """Return notes about compactions that are finished or unknown. They must have been listed before the
+    ledger was read: a compaction is in the ledger before notes about it are written."""
     active = {c.id for c in ledger.active()} if ledger is not None else set()
 
     def is_garbage(meta: ObjectMeta) -> bool:

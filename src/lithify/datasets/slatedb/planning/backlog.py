@@ -1,8 +1,8 @@
-"""How close a database's writer is to a stall: its L0 backlog, and how fast that grows. Pure.
+"""The distance of a database's writer from a stall: its L0 backlog, and how fast that grows. Pure.
 
-A writer stops flushing a tree when it has `l0_max_ssts` L0 SSTs. How fast they come is read from the
-times in the ids of those that are there and of the newest one already compacted: so many flushes since
-the oldest of these, counted until now, so that the rate falls while nothing is written.
+A writer stops flushing a tree when it has `l0_max_ssts` L0 SSTs. Their rate is computed from the times in the
+ids of the existing ones and of the newest one already compacted: the number of flushes since the oldest of
+these, divided by the time until now, so that the rate falls while nothing is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lithify.protocol.backlog import Backlog, Detail
 
 
 def backlog(manifest: Manifest, now_ms: int, l0_max_ssts: int) -> tuple[Backlog, ...]:
-    """The backlog of each tree that holds anything, or of the root alone."""
+    """Return the backlog of each tree that holds anything, or of the root alone."""
     trees = [tree for tree in manifest.trees() if tree.l0 or tree.runs] or [manifest.root]
     return tuple(_backlog(tree, now_ms, l0_max_ssts) for tree in trees)
 

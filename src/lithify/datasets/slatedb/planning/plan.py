@@ -1,29 +1,29 @@
-"""What to compact in a SlateDB database: its manifest and ledger as the planner's neutral values,
-and the planner's proposals as specs.
+"""Planning of a SlateDB database: its manifest and ledger as the planner's neutral values, and the planner's
+proposals as specs.
 
-Sizes are those SlateDB reckons with (SlateDB format: size-tiered scheduler): an SST counts with
-everything before its statistics. A view that shows only a key range of its SST counts with the visible
-fraction, estimated from the keys alone: after the common prefix of the SST's first and last key, the
-next eight bytes of a key are read as a position between 0 and 1.
+Sizes are computed as SlateDB does (SlateDB format: size-tiered scheduler): an SST counts with everything
+before its statistics. A view that shows only a key range of its SST counts with the visible fraction,
+estimated from the keys alone: after the common prefix of the SST's first and last key, the next eight bytes
+of a key are read as a position between 0 and 1.
 
-A *full compaction* merges all L0 SSTs and runs of a tree into one run. Somebody asks for it at one
-moment, and `FullRequest` remembers what existed then:
+A *full compaction* merges all L0 SSTs and runs of a tree into one run. It is requested at one moment, and
+`FullRequest` records what existed then:
 
 1. A tree with L0 SSTs or several runs needs it.
-2. A tree that is one run already needs it only if rows could go that could not go when the run was
-   written. What may go is decided by the clock and the snapshot horizon in the manifest, and both move
-   only when the writer flushes an L0 SST. Without segments that L0 SST lies in this very tree, so (1)
-   holds; with segments it may lie in another, so the run is rewritten if it is older than the last flush.
-   It also needs it if it shows SSTs of another database: what was cloned stands on its own afterwards.
-3. It is done once the tree is one run and nothing of what existed at the request is left in it. What
-   the writer adds later does not count, so repeating the plan comes to an end while the writer goes on.
+2. A tree that is already one run needs it only if rows could be dropped that could not be dropped when the
+   run was written. That is decided by the clock and the snapshot horizon in the manifest, and both move only
+   when the writer flushes an L0 SST. Without segments that L0 SST lies in this very tree, so (1) holds; with
+   segments it may lie in another, so the run is rewritten if it is older than the last flush. The tree also
+   needs it if it shows SSTs of another database: a clone is independent of its parent afterwards.
+3. It is done when the tree is one run that contains nothing that existed at the request. Later additions of
+   the writer do not count, so repeated planning ends although the writer continues.
 
-In a clone of several parts of one database, each part's views keep the ids they had, so one id stands for
-several L0 views (of different keys). A spec names its sources by id, and its commit moves the marker to the
-first view of an id and drops what lies below: a pick takes all views down from the first namesake.
+In a clone of several parts of one database, each part's views keep their ids, so one id may stand for several
+L0 views (of different keys). A spec names its sources by id, and its commit moves the marker to the first
+view of an id and drops everything below: a pick takes all views down from the first one with the same id.
 
-While a full compaction is in progress its L0 SSTs stay, so a writer that goes on stalls when it
-reaches its `l0_max_ssts`.
+While a full compaction is in progress its L0 SSTs stay, so an active writer stalls when it reaches its
+`l0_max_ssts`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def propose(
     segment: bytes | None = None,
     held: Held = NOTHING_HELD,
 ) -> Plan:
-    """What the size-tiered scheduler would compact now, in all trees or in one `segment` only, without what
-    is `held`."""
+    """Return what the size-tiered scheduler would compact now, in all trees or in one `segment`, without the
+    `held` sources."""
     trees = tuple(map(tree_shape, _trees(manifest, segment)))
     active = active_work(ledger)
     next_id = next_run_id(map(tree_shape, manifest.trees()), active)
@@ -89,7 +89,7 @@ def propose(
 
 
 def priority(spec: Spec, manifest: Manifest, policy: TieredPolicy) -> float:
-    """How urgent a compaction is with the L0 SSTs and runs that its tree has now."""
+    """Return the urgency of a compaction, given the L0 SSTs and runs that its tree has now."""
     tree = manifest.tree(spec.segment)
     if tree is None:
         return 0.0
@@ -100,13 +100,14 @@ def priority(spec: Spec, manifest: Manifest, policy: TieredPolicy) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FullRequest:
-    """The wish to compact trees fully, and the views each of them had when it was made."""
+    """A request to compact trees fully, and the views each of them had when it was made."""
 
     views: tuple[tuple[bytes, frozenset[Ulid]], ...]
 
     @classmethod
     def of(cls, manifest: Manifest, segment: bytes | None = None) -> FullRequest:
-        """Ask for all trees of the manifest, or for one; `Refused` when there is no such segment."""
+        """Create a request for all trees of the manifest, or for one. Raise `Refused` if there is no such
+        segment."""
         wanted = (tree for tree in _trees(manifest, segment) if _needs_full(tree, manifest))
         return cls(tuple((tree.prefix, frozenset(view.id for view in tree.views())) for tree in wanted))
 
@@ -118,8 +119,8 @@ def propose_full(
     request: FullRequest,
     held: Held = NOTHING_HELD,
 ) -> Plan:
-    """What is left to do for `request`, at most `max_concurrent_compactions` at a time, without what is
-    `held`."""
+    """Return the remaining work for `request`, at most `max_concurrent_compactions` at a time, without the
+    `held` sources."""
     left_alone = held_sources(manifest, held)
     active = active_work(ledger)
     shapes = tuple(tree_shape(tree) for tree in manifest.trees())
@@ -145,7 +146,7 @@ def propose_full(
 
 
 def visible_size_bytes(view: View) -> int:
-    """The size of what a view shows of its SST, at least 1."""
+    """Return the size of the visible part of a view's SST, at least 1."""
     size_bytes = view.sst.size_bytes
     if view.visible_range is None:
         return size_bytes
@@ -182,7 +183,7 @@ def _common_prefix_len(a: bytes, b: bytes) -> int:
 
 
 def tree_shape(tree: Tree) -> TieredTree:
-    """A tree as the planner's value."""
+    """Return a tree as the planner's value."""
     return TieredTree(
         tree.prefix,
         tuple(L0(view.id, visible_size_bytes(view)) for view in tree.l0),
@@ -191,13 +192,13 @@ def tree_shape(tree: Tree) -> TieredTree:
 
 
 def source_names(segment: bytes, l0_ids: Iterable[str], run_ids: Iterable[int]) -> tuple[str, ...]:
-    """Names of sources that no others in the database have, in this order."""
+    """Return names of sources that are unique in the database, in this order."""
     where = f" of {tree_label(segment)}" if segment else ""
     return (*(f"{view_id}{where}" for view_id in l0_ids), *(f"run {run_id}{where}" for run_id in run_ids))
 
 
 def held_sources(manifest: Manifest, held: Held) -> dict[bytes, HeldSources]:
-    """What is held, as the planner's values, by tree."""
+    """Return the held sources as the planner's values, by tree."""
     if not held:
         return {}
     found = {}
@@ -214,7 +215,7 @@ def held_sources(manifest: Manifest, held: Held) -> dict[bytes, HeldSources]:
 
 
 def active_work(ledger: SlateLedger) -> tuple[ActiveWork, ...]:
-    """What the ledger says is in progress, as the planner's values."""
+    """Return the compactions in progress in the ledger as the planner's values."""
     return tuple(
         ActiveWork(
             c.spec.segment,
@@ -268,7 +269,7 @@ def _why_done(tree: Tree) -> str:
 
 
 def as_plan(manifest: Manifest, proposals: tuple[TieredProposal, ...], notes: tuple[str, ...]) -> Plan:
-    """The picks of the planner as proposals, most urgent first."""
+    """Return the planner's picks as proposals, most urgent first."""
     ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
     return Plan(tuple(_proposal(manifest, proposal) for proposal in ordered), notes)
 
@@ -292,7 +293,8 @@ def _proposal(manifest: Manifest, proposal: TieredProposal) -> Proposal:
 
 
 def _with_namesakes(tree: Tree, count: int) -> tuple[View, ...]:
-    """The oldest `count` L0 views, and all that must go with them because one id stands for several."""
+    """Return the oldest `count` L0 views, and all that must be compacted with them because one id stands for
+    several."""
     start = len(tree.l0) - count
     while True:
         ids = {view.id for view in tree.l0[start:]}
@@ -303,7 +305,7 @@ def _with_namesakes(tree: Tree, count: int) -> tuple[View, ...]:
 
 
 def _speaks(manifest: Manifest, prefix: bytes) -> bool:
-    """Whether a tree is worth a note: the root of a database with segments is empty by design."""
+    """Return whether a tree is worth a note: the root of a database with segments is empty by design."""
     return bool(prefix) or not manifest.segments or bool(manifest.root.l0 or manifest.root.runs)
 
 

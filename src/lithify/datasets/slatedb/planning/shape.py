@@ -1,11 +1,11 @@
-"""The shape of an LSM tree in numbers: what a person looks at before and after a compaction.
+"""The shape of an LSM tree in numbers, to be compared before and after a compaction.
 
-- *read amplification*: how many sorted sequences a point read may have to look at, L0 SSTs plus
-  sorted runs, in the tree that has most.
-- *space amplification*: data bytes of all sequences over those of the oldest run of each tree, the
-  one that holds nothing superseded. Undefined while a tree has no run.
+- *read amplification*: how many sorted sequences a point read may have to read, L0 SSTs plus sorted runs, in
+  the tree that has most.
+- *space amplification*: data bytes of all sequences divided by those of the oldest run of each tree, which
+  holds nothing superseded. Undefined while a tree has no run.
 
-Sizes are the bytes SlateDB's scheduler reckons with (data, filter and index of an SST).
+Sizes are computed as SlateDB's scheduler does (data, filter and index of an SST).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Shape:
 
 
 def shape_of(manifest: Manifest) -> Shape:
-    """The shape of a database."""
+    """Return the shape of a database."""
     trees = [_tree_shape(tree) for tree in manifest.trees()]
     return Shape(tuple(tree for tree in trees if tree.l0_ssts or tree.runs) or tuple(trees[:1]))
 

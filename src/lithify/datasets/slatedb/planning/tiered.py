@@ -1,31 +1,31 @@
-"""Size-tiered planning of LSM trees: what SlateDB's built-in scheduler would do, and why.
+"""Size-tiered planning of LSM trees: the choices of SlateDB's built-in scheduler, with reasons.
 
-Input is a small neutral value for each tree (sizes of its L0 SSTs and sorted runs) and the work that
-is in progress; output is what to compact, and for each tree that is left alone the reason.
+Input is a small neutral value for each tree (sizes of its L0 SSTs and sorted runs) and the work in progress;
+output is what to compact, and the reason for each tree without a proposal.
 
 1. Count the slots in use, and find the first run id that no tree and no active work has.
-2. For each tree note what active work already uses, and how many runs it will have afterwards.
-3. Visit the trees by L0 count, largest first, and take at most one pick from each in a round. Stop
-   when all slots are taken or a round finds nothing. Each pick counts as active work from then on.
+2. For each tree record which sources active work already uses, and how many runs it will have afterwards.
+3. Visit the trees by L0 count, largest first, and take at most one pick from each in a round. Stop when all
+   slots are taken or a round finds nothing. Each pick counts as active work from then on.
 4. A pick is the first of these that is possible:
    a. *L0*: at least `min_compaction_sources` L0 SSTs. All are taken, but no more than the oldest
       `max_compaction_sources`. They become a new run.
-   b. *Runs of similar size*: from each run on, newest first, collect older ones while each is at
-      most `include_size_threshold` times the smallest before it. `min_compaction_sources` of them
-      are enough; the oldest `max_compaction_sources` are merged into the oldest one's place.
-   c. *Consolidation*: while more than `sorted_run_consolidation_threshold` runs remain, neighbours
-      are merged whatever their sizes, as few as needed.
-5. *Backpressure*: a merge is refused while its result would be of similar size to the next older
-   run and a full group (`max_compaction_sources`) of similar runs already waits there. A group that is left
-   alone does not wait: else the writer would stall for its sake.
-6. What is *held* is passed over by every pick, as if active work used it, but takes no slot.
+   b. *Runs of similar size*: from each run on, newest first, collect older ones while each is at most
+      `include_size_threshold` times the smallest before it. `min_compaction_sources` of them are enough;
+      the oldest `max_compaction_sources` are merged into the oldest one's place.
+   c. *Consolidation*: while more than `sorted_run_consolidation_threshold` runs remain, neighbours are
+      merged whatever their sizes, as few as needed.
+5. *Backpressure*: a merge is refused while its result would be of similar size to the next older run and a
+   full group (`max_compaction_sources`) of similar runs already waits there. A held group does not count as
+   waiting: otherwise it would stall the writer.
+6. *Held* sources are skipped by every pick, as if active work used them, but take no slot.
 
-Invariants: proposals never share a source or a destination, with each other or with active work;
-L0 sources are always the oldest of their tree; run sources are consecutive; a new run's id is above
-every id in every tree; equal input gives equal output.
+Invariants: proposals never share a source or a destination, with each other or with active work; L0 sources
+are always the oldest of their tree; run sources are consecutive; a new run's id is above every id in every
+tree; equal input gives equal output.
 
-Two deliberate differences from SlateDB, where it would never come to rest or crash: one run alone is
-never merged with itself, and an option of zero sources is ignored with a warning.
+Two deliberate differences, where SlateDB would never stop or would crash: a single run is never merged with
+itself, and an option of zero sources is ignored with a warning.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TieredPolicy:
     min_compaction_sources: int = 4
     max_compaction_sources: int = 8
     include_size_threshold: float = 4.0
-    """Rounded to a 32-bit float, as SlateDB reckons."""
+    """Rounded to a 32-bit float, as in SlateDB."""
     sorted_run_consolidation_threshold: int = 0
     """0 is off, otherwise at least 2."""
     max_concurrent_compactions: int = 4
@@ -106,21 +106,21 @@ class ActiveWork:
     l0_ids: frozenset[str] = frozenset()
     run_ids: frozenset[int] = frozenset()
     destination: int | None = None
-    """The run it will make; a drain makes none."""
+    """The run that the work will make; a drain makes none."""
     takes_slot: bool = True
     """False once only the commit is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSources:
-    """What is to be left alone in a tree, each with a sentence why. It takes no slot, and other things are
-    proposed in its place."""
+    """The held sources of a tree, each with the reason as a sentence. They take no slot, and other sources
+    are proposed instead."""
 
     l0: Mapping[str, str] = field(default_factory=dict)
     runs: Mapping[int, str] = field(default_factory=dict)
 
     def reason(self, l0_ids: Iterable[str], run_ids: Iterable[int]) -> str | None:
-        """Why nothing with these sources is proposed; `None` when that may be."""
+        """Return why nothing with these sources is proposed, or `None`."""
         reasons = (*map(self.l0.get, l0_ids), *map(self.runs.get, run_ids))
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -130,7 +130,7 @@ _NOTHING_HELD = HeldSources()
 
 @dataclass(frozen=True, slots=True)
 class TieredProposal:
-    """Merge these sources of the tree `key` into the run `destination`."""
+    """A proposal to merge these sources of the tree `key` into the run `destination`."""
 
     key: bytes
     l0_ids: tuple[str, ...]
@@ -146,7 +146,7 @@ class TieredProposal:
 
 @dataclass(frozen=True, slots=True)
 class Unpicked:
-    """A tree for which nothing is proposed, or less than could be, and why."""
+    """A tree for which nothing is proposed, or less than could be, and the reason."""
 
     key: bytes
     reason: str
@@ -162,14 +162,14 @@ class TieredPlan:
 
 @dataclass(frozen=True, slots=True)
 class ParsedOptions:
-    """A policy and what was ignored on the way to it."""
+    """A policy, and warnings about the options that were ignored."""
 
     policy: TieredPolicy
     warnings: tuple[str, ...] = ()
 
 
 def parse_scheduler_options(options: Mapping[str, str], base: TieredPolicy | None = None) -> ParsedOptions:
-    """`base` (the defaults) with SlateDB's `scheduler_options` applied. As in SlateDB, a value that
+    """Return `base` (the defaults) with SlateDB's `scheduler_options` applied. As in SlateDB, a value that
     does not parse and an unknown name are ignored; each gives a warning."""
     policy = base if base is not None else TieredPolicy()
     warnings: list[str] = []
@@ -214,8 +214,8 @@ def plan(
     first_free_id: int | None = None,
     held: Mapping[bytes, HeldSources] = MappingProxyType({}),
 ) -> TieredPlan:
-    """What to compact now. `trees` come root first. When they are not all trees of the database, the
-    caller says which run id is free (`next_run_id` of all of them). `held` is by key of the tree."""
+    """Return what to compact now. `trees` start with the root. If they are not all trees of the database, the
+    caller passes the free run id (`next_run_id` of all of them). `held` is by key of the tree."""
     active = tuple(active)
     states = [_TreeState.of(tree, active, policy, held.get(tree.key, _NOTHING_HELD)) for tree in trees]
     states.sort(key=lambda state: len(state.shape.l0), reverse=True)
@@ -238,12 +238,12 @@ def plan(
 
 
 def l0_priority(l0_count: int, policy: TieredPolicy) -> float:
-    """How urgent it is to take L0 SSTs of a tree that has so many."""
+    """Return the urgency of compacting L0 SSTs of a tree with this many."""
     return 0.5 + 0.5 * min(1.0, l0_count / policy.max_compaction_sources)
 
 
 def runs_priority(run_count: int, policy: TieredPolicy) -> float:
-    """How urgent it is to merge runs of a tree that has so many."""
+    """Return the urgency of merging runs of a tree with this many."""
     return 0.5 * _fullness(run_count, policy)
 
 
@@ -254,10 +254,9 @@ def _fullness(run_count: int, policy: TieredPolicy) -> float:
 def full_compaction(
     tree: TieredTree, active: Iterable[ActiveWork], next_id: int, held: HeldSources = _NOTHING_HELD
 ) -> TieredProposal | str:
-    """All L0 SSTs and all runs of the tree as one run, or why not now.
+    """Return the merge of all L0 SSTs and all runs of the tree into one run, or why it is not possible now.
 
-    A tree whose only content is one run can be rewritten too; whether that gains anything is for the
-    caller to know.
+    A tree that consists of one run can be rewritten too; the caller decides whether that gains anything.
     """
     if not tree.l0 and not tree.runs:
         return "empty"
@@ -287,7 +286,7 @@ def full_compaction(
 
 
 def next_run_id(trees: Iterable[TieredTree], active: Iterable[ActiveWork]) -> int:
-    """The first run id above all that exist or are being made, in all trees."""
+    """Return the first run id above all that exist or are being made, in all trees."""
     committed = [run.id for tree in trees for run in tree.runs]
     coming = [work.destination for work in active if work.destination is not None]
     return max([*committed, *coming], default=-1) + 1
@@ -300,7 +299,7 @@ _IDS_EXHAUSTED = (
 
 @dataclass(slots=True)
 class _TreeState:
-    """A tree with what is used up by active work and by the picks so far."""
+    """A tree, and which of its parts active work and the picks so far use."""
 
     shape: TieredTree
     policy: TieredPolicy
@@ -325,7 +324,7 @@ class _TreeState:
         self._use(pick.l0_ids, pick.run_ids, pick.destination)
 
     def pick(self, next_id: int) -> TieredProposal | str:
-        """What to compact next in this tree, or why nothing."""
+        """Return what to compact next in this tree, or why nothing."""
         if not self.shape.l0 and not self.shape.runs:
             return "empty"
         l0 = self._pick_l0(next_id)
@@ -337,7 +336,7 @@ class _TreeState:
         return self._pick_consolidation() or f"{l0}; {similar}"
 
     def why_held(self, next_id: int) -> str | None:
-        """Why the next pick is not what it would be if nothing were held."""
+        """Return why the next pick differs from the pick without holds."""
         pick = replace(self, held=_NOTHING_HELD).pick(next_id)
         return self.held.reason(pick.l0_ids, pick.run_ids) if isinstance(pick, TieredProposal) else None
 
@@ -433,7 +432,7 @@ class _TreeState:
         )
 
     def _group(self, start: int, *, by_size: bool, limit: int) -> Sequence[TieredRun]:
-        """Consecutive free runs from `start` that may be merged, at most `limit`."""
+        """Return consecutive free runs from `start` that may be merged, at most `limit`."""
         size_bytes, smallest = 0, _MAX_U64
         end = start
         for run in self.shape.runs[start : start + limit]:
@@ -449,7 +448,8 @@ class _TreeState:
         return self.shape.runs[start:end]
 
     def _is_held_back(self, size_bytes: int, next_older: int) -> bool:
-        """Backpressure: whether the result would join a full group that waits at `next_older`."""
+        """Return whether backpressure applies: the result would join a full group that waits at
+        `next_older`."""
         runs = self.shape.runs
         if next_older >= len(runs) or runs[next_older].size_bytes > self._similar(size_bytes):
             return False
@@ -462,7 +462,7 @@ class _TreeState:
         return waiting >= self.policy.max_compaction_sources
 
     def _similar(self, size_bytes: int) -> int:
-        """The largest size that still counts as similar to `size_bytes`, in 32-bit arithmetic."""
+        """Return the largest size that still counts as similar to `size_bytes`, in 32-bit arithmetic."""
         product = _f32(_f32(size_bytes) * self.threshold)
         if math.isnan(product):
             return 0
@@ -495,7 +495,7 @@ def _unpicked(
 
 
 def _f32(value: float) -> float:
-    """`value` rounded to a 32-bit float; too large ones become infinite."""
+    """Return `value` rounded to a 32-bit float; too large ones become infinite."""
     try:
         rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:

@@ -1,17 +1,17 @@
 """Segments that are buckets of time: the timeline's planner decides which of them to compact, and when.
 
-Where a database's segments are named by time (one for each hour of events, say), writes go to the newest
-ones, and older ones are only read until they are dropped. So a segment is best merged into one run once,
-when nothing more comes, and never again.
+If a database's segments are named by time (one for each hour of events, for example), writes go to the newest
+segments, and older ones are only read until they are dropped. So a segment is best merged into one run once,
+when nothing more is written to it, and never again.
 
-1. The time of a segment is read from its prefix by a pattern (`SegmentTimes`). Segments whose prefix
-   does not match, and the root, are no part of the timeline.
+1. The time of a segment is read from its prefix by a pattern (`SegmentTimes`). The root, and segments whose
+   prefix does not match, are not part of the timeline.
 2. Each L0 SST and each sorted run of a segment is a file of the timeline, and the segment a chunk.
-3. A segment that is one run is stable. So is one where little came since: fewer sequences than
-   `min_compaction_sources`, all but the largest run together less than a sixteenth of it. Any other is to be
-   compacted, the more sequences the sooner.
-4. Segments held by a skip offset, and those that are no part of the timeline, are left to the
-   size-tiered scheduler, so that the writer's L0 list stays short. The others are merged fully.
+3. A segment that is one run is stable. So is one that has received little since: fewer sequences than
+   `min_compaction_sources`, all but the largest run together less than a sixteenth of it. Any other segment
+   is to be compacted; the more sequences, the sooner.
+4. Segments held by a skip offset, and those that are not part of the timeline, are left to the size-tiered
+   scheduler, so that the writer's L0 list stays short. The others are merged fully.
 5. Both kinds of proposals share the slots (`max_concurrent_compactions`), most urgent first.
 
 Invariants: a stable segment is not proposed, whatever its size; run ids are unique over all proposals.
@@ -62,7 +62,7 @@ from lithify.planning.timeline.plan import plan as plan_timeline
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 
 LATE_PARTS = 16
-"""A segment in which less than one part of so many came late is left alone."""
+"""A segment is not compacted if its late data is less than one part in this many."""
 _HALF_URGENT_SEQUENCES = 8
 _NUMBER = re.compile(r"(?P<before>[^{}]*)\{(?P<bits>u32|u64):(?P<unit>us|ms|s|hour|day)\}")
 _UNITS_US = {"us": 1, "ms": 1000, "s": 1_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
@@ -70,16 +70,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _RUN, _L0 = "run", "l0"
 _MAX_NAMED = 3
-"""Segments that a note names."""
+"""How many segments a note names."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimes:
-    """How the time of a segment is read from its prefix, and which segments are left alone for now.
+    """How the time of a segment is read from its prefix, and which segments are held for now.
 
-    The pattern describes the whole prefix: text with the directives of `strptime`, in the calendar's
-    time zone (`events/%Y-%m-%d/`), or text that ends in a big-endian number since the epoch
-    (`{u64:ms}`; u32 or u64; us, ms, s, hour or day). A segment covers the calendar's chunk of that time.
+    The pattern describes the whole prefix: text with the directives of `strptime`, in the calendar's time
+    zone (`events/%Y-%m-%d/`), or text that ends in a big-endian number since the epoch (`{u64:ms}`; u32 or
+    u64; us, ms, s, hour or day). A segment covers the calendar's chunk of that time.
     """
 
     pattern: str
@@ -98,7 +98,8 @@ class SegmentTimes:
             )
 
     def interval(self, prefix: bytes) -> Interval | None:
-        """What the segment of that prefix covers; `None` when the pattern does not fit."""
+        """Return the interval that the segment of that prefix covers, or `None` if the pattern does not
+        match."""
         number = _NUMBER.fullmatch(self.pattern)
         at_us = (
             _text_us(prefix, self.pattern, self.calendar) if number is None else _number_us(prefix, number)
@@ -111,7 +112,7 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True)
 class SettledSegment:
-    """Judges a segment by its sequences."""
+    """Decides by its sequences whether a segment is stable."""
 
     min_sources: int
 
@@ -131,7 +132,7 @@ class SettledSegment:
 def plan_segments(
     manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, times: SegmentTimes, now_ms: int
 ) -> TimelinePlan:
-    """The segments as a timeline: each a group of its own, named by its prefix in hexadecimal, with a
+    """Return the segments as a timeline: each a group of its own, named by its prefix in hexadecimal, with a
     task if it should be merged now."""
     covered = _covered(manifest, times)
     files = [file for tree, interval in covered for file in _files(tree, interval)]
@@ -146,17 +147,17 @@ def plan_segments(
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimeline:
-    """The segments to be looked at."""
+    """The segments, for display."""
 
     plan: TimelinePlan
-    """All in one row, their sequences over the whole of their time."""
+    """All segments in one row, with their sequences over the whole of their time."""
     calendar: Calendar
 
 
 def show_segments(
     manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, times: SegmentTimes, now_ms: int
 ) -> SegmentTimeline:
-    """The plan of the segments, to be looked at."""
+    """Return the plan of the segments, for display."""
     return SegmentTimeline(
         _in_one_row(plan_segments(manifest, ledger, policy, times, now_ms)), times.calendar
     )
@@ -184,7 +185,7 @@ def propose_by_time(
     now_ms: int,
     held: Held = NOTHING_HELD,
 ) -> Plan:
-    """What to compact now, without what is `held`."""
+    """Return what to compact now, without the `held` sources."""
     left_alone = held_sources(manifest, held)
     segments = plan_segments(manifest, ledger, policy, times, now_ms)
     shapes = {tree.prefix: tree_shape(tree) for tree in manifest.trees()}
@@ -209,7 +210,7 @@ def _full(
     next_id: int,
     held: Mapping[bytes, HeldSources],
 ) -> tuple[list[TieredProposal], list[str]]:
-    """The tasks of the timeline as merges of whole segments, and why some are left alone."""
+    """Return the tasks of the timeline as merges of whole segments, and why some segments are not merged."""
     picks, why = [], []
     for task in segments.tasks:
         prefix = bytes.fromhex(task.group)
@@ -240,14 +241,14 @@ def _notes(manifest: Manifest, segments: TimelinePlan, times: SegmentTimes) -> t
 
 
 def _covered(manifest: Manifest, times: SegmentTimes) -> list[tuple[Tree, Interval]]:
-    """The segments that hold anything and fit the pattern."""
+    """Return the segments that hold anything and match the pattern."""
     found = ((tree, times.interval(tree.prefix)) for tree in manifest.segments if any(tree.views()))
     return [(tree, interval) for tree, interval in found if interval is not None]
 
 
 def _files(tree: Tree, interval: Interval) -> list[TimelineFile]:
-    """L0 SSTs and sorted runs as files at the first instant of the segment: that is how far its data is
-    known to reach."""
+    """Return L0 SSTs and sorted runs as files at the first instant of the segment: nothing more is known
+    about the extent of their data."""
     shape, group = tree_shape(tree), tree.prefix.hex()
     times = Interval(interval.start_us, interval.start_us + 1)
     named = [(f"{_L0}/{i}/{sst.id}", sst.size_bytes) for i, sst in enumerate(shape.l0)]
