@@ -96,8 +96,8 @@ class Calendar:
         return edges
 
     def count(self, start_us: int, end_us: int) -> int:
-        """Return how many chunks have an instant between the two, not counting exactly those that a clock
-        change cuts or leaves out."""
+        """Return how many chunks have an instant between the two; approximate where a clock change cuts or
+        leaves out chunks."""
         start_us, end_us = _within(start_us, end_us)
         if self.granularity is Granularity.HOUR:
             return (self._hour(end_us - 1)[0] - self._hour(start_us)[0]) // _HOUR_US + 1
