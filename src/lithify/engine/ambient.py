@@ -1,13 +1,13 @@
-"""Spark settings decided outside Lithify, by who submits this program or runs the machine.
+"""Spark settings decided outside Lithify, by the submitter of this program or the operator of the machine.
 
-From the least to the most particular, as Spark itself has it:
+In order of increasing precedence, as in Spark itself:
 
 1. `spark-defaults.conf` in `SPARK_CONF_DIR`, else in the `conf` folder of Spark;
 2. the variable `MASTER`;
 3. `--master` and `--conf` in `PYSPARK_SUBMIT_ARGS`;
-4. inside `spark-submit`, all that it has told its JVM, which is the driver's then: nothing else counts.
+4. inside `spark-submit`, all settings of its JVM, which is the driver's then: the others do not count.
 
-The settings of Lithify win over all of these, and these over what Lithify would do by itself.
+The settings of Lithify win over all of these, and these over Lithify's defaults.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MASTER = "spark.master"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit` for the Python program it runs."""
 _OURS = ("spark.submit.", "spark.app.", "spark.repl.")
-"""About the submission itself, not about how things run."""
+"""Settings of the submission itself, not of the execution."""
 
 
 def ambient_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """What is decided already. `Refused` for a file that cannot be read."""
+    """Return the ambient settings. Raise `Refused` for a file that cannot be read."""
     if GATEWAY_VARIABLE in environ:
         return _of_this_jvm()
     found = _defaults(_conf_folder(environ) / "spark-defaults.conf")
@@ -52,7 +52,7 @@ def _conf_folder(environ: Mapping[str, str]) -> Path:
         return Path(environ["SPARK_CONF_DIR"])
     if environ.get("SPARK_HOME"):
         return Path(environ["SPARK_HOME"]) / "conf"
-    package = find_spec("pyspark")  # to import it would take half a second
+    package = find_spec("pyspark")  # importing it would take half a second
     assert package is not None
     assert package.origin is not None
     return Path(package.origin).parent / "conf"
@@ -68,7 +68,8 @@ def _defaults(file: Path) -> dict[str, str]:
 
 
 def parse_defaults(text: str) -> dict[str, str]:
-    """The settings in a file of Java properties, as Spark takes them: what begins with `spark.`."""
+    """Return the settings in a file of Java properties, as Spark reads them: keys that begin with
+    `spark.`."""
     found: dict[str, str] = {}
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         match = re.fullmatch(r"\s*(spark\.[^\s:=#!]+)(?:\s*[:=]\s*|\s+)(.*?)\s*", line)
@@ -78,7 +79,7 @@ def parse_defaults(text: str) -> dict[str, str]:
 
 
 def submit_arguments(text: str) -> dict[str, str]:
-    """The settings among arguments for `spark-submit`."""
+    """Return the settings among arguments for `spark-submit`."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--master")
     parser.add_argument("--conf", "-c", action="append", default=[])

@@ -31,14 +31,14 @@ BUILDER_MODULE = "lithify.engine.archive_builder"
 
 
 def archive_path(cache: Path, java: Java, spark_home: Path, spark_version: str) -> Path:
-    """Where the archive of this Java and this Spark is kept."""
+    """Return where the archive of this Java and this Spark is kept."""
     homes = hashlib.sha256(b"\0".join((bytes(java.home), bytes(spark_home)))).hexdigest()[:16]
     return cache / "spark-archives" / f"spark-{spark_version}-java-{java.version}-{homes}.jsa"
 
 
 def existing(path: Path) -> Path | None:
-    """The archive, if it is there; from now on it counts as used. One that other users could have written is
-    none: it is code that the JVM runs."""
+    """Return the archive, if it exists, and record its use. An archive that other users could have written is
+    ignored: it is code that the JVM runs."""
     try:
         if not path.is_file() or why_unsafe(path) is not None:
             return None
@@ -54,7 +54,7 @@ def discard(path: Path) -> None:
 
 
 def build_in_background(path: Path) -> subprocess.Popen[bytes] | None:
-    """Start the builder unless the archive exists or was tried lately. Returns its process."""
+    """Start the builder unless the archive exists or was tried lately. Return its process."""
     note = path.with_suffix(".attempt")
     try:
         remove_unused(path.parent, "spark-*", time.time())

@@ -40,7 +40,7 @@ SECRET_BYTES = 32
 _CHUNK_BYTES = 64 * 1024
 
 _process_lock = threading.Lock()
-"""Held while a context is made or unmade: PySpark keeps it in class attributes."""
+"""Held while a context is made or closed: PySpark keeps it in class attributes."""
 
 
 def open_classic(
@@ -52,7 +52,7 @@ def open_classic(
     jvm_options: Sequence[str] = (),
     use_archive: bool = True,
 ) -> ClassicSession:
-    """Start a JVM of our own and a Spark context in it."""
+    """Start a JVM and create a Spark context in it."""
     user = dict(conf or {})
     cache = cache_folder(os.environ)
     java, java_home = find_java(os.environ, cache, versions.newest_java(versions.installed_version()))
@@ -110,7 +110,7 @@ class ClassicSession:
 
     @property
     def process_id(self) -> int | None:
-        """The JVM's process, where this process started it."""
+        """The JVM's process, if this process started it."""
         return self._jvm.process_id
 
     def slots(self) -> int:
@@ -125,7 +125,8 @@ class ClassicSession:
             self._context.cancelJobsWithTag(tag)
 
     def is_over(self) -> bool:
-        """The JVM has ended, or Spark has stopped its context, as it does when it has lost its master."""
+        """Return whether the JVM has ended, or Spark has stopped its context, as it does when it has lost its
+        master."""
         if self._jvm.has_ended:
             return True
         try:
@@ -134,20 +135,20 @@ class ClassicSession:
             return True
 
     def system_property(self, name: str) -> str:
-        """A system property of the JVM."""
+        """Return a system property of the JVM."""
         return str(self._context._jvm.java.lang.System.getProperty(name))
 
     def _executors(self) -> int:
-        """How many there are; the driver is in Spark's list too."""
+        """Return the number of executors; Spark's list includes the driver."""
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def _give_up(self) -> None:
-        """End all that runs, and let nothing run any more."""
+        """End all running work, and accept no more."""
         with contextlib.suppress(Exception):  # in a JVM that has died nothing runs any more
             self._context._jsc.sc().stop()
 
     def log_tail(self) -> str:
-        """The last lines Spark logged."""
+        """Return the last lines Spark logged."""
         return self._jvm.log_tail()
 
     def close(self) -> None:
@@ -193,7 +194,7 @@ class ClassicSession:
 
     @contextlib.contextmanager
     def _jvm_errors_named(self) -> Iterator[None]:
-        """Say that the JVM has ended where PySpark says that it cannot connect."""
+        """Raise an error that the JVM has ended where PySpark reports that it cannot connect."""
         from py4j.protocol import Py4JNetworkError
 
         try:
@@ -256,8 +257,9 @@ def _archive_path(cache: Path, java: Java) -> Path:
 
 
 def _one_row(context: Any, request: bytes) -> Any:
-    """An RDD of one partition with the request as its only element. It reaches the JVM through a socket, as
-    it does in PySpark's own `parallelize` where files have to be encrypted; else that would write a file."""
+    """Return an RDD of one partition with the request as its only element. It reaches the JVM through a
+    socket, as in PySpark's own `parallelize` where files have to be encrypted; otherwise that would write a
+    file."""
     from pyspark import RDD
     from pyspark.serializers import ChunkedStream, NoOpSerializer
 
@@ -270,7 +272,7 @@ def _one_row(context: Any, request: bytes) -> Any:
 
 
 def _silence(context: Any) -> None:
-    """Keep PySpark from printing that the JVM is gone; whoever uses the JVM then gets an error."""
+    """Keep PySpark from printing that the JVM is gone; callers that use the JVM then get an error."""
     context._accumulatorServer.handle_error = lambda request, address: None
 
 

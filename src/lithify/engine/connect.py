@@ -49,7 +49,7 @@ class ConnectSession:
         self._spark.interruptTag(tag)
 
     def is_over(self) -> bool:
-        """The server does not answer, or does not know the session any more."""
+        """Return whether the server does not answer, or does not know the session any more."""
         if self._endpoint and why_silent(self._endpoint) is not None:
             return True  # before the client retries for ten minutes
         try:
@@ -63,7 +63,7 @@ class ConnectSession:
 
 
 def open_connect(url: str, app_name: str, conf: Mapping[str, str]) -> ConnectSession:
-    """A new session of the Spark Connect server at `url`."""
+    """Open a session of the Spark Connect server at `url`."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.session import SparkSession
 

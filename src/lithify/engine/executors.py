@@ -1,14 +1,15 @@
-"""Notices that a standalone cluster has forgotten an application.
+"""Detects that a standalone cluster has forgotten an application.
 
-A master that is started again knows of no application unless it was told to keep them, and its workers end
-the executors they had. The driver does not learn of it: its jobs wait for executors that never come. So:
+A restarted master knows of no application unless it is configured to keep them, and its workers end the
+executors they had. The driver is not informed: its jobs wait for executors that never come. So:
 
-1. Every `LOOK_EVERY_S` a thread asks how many executors there are.
+1. Every `LOOK_EVERY_S` a thread reads the number of executors.
 2. When there were some and there have been none for `LIMIT_S`, the application is stopped: its calls end, and
-   whoever runs them can open another session.
+the caller can open another session.
 
-An application that has never had an executor waits for its turn, however long that takes. One whose number
-of executors Spark changes by itself (dynamic allocation) may have none for long: it is not watched.
+An application that has never had an executor waits for its turn, however long that takes. An application
+whose number of executors Spark changes by itself (dynamic allocation) may have none for long: it is not
+watched.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _log = logging.getLogger("lithify")
 
 @dataclass(slots=True)
 class Patience:
-    """Tells by the numbers of executors whether there will be any more."""
+    """Decides by the numbers of executors whether there will be any more."""
 
     limit_s: float = LIMIT_S
     _had_some: bool = False
     _none_since_s: float | None = None
 
     def ends(self, executors: int, now_s: float) -> bool:
-        """To be asked again and again."""
+        """Record the current number; return whether to give up. Call this repeatedly."""
         if executors:
             self._had_some, self._none_since_s = True, None
             return False
@@ -44,8 +45,8 @@ class Patience:
 
 
 class ExecutorWatch:
-    """Calls `stop` when patience ends; `count` tells the number of executors, and raises once there is nobody
-    to ask."""
+    """Calls `stop` when patience ends; `count` returns the number of executors, and raises once the JVM
+    cannot be asked."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class ExecutorWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._is_over.set()
 
     def join(self, limit_s: float) -> None:

@@ -1,8 +1,7 @@
-"""Turn what Spark says when a job fails into one sentence for people.
+"""Turn Spark's message about a failed job into one sentence for operators.
 
-Spark's messages wrap the cause in a Java trace of hundreds of lines. The cause is, in this order:
-the last line of the innermost Python traceback; else the reason of the last lost task; else the
-first line.
+Spark's messages wrap the cause in a Java trace of hundreds of lines. The cause is, in this order: the last
+line of the innermost Python traceback; else the reason of the last lost task; else the first line.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _MISSING_MODULE = re.compile(r"No module named '?([\w.]+)'?")
 
 
 def essential_cause(message: str) -> str:
-    """The line of a Spark error message that says what went wrong."""
+    """Return the line of a Spark error message that names the cause."""
     lines = message.split("Driver stacktrace:")[0].split("JVM stacktrace:")[0].splitlines()
     cause = _python_cause(lines) or _lost_task_cause(lines) or _first_line(lines) or "Spark gave no reason"
     if module := _MISSING_MODULE.search(cause):

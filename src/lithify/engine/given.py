@@ -1,8 +1,8 @@
-"""A Spark session of somebody else's: a notebook's, a job's, a platform's. It is used, and never stopped.
+"""A Spark session opened by another program: a notebook, a job, a platform. It is used, and never stopped.
 
-What our own sessions set up is up to its owner here: the Python workers must find Lithify, and their first
-task loads or compiles what it needs. Jobs get even shares only where the owner has fair scheduling on. A
-session that has been stopped cannot be opened again from here.
+Its owner is responsible for the setup that Lithify's own sessions do: the Python workers must find Lithify,
+and their first task loads or compiles its needs. Jobs get even shares only if the owner has fair scheduling
+on. A session that has been stopped cannot be opened again from here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _STOPPED = "the Spark session that was given has been stopped, or its server; gi
 
 
 def given_session(spark: Any) -> Session:
-    """The session of `spark`, a `pyspark.sql.SparkSession`, classic or Connect. `Refused` for anything else
-    and for a Spark that is too old, `EngineDown` when it has been stopped."""
+    """Return the session of `spark`, a `pyspark.sql.SparkSession`, classic or Connect. Raise `Refused` for
+    anything else and for a Spark that is too old, `EngineDown` when it has been stopped."""
     from pyspark.sql import SparkSession
 
     session: Session
@@ -40,7 +40,7 @@ def given_session(spark: Any) -> Session:
 
 
 def _is_connect(spark: Any) -> bool:
-    """Whether it is a client of a Connect server, whose class is another."""
+    """Return whether it is a client of a Connect server, which has another class."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

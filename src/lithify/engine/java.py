@@ -38,9 +38,9 @@ class Java:
 
     home: Path
     version: str
-    """As Java says it, such as `17.0.15` or `1.8.0_292`."""
+    """As reported by Java, such as `17.0.15` or `1.8.0_292`."""
     modules: frozenset[str] | None = None
-    """Names of its modules, where known."""
+    """Names of its modules, if known."""
 
     @property
     def major(self) -> int:
@@ -63,8 +63,8 @@ class Candidate:
 
 
 def choose(candidates: Sequence[Candidate], newest: int | None = None) -> Java:
-    """The first Java that Spark runs on, which may be at most `newest`; an `EngineError` that says what was
-    found instead."""
+    """Return the first Java that Spark runs on, at most version `newest`. Raise an `EngineError` that lists
+    the candidates if there is none."""
     for candidate in candidates:
         java = candidate.java
         if java is not None and java.major >= MIN_JAVA_MAJOR and (newest is None or java.major <= newest):
@@ -78,14 +78,14 @@ def choose(candidates: Sequence[Candidate], newest: int | None = None) -> Java:
 
 
 def find_java(environ: Mapping[str, str], cache: Path, newest: int | None = None) -> tuple[Java, Path]:
-    """The Java to use and the folder to give Spark as `JAVA_HOME`. `newest` is the newest major version that
-    this Spark runs on."""
+    """Return the Java to use and the folder to give Spark as `JAVA_HOME`. `newest` is the newest major
+    version that this Spark runs on."""
     java = choose(list(_candidates(environ)), newest)
     return java, _shim_home(java, cache) if java.needs_shim else java.home
 
 
 def parse_release(text: str, home: Path) -> Java | None:
-    """The Java described by a `release` file, `None` when it names no version."""
+    """Return the Java described by a `release` file, `None` when it names no version."""
     fields = dict(re.findall(r'^(\w+)="(.*)"\s*$', text, re.MULTILINE))
     version = fields.get("JAVA_VERSION")
     if not version:
@@ -95,7 +95,7 @@ def parse_release(text: str, home: Path) -> Java | None:
 
 
 def parse_settings(text: str) -> Java | None:
-    """The Java described by `java -XshowSettings:properties -version`."""
+    """Return the Java described by `java -XshowSettings:properties -version`."""
     fields = dict(re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", text, re.MULTILINE))
     if "java.home" not in fields or "java.version" not in fields:
         return None

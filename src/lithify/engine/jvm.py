@@ -40,7 +40,7 @@ class JvmEndedError(EngineDown):
 
 
 class DriverJvm:
-    """Of one session, which works in `scratch`."""
+    """The JVM of one session, which works in `scratch`."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
@@ -49,16 +49,16 @@ class DriverJvm:
 
     @property
     def process_id(self) -> int | None:
-        """`None` before it was launched, and where somebody else did."""
+        """`None` before the launch, and if another program launched it."""
         return self._process.pid if self._process else None
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was launched, and is not there any more."""
+        """Whether it was launched and has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def launch(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> tuple[int, str]:
-        """Start the JVM and wait until it says where it listens: its port and its secret."""
+        """Start the JVM and wait until it reports its port and its secret."""
         from pyspark.find_spark_home import _find_spark_home
 
         told = self._folder / _TOLD_FOLDER
@@ -97,11 +97,11 @@ class DriverJvm:
             time.sleep(_POLL_S)
 
     def forget_what_was_told(self) -> None:
-        """It has been read by now, or never will be."""
+        """Remove the start-up files: they have been read by now, or never will be."""
         shutil.rmtree(self._folder / _TOLD_FOLDER, ignore_errors=True)
 
     def ended(self) -> JvmEndedError:
-        """That nobody listens any more, as an error that shows what it said last."""
+        """Return the error that the JVM has ended, with its last log lines."""
         ending = "has ended"
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -111,7 +111,7 @@ class DriverJvm:
         return error
 
     def log_tail(self) -> str:
-        """The last lines Spark logged."""
+        """Return the last lines Spark logged."""
         lines: list[str] = []
         for name in (settings.LOG_FILE, _OUTPUT_FILE):
             with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ class DriverJvm:
 
 
 def _tell(folder: Path, conf: Mapping[str, str]) -> Path:
-    """Write the settings and the JVM's options to files in a new folder; the file of settings."""
+    """Write the settings and the JVM's options to files in a new folder; return the file of settings."""
     folder.mkdir(0o700)
     launching = dict(conf)
     for name in settings.JVM_OPTIONS & conf.keys():
@@ -153,6 +153,7 @@ def _write_privately(path: Path, text: str) -> None:
 
 
 def _parse_gateway(answer: bytes) -> tuple[int, str]:
-    """Port and secret of the gateway: two big-endian 32-bit numbers, the second the secret's length."""
+    """Decode port and secret of the gateway: two big-endian 32-bit numbers, the second the secret's
+    length."""
     port, length = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
     return port, answer[8 : 8 + length].decode()

@@ -1,4 +1,4 @@
-"""Whether a master, or a Connect server, is there: asked before anything is started or written for it."""
+"""Checks that a master, or a Connect server, is reachable, before anything is started or written for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ CONNECT_LIMIT_S = 10
 
 
 def check_master(master: str) -> None:
-    """`Refused` when it is none, `EngineDown` when nobody listens where it should; nothing is started."""
+    """Raise `Refused` when it is not a master, `EngineDown` when its address does not listen; nothing is
+    started."""
     settings.check_form(master)
     if settings.is_connect(master):
         from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -31,7 +32,7 @@ def check_master(master: str) -> None:
 
 
 def why_silent(endpoint: str) -> str | None:
-    """Why nobody answers at `host:port`; `None` where somebody does."""
+    """Return why `host:port` does not answer; `None` if it does."""
     try:
         socket.create_connection(_address(endpoint), CONNECT_LIMIT_S).close()
     except (OSError, ValueError) as error:

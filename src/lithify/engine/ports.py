@@ -25,26 +25,26 @@ ResultT = TypeVar("ResultT")
 
 
 class Engine(Protocol):
-    """Runs calls somewhere and hands back their results."""
+    """Runs calls and returns their results."""
 
     @property
     def slots(self) -> int:
-        """How many calls run at once; 0 while that is not known, because the engine has not started yet."""
+        """How many calls run at once; 0 while that is unknown, because the engine has not started yet."""
         ...
 
     @property
     def failure(self) -> LithifyError | None:
-        """Why nothing will ever run on it again, if so. An engine that went down and can be opened again has
-        none: the calls it ran ended with `EngineDown`, and the next call opens it."""
+        """The reason why nothing will ever run on it again, or `None`. An engine that went down and can be
+        opened again has none: the calls it ran ended with `EngineDown`, and the next call opens it."""
         ...
 
     def check(self) -> None:
-        """`EngineDown` when what the engine needs is plainly not there, such as a Spark master that does not
-        answer. Quick; starts nothing. To be asked before anything is written for the engine's sake."""
+        """Raise `EngineDown` when a requirement is plainly missing, such as a Spark master that does not
+        answer. Quick; starts nothing. Call this before anything is written for the engine."""
         ...
 
     def start(self) -> None:
-        """Begin to start what the first call will need, where that takes time; returns at once."""
+        """Begin to start what the first call will need, if that takes time; return at once."""
         ...
 
     def submit(

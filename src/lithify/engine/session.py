@@ -1,4 +1,4 @@
-"""A connection to Spark, classic or Connect: what the engine asks of it."""
+"""A connection to Spark, classic or Connect: the port that the engine uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Session(Protocol):
 
     @property
     def max_attempts(self) -> int:
-        """How often Spark runs a task before it gives up."""
+        """How often Spark runs a task before it fails."""
         ...
 
     def slots(self) -> int:
@@ -31,7 +31,7 @@ class Session(Protocol):
         ...
 
     def is_over(self) -> bool:
-        """Whether nothing can run on it any more. To be asked after something has failed."""
+        """Return whether nothing can run on it any more. Call this after a failure."""
         ...
 
     def close(self) -> None: ...

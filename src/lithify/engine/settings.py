@@ -38,7 +38,7 @@ _OTHER_MASTER = re.compile(r"local-cluster\[.+\]|yarn|(?:spark|k8s|sc)://.+")
 _LOOPBACK_HOST = re.compile(r"\w+://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?(?:[/,;].*)?")
 _LOOPBACK = "127.0.0.1"
 _MAX_SOCKET_FOLDER_BYTES = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
-"""The path of a socket has at most 103 bytes, where that is least."""
+"""The path of a socket has at most 103 bytes on the most restrictive system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LocalMaster:
 
 
 def parse_local(master: str, cpus: int) -> LocalMaster | None:
-    """The local master of that URL on a machine of `cpus` processors, `None` when it is another."""
+    """Return the local master of that URL on a machine of `cpus` processors, `None` when it is another."""
     match = _LOCAL.fullmatch(master.strip())
     if match is None:
         return None
@@ -66,7 +66,7 @@ def parse_local(master: str, cpus: int) -> LocalMaster | None:
 
 
 def check_form(master: str) -> None:
-    """`Refused` when Spark would take no such master, which it says only once it has started."""
+    """Raise `Refused` when Spark would reject such a master, which it reports only once it has started."""
     if parse_local(master, 1) is None and _OTHER_MASTER.fullmatch(master.strip()) is None:
         raise Refused(
             f"{master!r} is no Spark master: write local[N], spark://host:port, yarn, k8s://… or sc://host:port"
@@ -74,17 +74,17 @@ def check_form(master: str) -> None:
 
 
 def is_connect(master: str) -> bool:
-    """Whether the master is a Spark Connect server."""
+    """Return whether the master is a Spark Connect server."""
     return master.startswith("sc://")
 
 
 def is_loopback(master: str) -> bool:
-    """Whether driver and executors all run on this machine."""
+    """Return whether driver and executors all run on this machine."""
     return master.startswith("local") or _LOOPBACK_HOST.fullmatch(master) is not None
 
 
 def max_attempts(master: str, conf: Mapping[str, str], cpus: int = 1) -> int:
-    """How often Spark runs a task before it gives up."""
+    """Return how often Spark runs a task before it fails."""
     local = re.fullmatch(r"local(\[[^,\]]*\])?", master.strip())
     if local:
         return 1
@@ -93,7 +93,7 @@ def max_attempts(master: str, conf: Mapping[str, str], cpus: int = 1) -> int:
 
 
 def has_lasting_executors(conf: Mapping[str, str]) -> bool:
-    """Whether a standalone cluster gives executors that stay until the application ends."""
+    """Return whether a standalone cluster gives executors that stay until the application ends."""
     return conf["spark.master"].startswith("spark://") and not _is_dynamic(conf)
 
 
@@ -117,7 +117,7 @@ def _is_dynamic(conf: Mapping[str, str]) -> bool:
 
 
 def usable_cpus() -> int:
-    """Processors this process may use: its affinity and its control group's quota."""
+    """Return the number of processors this process may use: its affinity and its control group's quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota = parse_cpu_quota(Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii"))
@@ -127,7 +127,7 @@ def usable_cpus() -> int:
 
 
 def parse_cpu_quota(text: str) -> int | None:
-    """Whole processors of a `cpu.max` file, rounded up; `None` for no limit."""
+    """Return the whole processors of a `cpu.max` file, rounded up; `None` for no limit."""
     quota, _, period = text.strip().partition(" ")
     if not (quota.isdigit() and period.isdigit() and int(period)):
         return None
@@ -152,7 +152,7 @@ def authentication(master: str, user: Mapping[str, str], secret: str) -> dict[st
 
 
 def is_open(master: str, user: Mapping[str, str]) -> bool:
-    """Whether everybody who reaches the driver's ports can run code in it."""
+    """Return whether any program that reaches the driver's ports can run code in it."""
     if is_connect(master):
         return False  # the server is somebody else's
     return not _is_true((authentication(master, user, "") | dict(user)).get(AUTHENTICATE, ""))
@@ -226,7 +226,7 @@ def driver_settings(
 def launch_environment(
     master: str, java_home: Path, python: str, user: Mapping[str, str], inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Environment variables under which the driver's JVM and its context are made."""
+    """Return the environment variables under which the driver's JVM and its context are made."""
     variables = {
         "JAVA_HOME": str(java_home),
         "PYSPARK_PYTHON": user.get("spark.pyspark.python") or inherited.get("PYSPARK_PYTHON") or python,
@@ -241,7 +241,7 @@ def launch_environment(
 
 
 def properties(conf: Mapping[str, str]) -> str:
-    """Settings as a file of Java properties, in ASCII."""
+    """Encode settings as a file of Java properties, in ASCII."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items())
 
 
@@ -253,7 +253,7 @@ def _escaped(text: str) -> str:
 
 
 def quote_options(options: list[str]) -> str:
-    """JVM options as the one string that Spark splits again like a shell."""
+    """Return JVM options as one string that Spark splits again like a shell."""
     escaped = (re.sub(r'(["\\])', r"\\\1", option) for option in options)
     return " ".join(f'"{option}"' for option in escaped)
 
@@ -262,7 +262,7 @@ LOG_FILE = "spark.log"
 
 
 def log_config(folder: Path) -> str:
-    """A log4j2 configuration that writes warnings to a file of bounded size in `folder`."""
+    """Return a log4j2 configuration that writes warnings to a file of bounded size in `folder`."""
     return f"""\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file

@@ -114,7 +114,7 @@ class SparkEngine:
             self._open = self._check = partial(given_session, spark)
             local = None
         self.is_open = spark is None and settings.is_open(master, both)
-        """Whether everybody who reaches the ports of a driver of ours can run code in it."""
+        """Whether any program that reaches the ports of Lithify's own driver can run code in it."""
         if slots is None:
             slots = local.cores if local else settings.dynamic_slots({MASTER: master, **both})
         self._slots = slots
@@ -126,11 +126,11 @@ class SparkEngine:
         self._cancelled_jobs: set[_Job] = set()
         self._starter: Future[Session] | None = None
         self._failure: LithifyError | None = None
-        """Why there will be no session any more."""
+        """The reason why there will be no session any more."""
         self._lost: Session | None = None
         """To be closed before another one is opened."""
         self._losses = 0
-        """Since a call came to its end."""
+        """Number of losses since a call last ended."""
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
 
@@ -213,7 +213,7 @@ class SparkEngine:
     # Starting
 
     def _start(self) -> Future[Session]:
-        """The session, which the first caller begins to start in a thread of its own."""
+        """Return the session, which the first caller starts in the background."""
         with self._lock:
             if self._starter is not None:
                 return self._starter
@@ -246,7 +246,8 @@ class SparkEngine:
                     self._threads.submit(self._run_next)
 
     def _lose(self, session: Session, cause: str) -> None:
-        """The session has ended by itself; the next call opens another, unless that was tried too often."""
+        """Record that the session has ended by itself; the next call opens another, unless that was tried too
+        often."""
         with self._lock:
             starter = self._starter
             if starter is None or not starter.done() or starter.exception() is not None:
@@ -270,8 +271,8 @@ class SparkEngine:
     # Running
 
     def _new_job(self, name: str) -> _Job:
-        """A job with the lowest pool number that is free: Spark never forgets a pool, so they are
-        used again."""
+        """Return a job with the lowest free pool number: Spark never forgets a pool, so numbers are
+        reused."""
         used = {job.pool for job in (*self._jobs.values(), *self._cancelled_jobs)}
         pool = next(number for number in itertools.count() if number not in used)
         job = _Job(name, f"{self._tag_prefix}-{next(self._tag_numbers)}", pool)
@@ -298,7 +299,7 @@ class SparkEngine:
             self._finish(job, call)
 
     def _take(self) -> tuple[_Job, _Call] | None:
-        """The next call, from the job that has waited longest for its turn."""
+        """Return the next call, from the job that has waited longest for its turn."""
         with self._lock:
             job = next((job for job in self._jobs.values() if job.queued), None)
             if job is None:
@@ -369,7 +370,7 @@ def _why_down(error: BaseException) -> LithifyError:
 
 
 def _started(starter: Future[Session] | None) -> Session | None:
-    """The session to close, if there is one within the limit."""
+    """Return the session to close, if there is one within the limit."""
     if starter is None:
         return None
     try:

@@ -40,10 +40,10 @@ _RETRIED = (StoreError, EngineError)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one task may use."""
+    """The limits of one task."""
 
     max_attempts: int
-    """How often Spark runs the task before it gives up."""
+    """How often Spark runs the task before it fails."""
     time_limit_s: float
     """Longest run of one attempt."""
 
@@ -63,7 +63,7 @@ class _Outcome:
 
 
 def encode_request(function: Callable[[Any], Any], argument: Any, limits: Limits) -> bytes:
-    """The bytes that travel to the task; `EngineError` when they cannot or should not."""
+    """Return the bytes that travel to the task. Raise `EngineError` when they cannot or should not."""
     _check_importable(function)
     try:
         request = pickle.dumps(_TaskRequest(function, argument, limits), pickle.HIGHEST_PROTOCOL)
@@ -95,7 +95,8 @@ def run_request_in_arrow(request: bytes, batches: Iterator[pa.RecordBatch]) -> I
 
 
 def run_attempt(request: bytes, attempt: int) -> bytes:
-    """Run a request as the given attempt (from 0): the outcome's bytes, or an exception to retry."""
+    """Run a request as the given attempt (from 0). Return the outcome's bytes, or raise an exception to
+    retry."""
     call: _TaskRequest = pickle.loads(request)
     try:
         with _time_limit(call.limits.time_limit_s):
@@ -111,7 +112,7 @@ def run_attempt(request: bytes, attempt: int) -> bytes:
 
 
 def decode_outcome(data: bytes) -> Any:
-    """The result of a call, or its error raised."""
+    """Return the result of a call, or raise its error."""
     outcome: _Outcome = pickle.loads(data)
     if outcome.error is None:
         return outcome.result
@@ -148,7 +149,7 @@ def _encode_outcome(outcome: _Outcome, name: str) -> bytes:
 
 
 def _portable(error: Exception) -> LithifyError:
-    """The error itself if it survives pickling, else an `EngineError` that says the same."""
+    """Return the error itself if it survives pickling, else an `EngineError` with the same message."""
     if isinstance(error, LithifyError):
         with contextlib.suppress(Exception):
             copy = pickle.loads(pickle.dumps(error))

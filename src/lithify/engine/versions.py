@@ -26,7 +26,8 @@ _NEWEST_JAVA_OF_SPARK_3 = 21
 
 
 def installed_version() -> Version:
-    """The version of this process's PySpark; `Refused` when there is none, or one that is too old."""
+    """Return the version of this process's PySpark. Raise `Refused` when there is none, or one that is too
+    old."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise Refused(
@@ -40,7 +41,7 @@ def installed_version() -> Version:
 
 
 def checked_version(text: str) -> Version:
-    """`3.5.1` as major and minor; `Refused` when Lithify does not run on it."""
+    """Return `3.5.1` as major and minor. Raise `Refused` when Lithify does not run on it."""
     match = re.match(r"(\d+)\.(\d+)", text)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version < OLDEST:
@@ -49,18 +50,18 @@ def checked_version(text: str) -> Version:
 
 
 def newest_java(version: Version) -> int | None:
-    """The newest Java that this Spark runs on; `None`: none is too new."""
+    """Return the newest Java that this Spark runs on; `None`: no limit."""
     return _NEWEST_JAVA_OF_SPARK_3 if version < SPARK_4 else None
 
 
 def has_load_defaults(version: Version) -> bool:
-    """Whether `spark-submit` reads the machine's own settings beside a file of settings, if asked."""
+    """Return whether `spark-submit` can read the machine's own settings in addition to a file of settings."""
     return version >= SPARK_4
 
 
 def stream_to(server: Any) -> Any:
-    """A stream to a server inside the JVM (`PythonParallelizeServer`), which listens on a port, or with newer
-    versions perhaps on a socket of this machine."""
+    """Return a stream to a server inside the JVM (`PythonParallelizeServer`), which listens on a port, or
+    with newer versions perhaps on a socket of this machine."""
     from pyspark.java_gateway import local_connect_and_auth
 
     takes_any = "conn_info" in inspect.signature(local_connect_and_auth).parameters

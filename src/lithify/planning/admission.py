@@ -1,24 +1,24 @@
-"""The task manager: which of the planned work runs now, within a capacity, for all kinds of datasets.
+"""The task manager: chooses which planned work runs now, within a capacity, for all kinds of datasets.
 
-Work waits in a queue by priority, equals in the order they came, and runs until its end is reported.
+Work waits in a queue by priority, then in order of arrival, and runs until its end is reported.
 
-1. *Offer*: planned work joins the queue. What is queued already keeps its place among its equals, what
-   runs already is ignored. A unit that failed is not taken before its pause is over; pauses double.
-2. *Shed*: while the queue is longer than `max_queued`, the last of it is dropped: the lowest priority,
-   and of equals the youngest. Running work is never cancelled.
-3. *Start*: go through the queue in order and start what fits the number and the bytes that may run, and
-   its dataset's share of both. Asked after every end, so that nothing waits for others to end with it.
-   Work that is too large for the whole capacity runs when nothing else does; likewise for a share.
-4. What does not fit is passed over by smaller work behind it, but only `max_passed_over` times: after
-   that nothing behind it starts (nothing of its dataset, if the share is what it lacks) until it fits.
-5. *Dependencies*: work waits while one of its predecessors is queued or running. When one is dropped,
-   fails or is cancelled, all that waits for it is dropped as well: it has to be planned anew.
+1. *Offer*: planned work joins the queue. Work that is already queued keeps its place among equals; work that
+already runs is ignored. After a failure, a unit is refused until its backoff ends; backoffs double.
+2. *Shed*: while the queue is longer than `max_queued`, its last entry is dropped: the lowest priority, among
+equals the youngest. Running work is never cancelled.
+3. *Start*: go through the queue in order and start all work that fits the number and the bytes that may run,
+and its dataset's share of both. Called after every end, so that free capacity is used at once. Work that is
+too large for the whole capacity runs when nothing else does; likewise for a share.
+4. Smaller work may pass over work that does not fit, but only `max_passed_over` times: after that nothing
+behind it starts (nothing of its dataset, if only the share is exhausted) until it fits.
+5. *Dependencies*: work waits while one of its predecessors is queued or running. When a predecessor is
+dropped, fails or is cancelled, all work that waits for it is dropped too and has to be planned anew.
 
-Invariants: the queue is never longer than `max_queued`; no more runs than the capacity allows, but for
-one piece alone; all that was offered is queued, running, ended or reported as dropped.
+Invariants: the queue is never longer than `max_queued`; no more work runs than the capacity allows, except
+for one oversized piece alone; all offered work is queued, running, ended or reported as dropped.
 
-It knows no time of its own and no store, and may be lost: what runs is in the ledgers (`adopt`), and
-the rest is planned again.
+This module reads no clock and no store, and its state may be lost: running work is in the ledgers (`adopt`),
+and the rest is planned again.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from lithify.base.backoff import GrowingPause
 from lithify.base.errors import Refused
 
 MAX_REMEMBERED_FAILURES = 10_000
-"""Units whose failures are remembered; those whose pause ends first are forgotten first."""
+"""Maximum number of units whose failures are remembered; those whose backoff ends first are forgotten
+first."""
 UNBOUNDED_BYTES = 1 << 63
-"""More than any dataset has."""
+"""More than the size of any dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What may run and wait at the same time."""
+    """The limits on work that runs and waits at the same time."""
 
     max_running: int = 4
     max_running_bytes: int = 64 << 30
-    """Sum of the costs of what runs."""
+    """Maximum total cost of running work."""
     max_queued: int = 1000
     max_dataset_share: float = 1.0
-    """The part of `max_running` and of `max_running_bytes` that one dataset may use; each may run one
-    piece of work in any case."""
+    """The part of `max_running` and of `max_running_bytes` that one dataset may use; each dataset may always
+    run one piece of work."""
     max_passed_over: int = 8
-    """How often smaller work may start before one that does not fit yet."""
+    """How often smaller work may start before work that does not fit yet."""
     first_pause_ms: int = 60_000
-    """How long a unit is left alone after its first failure; doubles with each further one."""
+    """The backoff of a unit after its first failure; doubles with each further failure."""
     max_pause_ms: int = 6 * 3_600_000
 
     def __post_init__(self) -> None:
@@ -68,13 +69,13 @@ class Capacity:
 
     @property
     def pause(self) -> GrowingPause:
-        """How long a unit is left alone after it failed."""
+        """The backoff of a unit after failures."""
         return GrowingPause(self.first_pause_ms, self.max_pause_ms, factor=2)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkKey:
-    """The name of a piece of work: of one dataset, one unit."""
+    """The key of a piece of work: a dataset and a unit."""
 
     dataset: str
     unit: str
@@ -82,32 +83,32 @@ class WorkKey:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWork:
-    """Something that was planned."""
+    """A planned piece of work."""
 
     key: WorkKey
     priority: float
     """0 (may wait) to 1 (urgent)."""
     cost_bytes: int
     after: tuple[WorkKey, ...] = ()
-    """What has to end before. Unknown ones count as ended."""
+    """Predecessors that must end first. Unknown keys count as ended."""
     takes_capacity: bool = True
-    """Whether it counts as running for the capacity; what depends on it waits for its end in any case."""
+    """Whether the work counts towards the capacity; its dependents wait for its end in any case."""
 
 
 class DropReason(Enum):
-    """Why work is not in the queue any more."""
+    """The reason why work is not in the queue any more."""
 
     SHED = "shed"
     """The queue was full of more urgent work."""
     BACKING_OFF = "backing off"
-    """The unit failed, and its pause is not over."""
+    """The unit failed, and its backoff is not over."""
     PREDECESSOR = "predecessor"
-    """What it waited for was dropped, failed or was cancelled."""
+    """A predecessor was dropped, failed or was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedWork:
-    """Work that was not taken or was taken back."""
+    """Work that was refused or removed from the queue."""
 
     work: PlannedWork
     why: DropReason
@@ -125,7 +126,7 @@ class _Waiting:
 
     work: PlannedWork
     number: int
-    """Grows with each arrival."""
+    """Order of arrival."""
     passed_over: int = 0
 
     @property
@@ -134,7 +135,7 @@ class _Waiting:
 
 
 class Budget:
-    """Queue and running work under one capacity. Not safe to share between threads."""
+    """The queue and the running work under one capacity. Not thread-safe."""
 
     def __init__(self, capacity: Capacity) -> None:
         self.capacity = capacity
@@ -144,20 +145,20 @@ class Budget:
         self._failures: dict[WorkKey, _Failures] = {}
         self._arrivals = 0
         self._queued_with_after = 0
-        """How many of the queued wait for others."""
+        """Number of queued works that have predecessors."""
 
     @property
     def queued(self) -> tuple[PlannedWork, ...]:
-        """What waits, in the order in which it would start."""
+        """The waiting work, in the order in which it would start."""
         return tuple(waiting.work for waiting in self._queue)
 
     @property
     def running(self) -> tuple[PlannedWork, ...]:
-        """What runs, in the order in which it started."""
+        """The running work, in the order in which it started."""
         return tuple(self._running.values())
 
     def copy(self) -> Budget:
-        """The same, to go on from without changing this one."""
+        """Return an independent copy."""
         twin = Budget(self.capacity)
         twin._queued = {key: replace(waiting) for key, waiting in self._queued.items()}
         twin._queue = [twin._queued[waiting.work.key] for waiting in self._queue]
@@ -166,14 +167,14 @@ class Budget:
         return twin
 
     def adopt(self, works: Iterable[PlannedWork]) -> None:
-        """These run already, since before this budget began."""
+        """Record work that has been running since before this budget was created."""
         for work in works:
             self._remove(work.key)
             self._running[work.key] = work
 
     def offer(self, works: Sequence[PlannedWork], now_ms: int) -> tuple[DroppedWork, ...]:
-        """Queue what was planned. Gives what is dropped for it, of these works or of earlier ones.
-        `now_ms` is any time that does not go back."""
+        """Queue planned work. Return the works dropped because of it, from these or earlier offers. `now_ms`
+        is the time of any clock that never goes back."""
         dropped: list[DroppedWork] = []
         for work in works:
             if self._is_backing_off(work.key, now_ms):
@@ -189,7 +190,7 @@ class Budget:
         return tuple(dropped)
 
     def start(self) -> tuple[PlannedWork, ...]:
-        """What has to start now, most urgent first; it counts as running from here on."""
+        """Return the work to start now, most urgent first; it counts as running from now on."""
         started: list[PlannedWork] = []
         behind = _Behind(self.capacity.max_passed_over)
         usage = _Usage.of(self._running.values())
@@ -214,28 +215,28 @@ class Budget:
         return tuple(started)
 
     def ready(self) -> tuple[PlannedWork, ...]:
-        """What waits for nothing but capacity, in the order of the queue. For who has an order of its own,
-        and says with `begin` what it starts."""
+        """Return queued work that waits only for capacity, in queue order. For callers that have their own
+        order and report with `begin` which work they start."""
         return tuple(w.work for w in self._queue if not self._has_predecessor(w.work))
 
     def begin(self, key: WorkKey) -> None:
-        """Of what is queued, this runs from here on."""
+        """Mark queued work as running."""
         work = self._queued[key].work
         self._remove(key)
         self._running[key] = work
 
     def rests_until_ms(self, key: WorkKey) -> int:
-        """When the pause after its last failure ends; 0 when it has not failed."""
+        """Return when the backoff after the last failure ends; 0 if the work has not failed."""
         failures = self._failures.get(key)
         return 0 if failures is None else failures.until_ms
 
     def finished(self, key: WorkKey) -> None:
-        """The work ended well. Ask for `start` next."""
+        """Record that the work succeeded. Call `start` next."""
         self._running.pop(key, None)
         self._failures.pop(key, None)
 
     def failed(self, key: WorkKey, now_ms: int) -> tuple[DroppedWork, ...]:
-        """The work failed; its unit is left alone for a while. Gives what waited for it."""
+        """Record that the work failed; its unit backs off. Return the dropped dependents."""
         self._running.pop(key, None)
         before = self._failures.pop(key, None)
         count = before.count + 1 if before is not None else 1
@@ -245,7 +246,7 @@ class Budget:
         return self._drop_waiting_for({key})
 
     def cancelled(self, key: WorkKey) -> tuple[DroppedWork, ...]:
-        """The work, running or queued, will not be done. Gives what waited for it."""
+        """Record that the work, running or queued, is cancelled. Return the dropped dependents."""
         self._running.pop(key, None)
         self._remove(key)
         return self._drop_waiting_for({key})
@@ -276,7 +277,7 @@ class Budget:
         return any(key in self._queued or key in self._running for key in work.after)
 
     def _drop_waiting_for(self, gone: set[WorkKey]) -> tuple[DroppedWork, ...]:
-        """Drop what waits for these, and what waits for that."""
+        """Drop all direct and indirect dependents of these works."""
         dropped: list[DroppedWork] = []
         while gone and self._queued_with_after:
             orphans = [waiting.work for waiting in self._queue if not gone.isdisjoint(waiting.work.after)]
@@ -289,7 +290,7 @@ class Budget:
 
 @dataclass(slots=True)
 class _Usage:
-    """How much runs, in all and for each dataset."""
+    """The amount of running work, in total and per dataset."""
 
     count: int
     size_bytes: int
@@ -321,7 +322,7 @@ class _Usage:
 
 
 class _Behind:
-    """Work that did not fit, and who may still start behind it."""
+    """Work that did not fit, and how much may still start behind it."""
 
     def __init__(self, max_passed_over: int) -> None:
         self.all_wait = False

@@ -1,1 +1,1 @@
-"""The compaction protocol: what a compaction is, its states, and who may change what."""
+"""The compaction protocol: compactions, their states, and which role may make which transition."""

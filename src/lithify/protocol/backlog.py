@@ -1,4 +1,4 @@
-"""What waits for compaction, and how long its writer can wait."""
+"""The backlog of a unit, and how long until its writer stalls."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """A number that only one kind of dataset has."""
+    """A figure that only one kind of dataset has."""
 
     name: str
     value: float | None
-    """Unknown when `None`."""
+    """`None` if unknown."""
     metric: str = ""
-    """The gauge it is shown as; none when empty."""
+    """The gauge that shows it; none when empty."""
     help: str = ""
-    """Of the gauge."""
+    """The gauge's help text."""
     by_unit: bool = True
-    """Whether each unit has its own."""
+    """Whether each unit has its own value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How close a writer that waits for the compaction of a unit is to a stall."""
+    """How close a writer is to a stall, while it waits for the compaction of a unit."""
 
     unit: str
     waiting: int
-    """Things that wait to be compacted for the first time."""
+    """Number of things that wait for their first compaction."""
     limit: int
-    """So many of them, and the writer stalls."""
+    """The number at which the writer stalls."""
     stall_ms: int | None
-    """Until it does if nothing is compacted meanwhile: 0 when it does now, `None` when it does not write or
-    that is unknown."""
+    """Time until the writer stalls if nothing is compacted meanwhile: 0 when it is stalled now, `None` when
+    it does not write or that is unknown."""
     details: tuple[Detail, ...] = ()
-    """What its kind tells besides."""
+    """Further figures of its kind."""
 
     def __getitem__(self, name: str) -> float | None:
-        """One of the details."""
+        """Return the value of one of the details."""
         return next(detail.value for detail in self.details if detail.name == name)

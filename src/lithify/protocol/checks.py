@@ -1,10 +1,11 @@
-"""What is wrong with a dataset's compactions, whatever its kind. Pure.
+"""Checks of a dataset's compactions, the same for all kinds. Pure.
 
-1. A coordinator is alive where compactions are under way; workers that hold something are heard. What only
-   might be compacted may wait for the next run, of those who compact now and then (`lithify compact`).
-2. No compaction stays in a state longer than its owner needs to see it.
-3. None has been given up.
-   Ages are differences of the store's times: where the store does not tell what time it is, nothing is said.
+1. A coordinator is alive where compactions are active; workers that run something send heartbeats.
+Compactions that are only possible may wait for the next run, for operators that compact now and then
+(`lithify compact`).
+2. No compaction stays in a state longer than its owner needs to notice it.
+3. No compaction has failed for good. Ages are differences of the store's times: if the store does not report
+its time, nothing is reported.
 4. Clocks that wrote times into the dataset do not run ahead of the store's.
 5. Old versions do not pile up.
 """
@@ -25,21 +26,21 @@ MAX_STAY_MS = {
     CompactionState.COMPACTED: 60_000,
     CompactionState.SCHEDULED: 300_000,
 }
-"""Longer than that, whoever has to act is not there: a coordinator looks every few seconds; a worker may
-be busy with something else for a while."""
+"""After longer than that, the process that has to act is missing: a coordinator polls every few seconds; a
+worker may be busy with other work for a while."""
 MAX_VERSIONS = 2_000
 _SHOWN = 3
 
 
 def check_compactions(found: Status) -> Iterator[Finding]:
-    """Steps 1 to 3."""
+    """Do steps 1 to 3."""
     yield from check_coordinator(found)
     yield from (finding for c in found.compactions for finding in check_compaction(c, found))
     yield from check_failures(found)
 
 
 def check_coordinator(found: Status) -> Iterator[Finding]:
-    """Whether somebody coordinates where that is needed."""
+    """Check that a coordinator is alive where one is needed."""
     coordinator, check = found.coordinator, "coordinator"
     start = f"start one: lithify run {found.url}; or once: lithify compact {found.url}"
     if coordinator.presence is Presence.ALIVE:
@@ -78,7 +79,7 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
 
 
 def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
-    """Whether a compaction moves."""
+    """Check that a compaction makes progress."""
     if c.is_stale:
         age = "never" if c.heartbeat_age_ms is None else f"{c.heartbeat_age_ms // 1000} s ago"
         says = f"compaction {c.id}: its worker {c.worker or '?'} was last heard {age}"
@@ -96,7 +97,7 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
                 f"start a coordinator, which takes it back: lithify run {found.url}",
             )
     stay_ms = found.at_ms - (c.since_ms if c.since_ms is not None else found.at_ms)
-    # With a coordinator that is alive, finished compactions may wait to be committed together.
+    # A live coordinator may hold finished compactions back to commit them together.
     may_wait = c.state is CompactionState.COMPACTED and found.coordinator.is_alive
     is_late = found.store_ms is not None and stay_ms > MAX_STAY_MS.get(c.state, stay_ms)
     if is_late and not may_wait:
@@ -117,7 +118,7 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
 
 
 def check_failures(found: Status) -> Iterator[Finding]:
-    """What was given up after it had been tried; not what somebody cancelled."""
+    """Report compactions that failed for good after attempts; not cancelled ones."""
     tried = [f for f in found.failures if f.attempts and not f.is_cancelled]
     for failure in tried[-_SHOWN:]:
         of = f" of {failure.unit}" if failure.unit else ""
@@ -130,15 +131,15 @@ def check_failures(found: Status) -> Iterator[Finding]:
 
 
 def heartbeats(ledger: AnyLedger | None) -> Iterator[tuple[int, str]]:
-    """When workers were last heard, by their own clocks, and which."""
+    """Return the last heartbeats of workers, by their own clocks, with the workers."""
     for compaction in ledger.active() if ledger is not None else ():
         if compaction.worker is not None:
             yield compaction.worker.last_heartbeat_ms, f"worker {compaction.worker.id}"
 
 
 def check_clocks(written: Iterable[tuple[int, str]], store_ms: int | None, now_ms: int) -> Finding:
-    """Check that no clock is ahead of the store's, or where that one does not tell its time of this
-    machine's: `written` are times, and whose they are."""
+    """Check that no clock is ahead of the store's or, where the store does not report its time, of this
+    machine's. `written` has times and the owners of their clocks."""
     latest_ms, who = max(written, default=(0, ""))
     whose = "this machine's" if store_ms is None else "the store's"
     ahead_ms = latest_ms - (now_ms if store_ms is None else store_ms)
@@ -153,7 +154,7 @@ def check_clocks(written: Iterable[tuple[int, str]], store_ms: int | None, now_m
 
 
 def check_versions(counts: Mapping[str, int], url: str, collectors: str) -> Finding:
-    """Whether so many versions of each kind of numbered file are a sign that nobody collects them."""
+    """Check that the number of versions of each kind of numbered file shows that they are collected."""
     name, most = max(counts.items(), key=lambda item: item[1])
     if most <= MAX_VERSIONS:
         return ok("versions", ", ".join(f"{count} {what}" for what, count in counts.items()))

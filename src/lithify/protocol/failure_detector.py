@@ -1,10 +1,10 @@
-"""Which workers are silent, by the coordinator's own clock.
+"""Detection of silent workers, by the coordinator's own clock.
 
 A heartbeat in the ledger carries the time of the worker's clock, which may be wrong. So the coordinator
-compares no clocks: a worker is silent when its heartbeat in the ledger has stayed the same, under the
-coordinator's eyes, for longer than the timeout. A coordinator that has just started has seen nothing yet and
-gives every worker the whole timeout. One that did not look for long, because its machine was suspended or
-its process stopped, counts no more than half the timeout for that: its worker may have stood still with it.
+compares no clocks: a worker is silent when the coordinator has seen its heartbeat in the ledger unchanged for
+longer than the timeout. A coordinator that has just started has seen nothing yet and gives every worker the
+whole timeout. After a long time without a poll, because the coordinator's machine was suspended or its
+process stopped, it counts at most half the timeout for that time: the worker may have been stopped as well.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lithify.protocol.transitions import AnyLedger
 class _Sighting:
     worker: AssignedWorker
     unchanged_s: float = 0.0
-    """For how long it has been seen like this."""
+    """How long it has been seen unchanged."""
 
 
 class SilenceWatch:
-    """What one coordinator has seen of the Running compactions. Times are of a monotonic clock."""
+    """Tracks the heartbeats of Running compactions for one coordinator. Times are of a monotonic clock."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
@@ -32,8 +32,8 @@ class SilenceWatch:
         self._looked_s = 0.0
 
     def silent(self, ledger: AnyLedger, now_s: float) -> tuple[Ulid, ...]:
-        """Look at the latest ledger. Gives the Running compactions whose worker has been silent for longer
-        than the timeout, and those that name no worker at all."""
+        """Read the latest ledger. Return the Running compactions whose worker has been silent for longer than
+        the timeout, and those that name no worker at all."""
         passed_s = min(now_s - self._looked_s, self._timeout_s / 2)
         self._looked_s = now_s
         running = [c for c in ledger.compactions if c.state is CompactionState.RUNNING]

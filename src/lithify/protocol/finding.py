@@ -1,4 +1,4 @@
-"""One thing a check has found."""
+"""Findings of checks."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from lithify.base.redaction import redact
 
 
 class Severity(Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works, but somebody should look."""
+    """It works, but an operator should look at it."""
     PROBLEM = "problem"
     """Something does not work, or soon will not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check says."""
+    """The result of a check."""
 
     check: str
-    """A short name, the same whatever is found."""
+    """A short name, the same for all results."""
     severity: Severity
     says: str
     """One sentence."""
     do: str = ""
-    """What to do; empty only when nothing is to be done."""
+    """The advice for the operator; empty only when nothing has to be done."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "says", redact(self.says))
 
 
 def ok(check: str, says: str) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding(check, Severity.OK, says)
 
 
 def warning(check: str, says: str, do: str) -> Finding:
-    """Somebody should look."""
+    """Return a finding that an operator should look at."""
     return Finding(check, Severity.WARNING, says, do)
 
 
 def problem(check: str, says: str, do: str) -> Finding:
-    """Something does not work."""
+    """Return a finding about something that does not work."""
     return Finding(check, Severity.PROBLEM, says, do)
 
 
 def advice(error: StoreError, do: str) -> str:
-    """Return what to do about an error of a store: `do`, but for a store that lacks an operation."""
+    """Return the advice for a store error: `do`, except for a store that lacks an operation."""
     return "use another store, as it says" if isinstance(error, NotServed) else do

@@ -1,14 +1,14 @@
-"""Whether a running compaction moves enough for a heartbeat.
+"""Decides whether a running compaction has made enough progress for a heartbeat.
 
-1. What has moved: for each range the bytes its tasks have reported, or those of its result once it is
-   finished, whichever is more.
-2. A heartbeat is deserved when `heartbeat_bytes` have moved since the last one, or a range was finished.
+1. Moved bytes: for each range the bytes its tasks have reported, or those of its result once it is finished,
+whichever is more.
+2. A heartbeat is due when `heartbeat_bytes` have moved since the last one, or a range was finished.
 3. Ranges wait for a free slot, or for the engine to start, without moving a byte. While none of the open
-   ranges is being executed, a heartbeat is deserved as well, until `range_start_timeout_ms` have passed
-   since bytes moved last.
+ranges is being executed, a heartbeat is due as well, until `range_start_timeout_ms` have passed since bytes
+moved last.
 
-So a range may take as long as it likes while it moves, and a hung one ends the heartbeats. Times are those
-of a clock that does not jump.
+So a range may take any time while it moves bytes, and a hung one ends the heartbeats. Times are of a
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lithify.protocol.attempts import Movement
 
 @dataclass(slots=True)
 class ProgressGate:
-    """The movements of one claim, as its worker sees them."""
+    """The progress of one claim, as seen by its worker."""
 
     moved_at_ms: int
-    """When bytes moved last; at first, when the compaction was claimed."""
+    """When bytes moved last; at first, the time of the claim."""
     _reported: dict[int, dict[str, int]] = field(default_factory=dict)
     """Bytes by range and by run of its task."""
     _read: dict[int, int] = field(default_factory=dict)
-    """Bytes by range under way that the run of its task that is furthest has read."""
+    """Bytes read, by active range, of the run of its task that has read most."""
     _finished: dict[int, int] = field(default_factory=dict)
     _beaten_bytes: int = 0
     _beaten_ranges: int = 0
@@ -42,7 +42,7 @@ class ProgressGate:
 
     @property
     def reading(self) -> Mapping[int, int]:
-        """Bytes read, by range that is under way."""
+        """Bytes read, by active range."""
         return self._read
 
     @property
@@ -51,13 +51,13 @@ class ProgressGate:
         return len(self._finished) > self._beaten_ranges
 
     def finish(self, index: int, bytes_moved: int, now_ms: int) -> None:
-        """A range is finished."""
+        """Record that a range is finished."""
         self._finished[index] = bytes_moved
         self._read.pop(index, None)
         self.moved_at_ms = now_ms
 
     def look(self, movements: Mapping[str, Movement], now_ms: int) -> None:
-        """Take in what the tasks of this claim report now."""
+        """Record the current reports of this claim's tasks."""
         before = self.moved_bytes
         for name, movement in movements.items():
             runs = self._reported.setdefault(movement.index, {})
@@ -69,12 +69,12 @@ class ProgressGate:
             self.moved_at_ms = now_ms
 
     def deserves_heartbeat(self, now_ms: int, heartbeat_bytes: int, range_start_timeout_ms: int) -> bool:
-        """By the rules above, as of the last look."""
+        """Return whether a heartbeat is due by the rules above, as of the last `look`."""
         if self.has_news or self.moved_bytes - self._beaten_bytes >= heartbeat_bytes:
             return True
         return not self._is_executing and now_ms - self.moved_at_ms <= range_start_timeout_ms
 
     def beat(self) -> None:
-        """A heartbeat was written."""
+        """Record that a heartbeat was written."""
         self._beaten_bytes = self.moved_bytes
         self._beaten_ranges = len(self._finished)

@@ -1,4 +1,4 @@
-"""What is still known of a ledger's past: a port, and its values."""
+"""The known past of a ledger: a port, and its values."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from lithify.protocol.transitions import AnyCompaction
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The version of the ledger in which a compaction came into its present state."""
+    """The version of the ledger in which a compaction entered its present state."""
 
     at_ms: int
     compaction: AnyCompaction
-    """As it was then."""
+    """The compaction in that version."""
 
 
 class History(Protocol):
-    """The past of one ledger, as it was found once. Old versions are collected after a while, so every
-    answer may be "not known"."""
+    """The past of one ledger, as read once. Old versions are collected after a while, so every result may be
+    `None` for unknown."""
 
     def arrival(self, compaction: AnyCompaction) -> Arrival | None:
-        """When `compaction` came into its state, under its worker."""
+        """Return when `compaction` entered its state, under its worker."""
         ...
 
     def first_progress(self, compaction: AnyCompaction) -> Arrival | None:
-        """When its present worker first had progress on record. One that goes on from another's has it
-        from the start."""
+        """Return when its present worker first had recorded progress. A worker that resumes another's
+        progress has it from the start."""
         ...
 
     def heard(self, compaction: AnyCompaction) -> Arrival | None:
-        """When its present worker was last heard, or that it was not later than then: the first known version
-        with the sign of life that it has now."""
+        """Return an upper bound of the time of its present worker's last heartbeat: the first known version
+        with that heartbeat."""
         ...
 
     def last_entry(self, compaction_id: Ulid) -> AnyCompaction | None:
-        """The compaction as the newest version that names it has it."""
+        """Return the compaction as recorded by the newest version that contains it."""
         ...

@@ -1,20 +1,20 @@
-"""The lease of a dataset's coordinator: what it says, and what can be told from it. Pure.
+"""The lease of a dataset's coordinator, and the conclusions from it. Pure.
 
-A lease is one small object, written by its etag only: nobody writes over what he has not seen. It says two
-things:
+A lease is one small object, written conditionally by etag: no process overwrites a version it has not read.
+It answers two questions:
 
-1. *Is its holder alive?* Whoever wants to know asks: he writes his name into the lease (`challenger`). A live
-   holder looks at its lease every `LOOK_AFTER_MS` and answers by writing it anew (`renewals`). If a question
-   has stood for `LEASE_MS`, by the monotonic clock of who watches it, the holder does not run, whatever the
-   clocks of the two machines show. While nobody asks, a lease is renewed every `RENEW_AFTER_MS` only. So one
-   look tells something too, by the store's clock (`judge_lease`).
-2. *Was an epoch taken by Lithify?* Only with proof (`Lease.proves`): either the holder has said so after it
-   took the epoch (`taken`), or it announced before which version of the dataset's numbered files would carry
-   the epoch and a mark that nobody else writes (`taking`), and that version has the mark.
+1. *Is its holder alive?* A process that needs to know writes its name into the lease (`challenger`). A live
+holder polls its lease every `LOOK_AFTER_MS` and answers by writing it anew (`renewals`). If a challenge has
+stood for `LEASE_MS`, by the monotonic clock of the watching process, the holder does not run, whatever the
+clocks of the two machines show. Without a challenge, a lease is renewed only every `RENEW_AFTER_MS`. So a
+single read is informative too, by the store's clock (`judge_lease`).
+2. *Was an epoch taken by Lithify?* Only with proof (`Lease.proves`): either the holder has recorded it after
+it took the epoch (`taken`), or it announced in advance which version of the dataset's numbered files would
+carry the epoch and a unique mark (`taking`), and that version has the mark.
 
 No data depend on a lease: an older coordinator is fenced by the epoch. But raising an epoch that is not
-Lithify's closes a program that may be alive, so what a lease does not prove is not known. One that cannot be
-read proves nothing.
+Lithify's closes a program that may be alive, so without proof by a lease the owner is unknown. An unreadable
+lease proves nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.protocol.presence import CoordinatorStatus, Presence
 
 LOOK_AFTER_MS = 11_000
-"""So often a holder looks whether somebody asks."""
+"""How often a holder checks for a challenge."""
 RENEW_AFTER_MS = 60_000
-"""So often a holder writes its lease although nobody asks."""
+"""How often a holder renews its lease without a challenge."""
 LEASE_MS = 25_000
-"""A question that stands for so long has no live holder to answer it. Longer than two looks, so that one may
-be late or fail."""
+"""A challenge that stands for this long has no live holder to answer it. Longer than two polls, so that one
+may be late or fail."""
 VALID_MS = RENEW_AFTER_MS + LEASE_MS
-"""A lease that was written so long ago has no live holder."""
+"""A lease that was written this long ago has no live holder."""
 MAX_EPOCH = (1 << 64) - 1
 MARK_BYTES = 16
 
@@ -48,18 +48,19 @@ class Taking:
     epoch: int
     version: int
     mark: str
-    """Hexadecimal; chance bytes that stand in the version where no reader looks."""
+    """Hexadecimal; random bytes in a part of the version that readers ignore."""
 
 
 Permit = Callable[[Taking], None]
-"""Is asked before a version is written that carries a new epoch. What it raises, it forbids."""
+"""Called before a version is written that carries a new epoch. It raises an error to forbid that."""
 
 
 class Tries:
-    """What a process has tried to take, and does not know yet whether it has.
+    """A process's attempts to take an epoch whose results are unknown.
 
-    Who asks for an epoch may give up before the answer is there, and try again; the first try can land during
-    the second. It is no other coordinator's: as long as nothing is known, all tries carry one mark.
+    A caller may give up before the answer arrives, and try again; the first attempt can succeed during the
+    second. It must not look like another coordinator's: while no result is known, all attempts carry one
+    mark.
     """
 
     def __init__(self) -> None:
@@ -67,22 +68,22 @@ class Tries:
         self._last: Taking | None = None
 
     def begin(self, mark: str) -> str:
-        """The mark of the tries that follow; `mark`, where nothing is open."""
+        """Return the mark of the following attempts; `mark`, if none is open."""
         if self._last is None:
             self._mark = mark
         return self._mark
 
     def has_landed(self, epoch: int, has_taken: Callable[[Taking], bool]) -> bool:
-        """Whether `epoch`, which is the newest, was taken by the last try."""
+        """Return whether `epoch`, which is the newest, was taken by the last attempt."""
         last = self._last
         return last is not None and last.epoch == epoch and has_taken(last)
 
     def made(self, taking: Taking) -> None:
-        """It is about to be tried."""
+        """Record an attempt that is about to be made."""
         self._last = taking
 
     def taken(self) -> int:
-        """The epoch of the last try, which is known to have been taken."""
+        """Return the epoch of the last attempt, which is known to have succeeded."""
         assert self._last is not None
         taken, self._last = self._last.epoch, None
         return taken
@@ -90,43 +91,43 @@ class Tries:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a lease says."""
+    """The content of a lease."""
 
     holder: str
     """The name of a process."""
     renewals: int = 0
     """How often it has been written."""
     is_ended: bool = False
-    """The holder has resigned."""
+    """Whether the holder has resigned."""
     taken: int | None = None
     """The newest epoch known to have been taken by a Lithify process."""
     taking: Taking | None = None
-    """What the holder was about to take when it wrote this, or has taken (`taken`)."""
+    """The version the holder was about to take when it wrote this, or has taken (`taken`)."""
     challenger: str | None = None
-    """The process that asks whether the holder is alive; all else stands as the holder wrote it."""
+    """The process that checks whether the holder is alive; all other fields are as the holder wrote them."""
 
     def proves(
         self, epoch: int, has_taken: Callable[[Taking], bool], may_have_taken: Callable[[Taking], bool]
     ) -> bool:
-        """Whether `epoch` was taken by Lithify; `has_taken` looks whether a version has its mark. A lease may
-        have been left behind by another dataset in the same place: `may_have_taken` tells what is known of
-        that without a look."""
+        """Return whether `epoch` was taken by Lithify; `has_taken` reads whether a version has its mark. A
+        lease may have been left behind by another dataset in the same place: `may_have_taken` returns whether
+        it is possible, without a read."""
         taking = self.taking
         if self.taken == epoch:
             return taking is None or taking.epoch != epoch or may_have_taken(taking)
         return taking is not None and taking.epoch == epoch and has_taken(taking)
 
     def unasked(self) -> Lease:
-        """As the holder wrote it."""
+        """Return the lease as the holder wrote it."""
         return replace(self, challenger=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLease:
-    """A lease object as it was found."""
+    """A lease object as it was read."""
 
     lease: Lease | None
-    """`None`: it cannot be read."""
+    """`None` if it is unreadable."""
     etag: str
     """Changes with every write."""
     written_ms: int
@@ -139,25 +140,26 @@ class FoundLease:
 
 
 class LeaseFile(Protocol):
-    """Where a dataset's lease is kept."""
+    """The storage of a dataset's lease."""
 
     def read(self) -> FoundLease | None:
-        """The lease as it is, whoever holds it; `None` when there is none."""
+        """Return the current lease of any holder; `None` when there is none."""
         ...
 
     def look(self) -> str | None:
-        """The etag of the lease as it is; `None` when there is none."""
+        """Return the etag of the current lease; `None` when there is none."""
         ...
 
     def write(self, lease: Lease, etag: str | None) -> str:
-        """Write the lease over the one that has this etag, or where there is none if it is `None`; the new
-        etag. `PreconditionFailed` when another is there: somebody else wrote meanwhile, or this very lease
-        was written before and the answer was lost."""
+        """Overwrite the lease that has this etag, or create one if it is `None`; return the new etag. Raise
+        `PreconditionFailed` when another is there: another process wrote meanwhile, or this very lease was
+        written before and the answer was lost."""
         ...
 
 
 def next_epoch(epoch: int, name: str) -> int:
-    """The epoch behind the one that the object `name` carries. `CorruptObject` when there is none."""
+    """Return the epoch after the one that the object `name` carries. Raise `CorruptObject` when there is
+    none."""
     if not 0 <= epoch < MAX_EPOCH:
         raise CorruptObject(
             name,
@@ -168,20 +170,20 @@ def next_epoch(epoch: int, name: str) -> int:
 
 
 def without_lease(epoch: int) -> CoordinatorStatus:
-    """What it tells of Lithify's coordinator that there is no lease, or none that can be read. `epoch` was
-    taken last, 0 when none was."""
+    """Return the status of Lithify's coordinator if there is no readable lease. `epoch` was taken last, 0
+    when none was."""
     return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
 
 
 def judge_lease(
     epoch: int, lease: Lease, written_ms: int, now_ms: Callable[[], int | None]
 ) -> CoordinatorStatus:
-    """Return what one look at a lease tells of Lithify's coordinator, which took `epoch`. Both times are of
-    one clock, the store's; `now_ms` is asked only where the answer depends on it, and gives `None` where the
-    store does not tell its time here."""
+    """Return the status of Lithify's coordinator, which took `epoch`, after a single read of a lease. Both
+    times are of the store's clock; `now_ms` is called only if the result depends on it, and returns `None` if
+    the store does not report its time here."""
     if lease.is_ended:
         return CoordinatorStatus(Presence.STOPPED, epoch, lease.holder)
-    # Asking is writing too, though not by the holder.
+    # A challenge is a write too, though not by the holder.
     ends_ms = written_ms + (VALID_MS if lease.challenger is None else LEASE_MS)
     asked_ms = now_ms()
     if asked_ms is None:
@@ -192,15 +194,15 @@ def judge_lease(
 
 
 def encode_lease(lease: Lease) -> bytes:
-    """The lease as JSON."""
+    """Encode the lease as JSON."""
     return json.dumps(asdict(lease)).encode()
 
 
 def decode_lease(data: bytes) -> Lease | None:
-    """The lease in these bytes, which anybody may have written; `None` when it is none."""
+    """Decode a lease from bytes that any program may have written; `None` when they are invalid."""
     try:
         fields = json.loads(data)
-        taking, challenger = fields["taking"], fields.get("challenger")  # older versions do not ask
+        taking, challenger = fields["taking"], fields.get("challenger")  # older versions have no challenger
         return Lease(
             holder=text(fields["holder"]),
             renewals=_number(fields["renewals"]),

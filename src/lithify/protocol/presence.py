@@ -1,4 +1,4 @@
-"""Which coordinator a dataset has, and whether it is alive, as far as that can be seen."""
+"""The coordinator of a dataset, and whether it is alive, as far as that is visible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Presence(Enum):
-    """What is known of a dataset's coordinator."""
+    """The state of a dataset's coordinator."""
 
     NEVER = "none has ever run"
     ALIVE = "Lithify's, alive"
@@ -28,18 +28,18 @@ class CoordinatorStatus:
     lease_ends_ms: int | None = None
     """When its lease ends, or ended; milliseconds of the store's clock."""
     system: str | None = None
-    """Whose it is, where it is foreign."""
+    """The owner of a foreign coordinator."""
 
     @property
     def says(self) -> str:
-        """What is known of it, for people."""
+        """A description for display."""
         if self.system is None:
             return self.presence.value
         return f"{self.system}'s, if its process is still open"
 
     @property
     def is_alive(self) -> bool | None:
-        """`None` when that cannot be known."""
+        """`None` if unknown."""
         if self.presence in (Presence.FOREIGN, Presence.UNCLEAR):
             return None
         return self.presence is Presence.ALIVE

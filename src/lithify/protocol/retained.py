@@ -1,4 +1,4 @@
-"""What of its past a dataset keeps, how much that is, and who needs it: values for status, metrics and
+"""The history that a dataset keeps, its size, and its readers and holds: values for status, metrics and
 checks, the same for all kinds. Pure."""
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from lithify.watermarks.model import Needed, Threshold
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """How much of its past there is, told from a snapshot alone."""
+    """The size of the history, computed from a snapshot alone."""
 
     versions: int
-    """That can be read, the newest too."""
+    """Number of readable versions, including the newest."""
     oldest_ms: int | None
-    """Wall-clock milliseconds; `None` without any."""
+    """Wall-clock milliseconds; `None` without any version."""
     only_history_bytes: int
-    """Of files that only older versions need, as far as these say."""
+    """Bytes of files that only older versions need, as far as these record it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs that were to let history go and that ended alike."""
+    """Runs that expire history and ended alike."""
 
     count: int
     last_ms: int
     why: str = ""
-    """Of the last one: what stood in the way."""
+    """The obstacle of the last run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What is kept, and for whom."""
+    """The kept history, and its users."""
 
     past: Past
     needed: tuple[Needed, ...] = ()
-    """Who needs what, the oldest first. What a reader needs is told as a run found it last."""
+    """The users and what they need, the oldest first. A reader's needs are as of the last run."""
     readers: int = 0
-    """That are registered."""
+    """Number of registered readers."""
     threshold: Threshold | None = None
     """The published one."""
     pending_files: int = 0
-    """That wait to be deleted."""
+    """Number of files that wait to be deleted."""
     pending_bytes: int = 0
     blocked: tuple[str, ...] = ()
-    """Why others that were to be deleted stay for good."""
+    """Reasons why other files are never deleted."""
     runs: Mapping[str, Runs] = field(default_factory=dict)
     """By outcome, in the kind's own words."""
     lost: str = ""
-    """What ought to be kept and is not on record any more; empty when that is nothing."""
+    """Records of required history that are missing; empty if none."""
     damaged: tuple[str, ...] = ()
-    """What of all this could not be read, and why."""
+    """Unreadable records, with reasons."""

@@ -1,4 +1,4 @@
-"""What a run over a dataset came to."""
+"""The summary of a run over a dataset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lithify.protocol.proposal import Plan
 
 @dataclass(frozen=True, slots=True)
 class FailedCompaction:
-    """A compaction that is Failed now, and why."""
+    """A Failed compaction, with the reason."""
 
     compaction: Ulid
     reason: str
@@ -19,19 +19,19 @@ class FailedCompaction:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run did."""
+    """The results of a run."""
 
     started: bool
     """False when there was nothing to do."""
     plan: Plan
-    """What the planner said last."""
+    """The planner's last plan."""
     committed: tuple[Ulid, ...] = ()
     dropped: tuple[FailedCompaction, ...] = ()
-    """Parts of what was committed that were left out, because they did not hold any more."""
+    """Parts that were left out of commits, because they had become invalid."""
     refused: tuple[FailedCompaction, ...] = ()
-    """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
+    """Compactions found invalid: submitted by other programs, or left by an earlier coordinator."""
     failures: tuple[FailedCompaction, ...] = ()
-    """Compactions of this run that could not be carried out."""
+    """Compactions of this run that failed."""
     before: Any = None
     """The snapshot that was planned on."""
     after: Any = None

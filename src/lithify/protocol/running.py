@@ -1,8 +1,8 @@
-"""A compaction that a worker has claimed: its ranges, what is finished of them, and what is to be recorded.
+"""A compaction that a worker has claimed: its ranges, which of them are finished, and the progress to record.
 
-1. Prepared somewhere else: its ranges, and the names of last outputs that earlier claims have noted.
+1. It is prepared by other code: its ranges, and the names of last outputs that earlier claims have recorded.
 2. A range that the ledger records with such an output is finished; the others are open and have to run.
-3. A range that has finished here is an outcome; when all are, the compaction is.
+3. A range that has finished here has an outcome; when all have, the compaction is finished.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What has to be known before a claimed compaction can run."""
+    """The preparation of a claimed compaction."""
 
     job: RangeJob
     last_outputs: frozenset[str] = frozenset()
@@ -30,43 +30,43 @@ class Preparation:
 
 @dataclass(slots=True)
 class Claim:
-    """A claimed compaction and the ranges of it."""
+    """A claimed compaction and its ranges."""
 
     compaction: AnyCompaction
-    """As it was claimed."""
+    """The compaction as it was claimed."""
     claimed_at_ms: int
-    """As the ledger says, by a wall clock. The other times here are for how long something takes, by a clock
-    that does not jump."""
+    """The time in the ledger, by a wall clock. The other times here measure durations, by a monotonic
+    clock."""
     began_ms: int
     last_heartbeat_ms: int
     looked_at_ms: int
-    """When the movements were read last."""
+    """When the movements were last read."""
     pulse: ProgressGate
     preparation: Future[Preparation] | None = None
-    """Until its ranges are known."""
+    """Set until its ranges are known."""
     job: RangeJob | None = None
     pending: dict[int, Future[Any]] = field(default_factory=dict)
     outcomes: dict[int, RangeOutcome] = field(default_factory=dict)
     cost_bytes: int = 0
-    """Of the ranges that were open when it was claimed."""
+    """Cost of the ranges that were open when it was claimed."""
     finished_bytes: int = 0
-    """Of these, what is finished; both are bytes of inputs."""
+    """The finished part of `cost_bytes`; both are bytes of inputs."""
     error: Exception | None = None
-    """Why it is to be given back."""
+    """The reason to release it."""
     attempt: Attempt | None = None
-    """What is to be noted of that, and the same however often noting it is tried."""
+    """The attempt to record for that, the same for every try to record it."""
     is_attempt_noted: bool = False
     is_noted: bool = True
-    """Whether the journal may have notes about it, besides what tasks that have ended remove themselves."""
+    """Whether the journal may have records about it, besides those that ended tasks remove themselves."""
 
     @property
     def works(self) -> tuple[RangeWork, ...]:
-        """All ranges; none before they are known."""
+        """All ranges; empty before they are known."""
         return () if self.job is None else self.job.works
 
     @property
     def is_running(self) -> bool:
-        """Whether it is being prepared, or a task of it has not ended."""
+        """Whether it is being prepared, or one of its tasks has not ended."""
         return self.preparation is not None or bool(self.pending)
 
     @property
@@ -74,7 +74,7 @@ class Claim:
         return self.error is None and self.job is not None and len(self.outcomes) == len(self.works)
 
     def begin(self, prepared: Preparation, output_name: Callable[[Any], str]) -> dict[int, RangeWork]:
-        """The ranges are known; gives those that have to run."""
+        """Take the prepared ranges; return those that have to run."""
         self.preparation = None
         self.job = prepared.job
         recorded = self.compaction.progress
@@ -88,7 +88,7 @@ class Claim:
         return left
 
     def finish(self, index: int, outcome: RangeOutcome, now_ms: int) -> None:
-        """A range has finished here."""
+        """Record that a range has finished here."""
         self.outcomes[index] = outcome
         self.finished_bytes += self.works[index].cost_bytes
         self.pulse.finish(index, outcome.bytes_read + outcome.bytes_written, now_ms)
@@ -99,16 +99,16 @@ class Claim:
 
     @property
     def done_bytes(self) -> int:
-        """How much of `cost_bytes` has been read. A finished range counts whole, another by what its task has
-        reported last."""
+        """The part of `cost_bytes` that has been read. A finished range counts whole, others by their tasks'
+        last reports."""
         works, reading = self.works, self.pulse.reading.items()
-        # Who knows who has written a report: it may be of a range that there is not.
+        # Reports may come from any writer, so one may name a range that does not exist.
         under_way = ((works[index].cost_bytes, read) for index, read in reading if index < len(works))
         return self.finished_bytes + sum(map(min, under_way))
 
     def progress(self) -> AnyProgress | None:
-        """What is finished now; ranges still running keep what was recorded before. `None` when there is
-        nothing to add to what was recorded."""
+        """Return the current progress; ranges still running keep their recorded progress. `None` when there
+        is nothing to add to the record."""
         if self.job is None or not self.outcomes:
             return None
         recorded = self.compaction.progress

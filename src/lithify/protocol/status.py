@@ -1,13 +1,13 @@
-"""How a compaction stands, for people and scripts: how far, since when, how long still, what it waits for.
-Pure.
+"""The status of a compaction, for operators and scripts: its progress, start, remaining time, and what it
+waits for. Pure.
 
-1. *How far*: each range counts the same share of the compaction's bytes. A finished range counts whole, one
-   that is being executed by what its task reported last, one that was left half-way by its outputs.
-2. *How fast, how long still*: what is open, at the pace since the present worker first recorded progress,
-   once that is `MIN_PACE_MS` ago; until then, since it claimed. What was finished before is not counted into
-   the pace.
-3. *What it waits for* follows from its state, the signs of life of its worker, earlier attempts, and
-   whether a coordinator is known to be alive.
+1. *Progress*: each range counts the same share of the compaction's bytes. A finished range counts whole, a
+running one by its task's last report, an interrupted one by its outputs.
+2. *Pace and remaining time*: the open part, at the pace since the present worker first recorded progress,
+once that is `MIN_PACE_MS` ago; until then, since it claimed. Work finished before does not count towards the
+pace.
+3. *Waiting*: follows from its state, the heartbeats of its worker, earlier attempts, and whether a
+coordinator is known to be alive.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lithify.protocol.retained import Retained
 from lithify.protocol.transitions import AnyCompaction
 
 MIN_PACE_MS = 10_000
-"""Over less, the pace would be that of what happened to be finished at the same time."""
+"""Over a shorter time, the pace would depend on which ranges happened to finish at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeState:
-    """What the ledger and the journal say of one range."""
+    """The state of one range in the ledger and the journal."""
 
     is_finished: bool
     output_bytes: int
@@ -39,8 +39,7 @@ class RangeState:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """When a compaction came into its present state (under its present worker), and what was finished
-    then."""
+    """When a compaction entered its present state (under its present worker), and what was finished then."""
 
     since_ms: int
     ranges: tuple[RangeState, ...] = ()
@@ -48,7 +47,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class CompactionDetails:
-    """All that is known of a compaction beside its entry in the ledger."""
+    """All that is known of a compaction besides its entry in the ledger."""
 
     cost_bytes: int
     """Bytes of its inputs."""
@@ -56,24 +55,24 @@ class CompactionDetails:
     """Empty until its worker has recorded them."""
     stay: Stay | None = None
     first_progress: Stay | None = None
-    """When the present worker recorded ranges first."""
+    """When the present worker first recorded ranges."""
     heard_ms: int | None = None
-    """When the present worker was last heard, by the clock that wrote the ledger's versions, not the
-    worker's; `None` when that is not known."""
+    """The present worker's last heartbeat, by the clock that wrote the ledger's versions, not the worker's;
+    `None` if unknown."""
     movements: Mapping[str, Movement] | None = None
     attempts: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionStatus:
-    """How one compaction stands."""
+    """The status of a compaction."""
 
     id: Ulid
     unit: str
     state: CompactionState
     submitted_ms: int
     since_ms: int | None
-    """When it came into this state; unknown when the ledger's history is gone."""
+    """When it entered this state; `None` when the ledger's history is gone."""
     worker: str | None
     heartbeat_age_ms: int | None
     is_stale: bool
@@ -83,7 +82,7 @@ class CompactionStatus:
     cost_bytes: int
     done_bytes: int
     bytes_per_s: int | None
-    """Of its inputs, under its present worker; unknown before anything has moved."""
+    """Pace in bytes of its inputs, under its present worker; unknown before anything has moved."""
     remaining_ms: int | None
     """Estimate; unknown before anything has moved."""
     attempts: int
@@ -91,40 +90,40 @@ class CompactionStatus:
     waits_for: str
     """One sentence; empty while it is being worked on."""
     range_shares: tuple[float, ...] = ()
-    """How much of each range is done, 0 to 1; nothing until its worker has recorded them."""
+    """The finished share of each range, 0 to 1; empty until its worker has recorded them."""
 
     @property
     def share_done(self) -> float:
-        """0 to 1."""
+        """The finished share, 0 to 1."""
         return min(self.done_bytes / self.cost_bytes, 1.0) if self.cost_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a dataset stands."""
+    """The status of a dataset."""
 
     url: str
     at_ms: int
-    """By the store's clock where that was asked (`store_ms`), else by this machine's."""
+    """By the store's clock if known (`store_ms`), else by this machine's."""
     snapshot: Any
     """The latest committed state."""
     coordinator: CoordinatorStatus
     compactions: tuple[CompactionStatus, ...]
-    """Those that are not over, oldest first."""
+    """Active compactions, oldest first."""
     plan: Plan
-    """What the planner would add now."""
+    """The plan that would be added now."""
     backlog: tuple[Backlog, ...]
     failures: tuple[FailedAttempt, ...]
-    """Compactions that were given up, oldest first."""
+    """Compactions that failed for good, oldest first."""
     retained: Retained | None = None
-    """What of its past it keeps; `None` where its kind keeps none that Lithify could let go."""
+    """The history it keeps; `None` for kinds without history that Lithify could expire."""
     store_ms: int | None = None
-    """The time by the store's clock, which the times in `compactions` are of. `None` where nothing is under
-    way, or the store does not tell its time: then the difference of those and `at_ms` tells nothing."""
+    """The time by the store's clock, which dates the times in `compactions`. `None` when no compaction is
+    active, or the store does not report its time: then the difference of those and `at_ms` is meaningless."""
 
     @property
     def stall_ms(self) -> int | None:
-        """Until the first unit's writer stalls."""
+        """Time until the first unit's writer stalls."""
         return min((p.stall_ms for p in self.backlog if p.stall_ms is not None), default=None)
 
 
@@ -136,8 +135,8 @@ def describe(
     heartbeat_timeout_ms: int,
     coordinator_alive: bool | None,
 ) -> CompactionStatus:
-    """How `compaction` stands. `now_ms` is by the clock of the times in `known`, `None` when that one cannot
-    be asked; `coordinator_alive` is `None` when that cannot be known."""
+    """Return the status of `compaction`. `now_ms` is by the clock of the times in `known`, `None` if that is
+    unavailable; `coordinator_alive` is `None` if unknown."""
     owner = compaction.worker if compaction.state is CompactionState.RUNNING else None
     age_ms = None
     if owner is not None and known.heard_ms is not None and now_ms is not None:
@@ -179,7 +178,7 @@ def _done_bytes(cost_bytes: int, ranges: tuple[RangeState, ...], movements: Mapp
 
 
 def _read_bytes(movements: Mapping[str, Movement]) -> dict[int, int]:
-    """What the tasks of each range have reported last."""
+    """Return the bytes last reported by the tasks of each range."""
     read: dict[int, int] = {}
     for movement in movements.values():
         read[movement.index] = max(read.get(movement.index, 0), movement.bytes_read)
@@ -210,7 +209,7 @@ def _bytes_per_ms(
     for start, least_ms in ((known.first_progress, MIN_PACE_MS), (known.stay, 1)):
         if start is None:
             continue
-        # What had moved then in ranges that were not finished is not on record, so it counts as moved since.
+        # Bytes moved by then in unfinished ranges are not recorded, so they count as moved since.
         moved = done - _done_bytes(known.cost_bytes, start.ranges, {})
         elapsed_ms = now_ms - start.since_ms
         if moved > 0 and elapsed_ms >= least_ms:

@@ -1,4 +1,4 @@
-"""Who may change a compaction, and how: pure functions from ledger to ledger.
+"""Transitions of a compaction, and the role that may make each: pure functions from ledger to ledger.
 
 | from      | to        | by          | function            |
 |-----------|-----------|-------------|---------------------|
@@ -7,7 +7,7 @@
 | Scheduled | Running   | worker      | `claim`             |
 | Running   | Running   | its worker  | `heartbeat`         |
 | Running   | Compacted | its worker  | `finish`            |
-| Running   | Completed | coordinator, for the worker beside it | `finish`, then `complete` |
+| Running   | Completed | coordinator, for its embedded worker | `finish`, then `complete` |
 | Running   | Scheduled | its worker  | `release`           |
 | Running   | Scheduled | coordinator | `reclaim`           |
 | Scheduled | Submitted | coordinator | `recover` (start-up)|
@@ -17,7 +17,7 @@
 Invariants:
 
 1. Terminal states absorb: a change of a Completed or Failed compaction is an error.
-2. Only the worker named in a Running compaction may move it on; everybody else gets `LostOwnership`.
+2. Only the worker named in a Running compaction may change it; all others get `LostOwnership`.
 3. Once recorded, the ranges and the horizon of a compaction never change and each range's outputs
    only grow by appending, so that any worker can resume where another stopped.
 4. A new compaction's id is not older than any id in the ledger (`next_id_ms`).
@@ -43,11 +43,11 @@ AnyProgress = Progress[Any, Any]
 
 
 class IllegalTransition(LithifyError):
-    """A change the table above does not allow: a defect of the caller, nothing was written."""
+    """A change the table above does not allow: a bug of the caller; nothing was written."""
 
 
 def check_epoch(ledger: AnyLedger, epoch: int) -> None:
-    """`Fenced` unless the ledger still carries the coordinator's own epoch."""
+    """Raise `Fenced` unless the ledger still carries the coordinator's own epoch."""
     if ledger.epoch != epoch:
         raise Fenced(
             f"another coordinator has taken over (epoch {ledger.epoch}, mine was {epoch}); "
@@ -56,9 +56,9 @@ def check_epoch(ledger: AnyLedger, epoch: int) -> None:
 
 
 def next_id_ms(ledger: AnyLedger, now_ms: int) -> int:
-    """Milliseconds for the id of a new compaction: now, but never before an id already there. Where the
+    """Return the milliseconds for the id of a new compaction: now, but never before an existing id. If the
     clock may be wrong, `now_ms` should be at most the newest time in the snapshot: an id from the future
-    keeps everybody else from adding compactions until that time has come."""
+    keeps all other programs from adding compactions until that time has come."""
     return max([now_ms, *(ulid_ms(c.id) for c in ledger.compactions)])
 
 
@@ -72,8 +72,8 @@ def submit(ledger: AnyLedger, *new: AnyCompaction) -> AnyLedger:
 
 
 def schedule(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
-    """Submitted to Scheduled. Progress stays: the sources of a compaction never change, and a horizon
-    older than today's only keeps more."""
+    """Move from Submitted to Scheduled. Progress is kept: the sources of a compaction never change, and a
+    horizon older than today's only keeps more."""
     _require(ledger, compaction_id, CompactionState.SUBMITTED)
     return ledger.update(
         compaction_id, lambda c: replace(c, state=CompactionState.SCHEDULED, worker=None, outputs=())
@@ -81,12 +81,13 @@ def schedule(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
 
 
 def claimable(ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
-    """Scheduled compactions nobody owns, oldest first."""
+    """Return the Scheduled compactions without owner, oldest first."""
     return tuple(c for c in ledger.compactions if c.state is CompactionState.SCHEDULED and c.worker is None)
 
 
 def claim(ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int) -> AnyLedger:
-    """Scheduled to Running under `worker_id`; `LostOwnership` when somebody was faster."""
+    """Move from Scheduled to Running under `worker_id`. Raise `LostOwnership` when another worker was
+    faster."""
     compaction = ledger.get(compaction_id)
     if (
         compaction is None
@@ -101,7 +102,7 @@ def claim(ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int) -
 
 
 def owns(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
-    """Whether `worker_id` is running that compaction according to this ledger."""
+    """Return whether `worker_id` is running that compaction according to this ledger."""
     compaction = ledger.get(compaction_id)
     return (
         compaction is not None
@@ -114,12 +115,12 @@ def owns(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
 def heartbeat(
     ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int, progress: AnyProgress | None = None
 ) -> AnyLedger:
-    """A sign of life, with the progress to record if there is any. Its time differs from that of the last
-    one, even if the worker's clock stands still: that is what a coordinator looks for."""
+    """Record a heartbeat, with the progress if there is any. Its time differs from that of the last one, even
+    if the worker's clock stands still: coordinators detect heartbeats by this difference."""
     compaction = _require_owner(ledger, compaction_id, worker_id)
     assert compaction.worker is not None
     last_ms = compaction.worker.last_heartbeat_ms
-    # A time that no id could carry is no clock's, and need not be passed.
+    # A time outside the range of ids comes from no real clock, and is not exceeded.
     beat = AssignedWorker(worker_id, max(now_ms, last_ms + 1) if last_ms < MAX_ULID_MS else now_ms)
     recorded = compaction.progress
     if progress is not None:
@@ -132,7 +133,7 @@ def heartbeat(
 def finish(
     ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int, outputs: tuple[Any, ...]
 ) -> AnyLedger:
-    """Running to Compacted with all outputs in order."""
+    """Move from Running to Compacted with all outputs in order."""
     _require_owner(ledger, compaction_id, worker_id)
     return ledger.update(compaction_id, lambda c: compacted(c, worker_id, now_ms, outputs))
 
@@ -140,19 +141,19 @@ def finish(
 def compacted(
     compaction: AnyCompaction, worker_id: str, now_ms: int, outputs: tuple[Any, ...]
 ) -> AnyCompaction:
-    """What `finish` makes of a Running one."""
+    """Return a Running compaction as changed by `finish`."""
     owner = AssignedWorker(worker_id, now_ms)
     return replace(compaction, state=CompactionState.COMPACTED, outputs=outputs, worker=owner, progress=None)
 
 
 def release(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> AnyLedger:
-    """Running back to Scheduled; what is finished stays recorded for the next worker."""
+    """Move from Running back to Scheduled; finished work stays recorded for the next worker."""
     _require_owner(ledger, compaction_id, worker_id)
     return ledger.update(compaction_id, lambda c: replace(c, state=CompactionState.SCHEDULED, worker=None))
 
 
 def reclaim(ledger: AnyLedger, compaction_ids: Iterable[Ulid]) -> AnyLedger:
-    """Running back to Scheduled by the coordinator; progress stays recorded."""
+    """Move from Running back to Scheduled, by the coordinator; progress stays recorded."""
     for compaction_id in compaction_ids:
         _require(ledger, compaction_id, CompactionState.RUNNING)
         ledger = ledger.update(
@@ -162,13 +163,13 @@ def reclaim(ledger: AnyLedger, compaction_ids: Iterable[Ulid]) -> AnyLedger:
 
 
 def complete(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
-    """Committed: Compacted to Completed, or from Submitted where no worker was needed."""
+    """Move to Completed after the commit: from Compacted, or from Submitted if no worker was needed."""
     _require(ledger, compaction_id, CompactionState.COMPACTED, CompactionState.SUBMITTED)
     return ledger.update(compaction_id, lambda c: replace(c, state=CompactionState.COMPLETED, progress=None))
 
 
 def fail(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
-    """Any active state to Failed. The reason goes to the log, not into the ledger; the outputs are
+    """Move any active compaction to Failed. The reason is logged, not stored in the ledger; the outputs are
     garbage from now on."""
     _require(ledger, compaction_id, *(s for s in CompactionState if not s.is_terminal))
     return ledger.update(
@@ -177,9 +178,9 @@ def fail(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
 
 
 def trim(ledger: AnyLedger, ended: Collection[Ulid] = ()) -> AnyLedger:
-    """Keep what is active, and of what is finished the newest and that which has just `ended`: some version
-    has to say how. The newest must stay: the garbage collectors of SlateDB delete nothing while a ledger has
-    no entry at all."""
+    """Keep active compactions, and of finished ones the newest and those that have just `ended`: some version
+    has to record how. The newest must be kept: the garbage collectors of SlateDB delete nothing while a
+    ledger has no entry at all."""
     finished = [c.id for c in ledger.compactions if c.state.is_terminal]
     stays = {max(finished, default=None), *ended}
     kept = tuple(c for c in ledger.compactions if not c.state.is_terminal or c.id in stays)
@@ -187,8 +188,9 @@ def trim(ledger: AnyLedger, ended: Collection[Ulid] = ()) -> AnyLedger:
 
 
 def recover(ledger: AnyLedger, epoch: int) -> AnyLedger:
-    """What a starting coordinator makes of the ledger it finds: its epoch is set, Scheduled ones
-    go back to Submitted to be validated again and keep their progress, Running and Compacted ones stay."""
+    """Return the ledger that a starting coordinator takes over: its epoch is set, Scheduled compactions
+    go back to Submitted to be validated again and keep their progress, Running and Compacted ones are
+    unchanged."""
     if ledger.epoch > epoch:
         raise Fenced(f"a newer coordinator (epoch {ledger.epoch}) runs already; mine would be {epoch}")
     compactions = tuple(

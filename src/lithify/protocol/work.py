@@ -1,4 +1,4 @@
-"""A compaction as it is carried out: its ranges, and what came of each."""
+"""The execution of a compaction: its ranges, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class RangeWork(Generic[RangeT]):
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome(Generic[OutputT]):
-    """What the service needs to know of a finished range."""
+    """The outcome of a finished range."""
 
     outputs: tuple[OutputT, ...]
-    """All outputs of the range, in order, those of earlier attempts included."""
+    """All outputs of the range, in order, including those of earlier attempts."""
     bytes_read: int
     bytes_written: int
     rows: Mapping[str, int]
@@ -38,7 +38,7 @@ class RangeOutcome(Generic[OutputT]):
 
 @dataclass(frozen=True, slots=True)
 class RangeJob(Generic[RangeT]):
-    """A compaction made ready to run: all its ranges, in key order."""
+    """A compaction prepared to run: all its ranges, in key order."""
 
     works: tuple[RangeWork[RangeT], ...]
     horizon: int | None = None

@@ -1,6 +1,7 @@
-"""What a fleet decides: who watches what and how often, where work goes, what starts and who takes it. Pure.
+"""Decisions of a fleet: which coordinator watches which dataset and how often, where work is routed, which
+work starts, and which worker claims it. Pure.
 
-Every rule is a noun of its own. None knows a store, a clock or randomness: times are passed in, and where
-chance would do, a hash does (`lithify.planning.fleet.placement`). Everything here may be lost with its
-process: it is made anew from the ledgers and the next looks.
+Each rule has a class or module of its own. None reads a store, a clock or a random number: times are
+parameters, and a hash replaces randomness (`lithify.planning.fleet.placement`). All state may be lost with
+its process: it is rebuilt from the ledgers and the next polls.
 """

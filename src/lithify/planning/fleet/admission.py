@@ -1,30 +1,29 @@
-"""Which of a member's wants are admitted next into one queue.
+"""Admission of a fleet coordinator's pending tasks into one queue.
 
-Wants wait in memory; what is admitted is planned anew, recorded and put on the board by the member. Each
-queue of each member has one such admission, on the task manager of `lithify.planning.admission`, which knows
-what waits for what, what rests after a failure, and what runs.
+Pending tasks wait in memory; admitted tasks are planned anew, recorded and offered by the coordinator. Each
+queue of each coordinator (member) has one such admission, on top of the task manager of
+`lithify.planning.admission`, which tracks dependencies, backoffs and running work.
 
-1. *Offer*: after each look at a dataset, all its wants for this queue. What is not wanted any more leaves.
-2. *Defer*: of each dataset the most urgent want that could start is always kept, so the backlog is never
-   longer than `longest_backlog` or the number of datasets. Of the others, the lowest go while the backlog is
-   longer than `longest_backlog`: deferred, which is counted by dataset, and nothing but the count is kept.
-3. *Recall*: datasets that should be looked at now, since something of theirs would have a place again: when a
-   dataset has nothing queued any more, or the backlog is half empty, or a pause after a failure is over.
+1. *Offer*: each poll of a dataset offers all its pending tasks for this queue. Tasks that are not pending any
+more are removed.
+2. *Defer*: the most urgent startable task of each dataset is always kept, so the backlog is never longer than
+the larger of `longest_backlog` and the number of datasets. While the backlog is longer than
+`longest_backlog`, the lowest other tasks are deferred: only their number per dataset is kept.
+3. *Recall*: datasets that should be polled now, because their deferred tasks would have a place again: when a
+dataset has nothing queued any more, or the backlog is half empty, or a backoff is over.
 4. *Admit*: while the member's slots allow (`quotas`, `slots`) and the dataset and its tenant are below their
-   shares:
-   - every fourth claim is fair: the dataset that has waited for most claims (`fairness`), its most urgent
-     want;
-   - else the best band; in it the tenant whose turn it is by weight (`weighted`); of that tenant's claims
-     every fourth goes to its dataset that has waited longest, the others to its first want by priority, then
-     age.
-   Of claims that only the reserve is left for, every fourth is fair as well.
-5. *Rest*: what failed rests, longer each time. A dataset that fails again and again, whatever of it is
-   tried, rests as a whole: so it does not fill the member's slots with what nobody can do.
-6. What was admitted counts as running until `follow` says otherwise.
+shares:
+- every fourth claim is fair: the dataset that has waited for most claims (`fairness`), its most urgent task;
+- else the best priority class; in it the tenant whose turn it is by weight (`weighted`); of that tenant's
+claims every fourth goes to its dataset that has waited longest, the others to its first task by priority,
+then age. Of claims for which only the reserve is left, every fourth is fair as well.
+5. *Back off*: failed tasks back off, longer each time. A dataset that fails again and again, whichever task
+is tried, backs off as a whole, so that it does not fill the member's slots with work that cannot succeed.
+6. Admitted tasks count as running until `follow` reports otherwise.
 
 Invariants: of N datasets with work, each has a claim after at most `longest_wait_claims(N)` claims that it
-could have had (of its tenant, when that is at its cap). All that was offered is queued, running, resting or
-counted as deferred.
+could have had (claims of its tenant, if that is at its cap). All offered tasks are queued, running, backing
+off or counted as deferred.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.weighted import WeightedTurns
 
 DATASET_PAUSE = GrowingPause(first_ms=15_000, max_ms=1_800_000)
-"""From the second failure in a row on."""
+"""Applies from the second failure in a row."""
 _NO_CAPACITY = Capacity(max_running=1 << 62, max_running_bytes=1 << 62, max_queued=1 << 62)
-"""Slots and backlog are the queue's."""
+"""Unlimited: slots and backlog are limited per queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """What a queue's owner says of it."""
+    """The configured limits of a queue."""
 
     longest_backlog: int = 1_000
     largest_share: float = 1.0
-    """The part of the queue's slots that one dataset may use, above 0 and at most 1; each may use one in any
-    case."""
+    """The part of the queue's slots that one dataset may use, above 0 and at most 1; each dataset may always
+    use one."""
 
     def __post_init__(self) -> None:
         if self.longest_backlog < 1:
@@ -67,54 +66,55 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class TenantShare:
-    """How a tenant's work is treated."""
+    """The weight and cap of a tenant."""
 
     weight: int = 1
-    """Its share of claims, against those of other tenants with work in the same band."""
+    """The tenant's share of claims, relative to other tenants with work in the same priority class."""
     most_running: int | None = None
-    """So much of it may be admitted by this member at the same time (`quotas.tenant_cap`)."""
+    """Maximum number of the tenant's tasks that this member may have admitted at the same time
+    (`quotas.tenant_cap`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A compaction that the ledger has under way."""
+    """An active compaction of the ledger."""
 
     want: PendingTask
     takes_slot: bool = True
-    """Not when only its commit is left to do: what waits for it waits on."""
+    """False if only its commit is left to do: its dependents still wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a queue of one member has."""
+    """The figures of one queue of one member."""
 
     queued: int
     queued_bytes: int
     running: int
     deferred: int
     resting: int
-    """Wants left alone after a failure."""
+    """Number of tasks that back off after a failure."""
     demand: Mapping[PriorityClass, int]
-    """Queued, deferred or running, by band; of one dataset no more than its share of the slots. For
-    quotas."""
+    """Number of tasks queued, deferred or running, by priority class; per dataset at most its share of the
+    slots. Used for quotas."""
     demand_by_tenant: Mapping[str | None, int]
     lowest: tuple[PriorityClass, float] | None
-    """Band and priority of the last in the queue."""
+    """Priority class and priority of the last task in the queue."""
     oldest_since_ms: int | None
     youngest_since_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class OfTenant:
-    """What of one tenant a queue of one member has."""
+    """The figures of one tenant in one queue of one member."""
 
     queued: int = 0
     queued_bytes: int = 0
     deferred: int = 0
     demand: int = 0
-    """As in `Figures`, of all bands."""
+    """As in `Figures`, summed over all priority classes."""
     lowest: float | None = None
-    """Rank (`bands.rank`) of the last of it in the queue."""
+    """Rank (`priorities.rank`) of the tenant's last task in the queue."""
     oldest_since_ms: int | None = None
     youngest_since_ms: int | None = None
 
@@ -125,7 +125,7 @@ NO_TENANTS: Mapping[str | None, TenantShare] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _Deferral:
-    """What of a dataset is deferred."""
+    """The deferred tasks of a dataset."""
 
     tenant: str | None
     by_band: Counter[PriorityClass]
@@ -133,38 +133,39 @@ class _Deferral:
 
 @dataclass(slots=True)
 class _Rest:
-    """What of a dataset rests after failures."""
+    """The tasks of a dataset that back off after failures."""
 
     count: int
     until_ms: int
-    """The first of the pauses ends."""
+    """The end of the first backoff."""
 
 
 class QueueAdmission:
-    """The wants of one member for one queue. Not safe to share between threads."""
+    """The pending tasks of one member for one queue. Not thread-safe."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self.limits = limits
         self._budget = Budget(_NO_CAPACITY)
         self._queued: dict[str, dict[WorkKey, PendingTask]] = {}
-        """By dataset; none is empty."""
+        """By dataset; no value is empty."""
         self._queued_count = 0
         self._running: dict[str, dict[WorkKey, Active]] = {}
-        """By dataset; none is empty."""
+        """By dataset; no value is empty."""
         self._deferred: dict[str, _Deferral] = {}
-        """By dataset, the one that was offered first since then first."""
+        """By dataset, ordered by when each was first offered since then."""
         self._resting: dict[str, _Rest] = {}
         self._failing: dict[str, tuple[int, int]] = {}
-        """By dataset: how many failed since the last success, and when the last one did."""
+        """By dataset: the number of failures since the last success, and the time of the last failure."""
         self._share: int | None = None
-        """How much of one dataset may run, as of the last admission."""
+        """How many tasks of one dataset may run, as of the last admission."""
         self._fair: FairTurns[str] = FairTurns()
         self._tenants: WeightedTurns[str | None] = WeightedTurns()
 
-    # What there is
+    # Offers
 
     def offer(self, dataset: str, wants: Iterable[PendingTask], now_ms: int) -> None:
-        """These are all wants of `dataset` for this queue now. `now_ms` is any time that does not go back."""
+        """Replace the pending tasks of `dataset` for this queue. `now_ms` is the time of any clock that never
+        goes back."""
         all_wants = {want.key: want for want in wants}
         rests_until_ms = self._rests_until_ms(dataset)
         named = {} if now_ms < rests_until_ms else all_wants
@@ -188,7 +189,7 @@ class QueueAdmission:
             self._fair.forget(dataset)
 
     def follow(self, dataset: str, active: Iterable[Active]) -> None:
-        """These are all compactions of `dataset` for this queue that its ledger has under way."""
+        """Replace the active compactions of `dataset` for this queue by those in its ledger."""
         actives = {one.want.key: one for one in active}
         for key in self._running.get(dataset, ()):
             if key not in actives:
@@ -202,8 +203,8 @@ class QueueAdmission:
             self._running[dataset] = actives
 
     def failed(self, key: WorkKey, now_ms: int) -> None:
-        """A compaction failed by its own fault: it rests, for longer each time, and what waited for it is
-        dropped until it is offered again."""
+        """Record that a compaction failed by its own fault: it backs off, longer each time, and its
+        dependents are dropped until they are offered again."""
         self._stop(key)
         dropped = self._budget.failed(key, now_ms)
         for gone in dropped:
@@ -219,13 +220,13 @@ class QueueAdmission:
                 self._note_rest(key.dataset, 1, until_ms)
 
     def forget(self, dataset: str) -> None:
-        """It is watched by another member now, or gone."""
+        """Forget a dataset that another member watches now, or that does not exist any more."""
         self.offer(dataset, (), 0)
         self.follow(dataset, ())
         self._failing.pop(dataset, None)
 
     def recall(self, now_ms: int) -> tuple[str, ...]:
-        """Datasets to look at now, and offer again."""
+        """Return the datasets to poll now and offer again."""
         names = {dataset: None for dataset, rest in self._resting.items() if rest.until_ms <= now_ms}
         longest = self.limits.longest_backlog
         room = longest - self._queued_count if self._queued_count <= longest // 2 else 0
@@ -235,12 +236,12 @@ class QueueAdmission:
                 room -= deferral.by_band.total()
         return tuple(names)
 
-    # What starts
+    # Admission
 
     def admit(
         self, slots: Slots, queue_slots: int, tenants: Mapping[str | None, TenantShare] = NO_TENANTS
     ) -> tuple[PendingTask, ...]:
-        """What is admitted now, in this order. `slots` are the member's, `queue_slots` those of all
+        """Admit tasks and return them in order. `slots` are the member's, `queue_slots` those of all
         workers."""
         admitted: list[PendingTask] = []
         load = _Load.of(one.want for of in self._running.values() for one in of.values() if one.takes_slot)
@@ -285,10 +286,10 @@ class QueueAdmission:
         self._fair.count((lane, want.tenant), is_fair=is_longest_of_tenant)
         self._fair.had(want.dataset, datasets)
 
-    # What is told
+    # Figures
 
     def figures(self) -> Figures:
-        """How it is now."""
+        """Return the current figures."""
         queued = [want for of in self._queued.values() for want in of.values()]
         running = [one.want for of in self._running.values() for one in of.values() if one.takes_slot]
         demand, by_tenant = self._demand(running)
@@ -307,7 +308,7 @@ class QueueAdmission:
         )
 
     def by_tenant(self) -> dict[str | None, OfTenant]:
-        """How it is now, of each tenant that has anything."""
+        """Return the current figures of each tenant that has any tasks."""
         queued: dict[str | None, list[PendingTask]] = {}
         for want in (want for of in self._queued.values() for want in of.values()):
             queued.setdefault(want.tenant, []).append(want)
@@ -323,7 +324,8 @@ class QueueAdmission:
         }
 
     def _demand(self, running: Iterable[PendingTask]) -> tuple[Counter[PriorityClass], Counter[str | None]]:
-        """By band and by tenant; of each dataset what is most urgent, up to its share."""
+        """Return the demand by priority class and by tenant; of each dataset the most urgent tasks, up to its
+        share."""
         by_dataset: dict[str, Counter[PriorityClass]] = {}
         tenants: dict[str, str | None] = {}
         for want in (*running, *(want for of in self._queued.values() for want in of.values())):
@@ -344,10 +346,10 @@ class QueueAdmission:
                     left -= part
         return demand, by_tenant
 
-    # Keeping in step
+    # Helpers
 
     def _rests_until_ms(self, dataset: str) -> int:
-        """Until when a dataset rests as a whole."""
+        """Return until when a dataset backs off as a whole."""
         count, last_ms = self._failing.get(dataset, (0, 0))
         return last_ms + DATASET_PAUSE.after_ms(count - 1) if count > 1 else 0
 
@@ -377,8 +379,8 @@ class QueueAdmission:
             self._running.pop(key.dataset, None)
 
     def _rest(self, key: WorkKey, named: Mapping[WorkKey, PendingTask], now_ms: int) -> None:
-        """It was offered and not taken: it or what it waits for rests. That ends when the first pause of its
-        dataset does, then it is looked at again."""
+        """Record that an offered task was refused: it or a predecessor backs off. This ends with the first
+        backoff of its dataset, then the dataset is polled again."""
         self._remove(key)
         pauses = [self._budget.rests_until_ms(other) for other in named]
         self._note_rest(key.dataset, 1, min((until for until in pauses if until > now_ms), default=now_ms))
@@ -411,7 +413,7 @@ class QueueAdmission:
                     deferral.by_band[want.band] += 1
 
     def _first(self, dataset: str) -> WorkKey | None:
-        """The most urgent of its wants that wait for none in the queue."""
+        """Return the most urgent pending task of the dataset that has no queued predecessor."""
         of = self._queued[dataset]
         free = [want for want in of.values() if of.keys().isdisjoint(want.after)]
         return min(free, key=_order).key if free else None
@@ -419,7 +421,7 @@ class QueueAdmission:
 
 @dataclass(slots=True)
 class _Load:
-    """What runs."""
+    """Running work."""
 
     usage: Usage
     by_dataset: Counter[str]

@@ -1,18 +1,18 @@
-"""Whose fault a failed attempt is: the work's, or the worker's.
+"""Attribution of failed attempts: to the work, or to the worker.
 
-Poison work fails wherever it is tried: it has to rest, or it uses up the slots. A poison worker fails
-whatever it tries, and fast, so that it would drain a queue by itself: its failures must not make the work
-rest, and it should get no more of it.
+Poison work fails on every worker: it has to back off, or it uses up the slots. A poison worker fails with all
+work, and fast, so that it would drain a queue by itself: its failures must not make the work back off, and it
+should get no more of it.
 
-1. A worker is *suspect* while it has failed with at least `SUSPECT_DATASETS` datasets since its last
-   success, and no success at all meanwhile. One success ends that.
-2. A failure of a suspect worker is its own, and does not count against the work, as long as there is a
-   worker that is not suspect (`excuses`): who has nobody else has to believe it. Everything else is the
-   work's fault. What was tried too often is given up, and rests (`QueueAdmission.failed`).
-3. While a worker is suspect hints are not meant for it, and what has failed with a worker is meant for
-   others first (`hints.meant_for`). It rests by itself as well (`lithify.planning.rest`).
+1. A worker is *suspect* while it has failed with at least `SUSPECT_DATASETS` datasets since its last success.
+One success ends that.
+2. A failure of a suspect worker is attributed to the worker and does not count against the work, as long as
+there is a worker that is not suspect (`excuses`). All other failures are attributed to the work. Work that
+was tried too often fails for good, and backs off (`QueueAdmission.failed`).
+3. Task offers are not meant for a suspect worker, and work that has failed with a worker is meant for others
+first (`task_offers.meant_for`). The worker also backs off by itself (`lithify.planning.rest`).
 
-What is remembered is bounded: of workers and of work those with the oldest failures are forgotten first.
+Memory is bounded: the workers and the work with the oldest failures are forgotten first.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _MAX_NAMES = 16
 
 
 class FaultOrigin(Enum):
-    """Who is to blame for a failed attempt."""
+    """The cause of a failed attempt."""
 
     WORK = "work"
     WORKER = "worker"
 
 
 class Faults:
-    """What one member has seen fail. May be lost: everybody is innocent then."""
+    """The failures that one member has seen. May be lost: then no worker is suspect."""
 
     def __init__(self) -> None:
         self._failing: dict[str, set[str]] = {}
-        """By worker, datasets that failed with it since its last success."""
+        """By worker, the datasets that failed with it since its last success."""
         self._tried: dict[WorkKey, set[str]] = {}
-        """By work, workers with which it failed by its own fault."""
+        """By work, the workers on which it failed by its own fault."""
 
     def failed(self, key: WorkKey, worker: str) -> FaultOrigin:
-        """An attempt failed. Whose fault that is."""
+        """Record a failed attempt and return its cause."""
         failing = self._failing.pop(worker, set())
         if len(failing) < _MAX_NAMES:
             failing.add(key.dataset)
@@ -61,27 +61,27 @@ class Faults:
         return FaultOrigin.WORK
 
     def succeeded(self, key: WorkKey, worker: str) -> None:
-        """An attempt succeeded."""
+        """Record a successful attempt."""
         self._failing.pop(worker, None)
         self._tried.pop(key, None)
 
     def forget(self, dataset: str) -> None:
-        """It is another one now: nothing that failed of it before counts."""
+        """Forget all failures of a dataset that was replaced by another one."""
         for key in [key for key in self._tried if key.dataset == dataset]:
             del self._tried[key]
         for failing in self._failing.values():
             failing.discard(dataset)
 
     def is_suspect(self, worker: str) -> bool:
-        """Whether whatever it tries fails."""
+        """Return whether the worker fails with all work."""
         return len(self._failing.get(worker, ())) >= SUSPECT_DATASETS
 
     def failed_with(self, key: WorkKey) -> frozenset[str]:
-        """Workers with which it failed by its own fault."""
+        """Return the workers on which the work failed by its own fault."""
         return frozenset(self._tried.get(key, ()))
 
     def excuses(self, worker: str, workers: Collection[str]) -> bool:
-        """Whether a failure of this worker is its own, when these are alive."""
+        """Return whether a failure of this worker is attributed to it, given the live `workers`."""
         return self.is_suspect(worker) and any(not self.is_suspect(other) for other in workers)
 
 

@@ -1,13 +1,13 @@
-"""Which tenants are told of by name: a bounded number, however many there are.
+"""The tenants that are reported by name: a bounded number, however many there are.
 
-With a rule for every folder there are as many tenants as folders. What is told of each of them (to
-Prometheus, and to the other members) must not grow with that:
+With a rule for each folder there are as many tenants as folders. The reports about tenants (to Prometheus,
+and to the other members) must not grow with that:
 
-1. A tenant with a policy of its own is always told of by name.
-2. Of the others the first `most` that have something are. Who has had nothing for `FORGOTTEN_MS` makes room.
-3. All the rest are told of as one, without a name.
+1. A tenant with a policy of its own is always reported by name.
+2. Of the others, the first `most` that have work are. A tenant without work for `FORGOTTEN_MS` makes room.
+3. All other tenants are reported as one, without a name.
 
-So a series begins when a tenant has work, and it does not come and go with every look.
+So a series begins when a tenant has work, and does not come and go with every poll.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ FORGOTTEN_MS = 3_600_000
 
 
 class LabelLimiter:
-    """The tenants that one member tells of. May be lost."""
+    """The tenants that one member reports by name. May be lost."""
 
     def __init__(self, most: int = MOST_NAMED) -> None:
         self._most = most
         self._always: frozenset[str] = frozenset()
         self._seen_ms: dict[str, int] = {}
-        """When it last had something."""
+        """When each tenant last had work."""
 
     def see(self, having: Iterable[str | None], always: Collection[str], now_ms: int) -> None:
-        """These have something now, and these have a policy."""
+        """Record the tenants that have work now, and those that have a policy."""
         self._always = frozenset(always)
         self._seen_ms = {
             name: at_ms
@@ -42,5 +42,5 @@ class LabelLimiter:
                 self._seen_ms[name] = now_ms
 
     def name(self, tenant: str | None) -> str | None:
-        """As whose work it is told of."""
+        """Return the name under which to report the tenant; `None` for the common one."""
         return tenant if tenant in self._always or tenant in self._seen_ms else None

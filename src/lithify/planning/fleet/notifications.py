@@ -1,17 +1,18 @@
-"""Whom a bell wakes: of a hundred idle workers those that a new hint is for, and a few besides.
+"""Notifications of idle workers: of a hundred, a new task offer reaches the one it is meant for, and a few
+others.
 
-If every idle worker read all boards at each ring, a hundred of them would cost more than all the rest of a
-fleet. So a *ring* says which board has something new, and for whom it is:
+If every idle worker read all boards at each notification, a hundred of them would cost more than all the rest
+of a fleet. So a notification (`Ring`) names the board with new offers, and the workers they are for:
 
-1. It wakes the workers that the new hints name.
-2. It wakes about `BACKUPS` others, who differ from ring to ring: should one that was named be gone, one of
-   them finds the hint again when its time has come (`hints.delay_ms`).
-3. Where a hint is for nobody, because nobody was idle when it was put up, it wakes everybody: those who are
-   idle by now are few.
-4. The bell has the last `MAX_RINGS` rings, so who asks every second misses none. Who finds none that it knows
-   may have missed some, and looks at all boards.
+1. It notifies the workers that the new offers name.
+2. It notifies about `BACKUPS` others, which differ each time: if a named worker is gone, one of them finds
+the offer again when its delay is over (`task_offers.delay_ms`).
+3. If an offer is for no particular worker, because none was idle when it was published, it notifies all
+workers: those that are idle by now are few.
+4. The last `MAX_RINGS` notifications are kept, so a worker that polls every second misses none. A worker that
+finds no notification it knows may have missed some, and reads all boards.
 
-Rings may be lost; then the boards are read a little later (`asking`).
+Notifications may be lost; then the boards are read a little later (`polling`).
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ BACKUPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A member has put up something new."""
+    """A notification that a member has published new task offers."""
 
     id: str
-    """Another one each time."""
+    """Unique."""
     board: str
     """The member whose board it is."""
     workers: tuple[str, ...] = ()
-    """Whom the new hints are for."""
+    """The workers that the new offers are for."""
     is_open: bool = False
-    """Whether one of them is for nobody."""
+    """Whether one of them is for no particular worker."""
     idle_workers: int = 0
-    """How many had a free slot."""
+    """How many workers had a free slot."""
 
     def wakes(self, worker: str) -> bool:
-        """Whether `worker` is to look at the board now."""
+        """Return whether `worker` should read the board now."""
         if self.is_open or worker in self.workers:
             return True
         return fraction(worker, self.id) * self.idle_workers < BACKUPS
 
 
 def ring_of(ring_id: str, board: str, new: Iterable[Hint]) -> Ring:
-    """The ring for these new hints."""
+    """Return the notification of these new task offers."""
     hints = tuple(new)
     workers = dict.fromkeys(hint.worker for hint in hints if hint.worker is not None)
     return Ring(
@@ -62,12 +63,13 @@ def ring_of(ring_id: str, board: str, new: Iterable[Hint]) -> Ring:
 
 
 def added(before: Sequence[Ring], ring: Ring) -> tuple[Ring, ...]:
-    """What the bell has after a ring."""
+    """Return the kept notifications after adding one."""
     return (*before, ring)[-MAX_RINGS:]
 
 
 def unheard(rings: Sequence[Ring], known: Collection[str]) -> tuple[Ring, ...] | None:
-    """Those that are new to who knows the ids of all before; `None` when there may have been others."""
+    """Return the notifications that are new to a worker that knows the ids of all earlier ones; `None` if it
+    may have missed others."""
     new = tuple(ring for ring in rings if ring.id not in known)
     has_lost_thread = len(new) == len(rings) and (bool(known) or len(rings) >= MAX_RINGS)
     return None if has_lost_thread else new

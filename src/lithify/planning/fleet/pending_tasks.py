@@ -1,4 +1,5 @@
-"""A want: planned work that waits for admission, in the memory of the member that watches its dataset."""
+"""Pending tasks: planned work that waits for admission, in the memory of the member that watches its
+dataset."""
 
 from __future__ import annotations
 
@@ -8,28 +9,28 @@ from lithify.planning.admission import PlannedWork, WorkKey
 from lithify.planning.fleet.priorities import PriorityClass, rank
 
 MOST_BYTES = (1 << 53) - 1
-"""Nothing costs more: every reader of JSON has such a number."""
+"""Upper bound of costs: a number that every JSON reader supports."""
 SMALL_BYTES = 64 << 20
-"""What costs no more is small: a second or two on one core."""
+"""Work of at most this cost is small: a second or two on one core."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingTask:
-    """A proposal, and what a fleet goes by."""
+    """A proposal, with the fields that decide about its admission."""
 
     key: WorkKey
     """The dataset's URL, and the name of the proposal in it."""
     band: PriorityClass
     priority: float
-    """0 (may wait) to 1 (urgent), inside the band."""
+    """0 (may wait) to 1 (urgent), inside the priority class."""
     cost_bytes: int
-    """That it reads; at most `MOST_BYTES`."""
+    """Bytes that it reads; at most `MOST_BYTES`."""
     since_ms: int
     """When it was first seen."""
     tenant: str | None = None
-    """Whose work it is."""
+    """The tenant that owns it."""
     after: tuple[WorkKey, ...] = ()
-    """What has to end before."""
+    """Predecessors that must end first."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.priority <= 1:
@@ -43,20 +44,20 @@ class PendingTask:
 
     @property
     def may_use_reserve(self) -> bool:
-        """Whether reserved slots are for it."""
+        """Whether it may use reserved slots."""
         return may_use_reserve(self.band, self.cost_bytes)
 
     @property
     def work(self) -> PlannedWork:
-        """It as the task manager knows it."""
+        """Return the task as a value of the task manager."""
         return PlannedWork(self.key, rank(self.band, self.priority), self.cost_bytes, self.after)
 
     @property
     def order(self) -> tuple[int, float, int, str, str]:
-        """Band, then priority, then age; the most urgent first."""
+        """Sort key: priority class, then priority, then age; the most urgent first."""
         return self.band, -self.priority, self.since_ms, self.key.dataset, self.key.unit
 
 
 def may_use_reserve(band: int, cost_bytes: int) -> bool:
-    """Reserved slots are for what is small, and for writers that stand still or soon will."""
+    """Return whether work may use reserved slots: if it is small, or its writer stalls now or soon."""
     return band == PriorityClass.STALL or cost_bytes <= SMALL_BYTES

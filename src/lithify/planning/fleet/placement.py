@@ -1,12 +1,12 @@
-"""Which member watches a dataset: rendezvous hashing.
+"""Assignment of datasets to members by rendezvous hashing.
 
-1. Each member draws a number for each dataset: blake2b over the name of the one and the URL of the other.
-2. The highest draw watches it; of equal ones the first by name.
+1. Each member draws a number for each dataset: blake2b over the member's name and the dataset's URL.
+2. The member with the highest draw watches the dataset; among equals the first by name.
 
-Invariants: all who know the same members agree, whatever the order in which they know them. Who comes takes
-only what is its own from then on, and who goes leaves only what it had: between the others nothing moves.
+Invariants: all processes that know the same members agree, in whatever order they know them. A new member
+takes only its own datasets, and a leaving one leaves only those it had: between the others nothing moves.
 
-The same draws serve wherever parties that do not speak to each other have to choose differently.
+The same draws are used wherever processes that do not communicate have to choose differently.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ _DRAWS: int = 1 << 8 * _BYTES
 
 
 def draw(name: str, key: str) -> int:
-    """A number that is always the same for these two, and as good as random otherwise."""
+    """Return a pseudo-random number that is always the same for these two arguments."""
     named = name.encode(errors="surrogatepass")
     text = b"%d:%b%b" % (len(named), named, key.encode(errors="surrogatepass"))
     return int.from_bytes(blake2b(text, digest_size=_BYTES).digest())
 
 
 def fraction(name: str, key: str) -> float:
-    """The same from 0 to below 1."""
+    """Return the same number scaled to 0 up to below 1."""
     return (draw(name, key) >> 11) / (_DRAWS >> 11)
 
 
 def ranking(key: str, names: Iterable[str]) -> list[str]:
-    """All of `names`, the one that has the highest draw for `key` first."""
+    """Return all of `names`, ordered by their draw for `key`, the highest first."""
     return sorted(sorted(set(names)), key=lambda name: -draw(name, key))
 
 
 class Placement:
-    """Datasets over the members that are alive now."""
+    """The assignment of datasets to the live members."""
 
     def __init__(self, members: Iterable[str]) -> None:
         self.members = tuple(sorted(set(members)))
 
     def owner(self, url: str) -> str | None:
-        """Who watches the dataset at `url`; `None` while there is no member."""
+        """Return the member that watches the dataset at `url`; `None` while there is no member."""
         return max(self.members, key=lambda member: draw(member, url), default=None)
 
     def share(self, member: str, urls: Iterable[str]) -> list[str]:
-        """What `member` watches of these, in their order."""
+        """Return the `urls` that `member` watches, in their order."""
         return [url for url in urls if self.owner(url) == member]

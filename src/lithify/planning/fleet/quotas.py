@@ -1,18 +1,19 @@
-"""How many of a queue's slots each member may fill: in proportion to what it has that is most urgent.
+"""Quotas: how many of a queue's slots each member may fill, in proportion to its most urgent work.
 
-Several members admit into the same queue without speaking to each other. Each says from time to time how
-much it has, by band, running or waiting (its *demand*), and works out everybody's part from that:
+Several members admit into the same queue without communicating directly. Each publishes from time to time how
+much work it has, by priority class, running or waiting (its *demand*), and computes all members' parts from
+that:
 
-1. Band by band, the most urgent first: while the demand of a band fits what is left of the slots, all of it
-   has a slot. The first band that does not fit shares what is left in proportion to demand (largest
-   remainder; of equal ones the first by name).
-2. Each member with demand may run `AHEAD` more than its part: so a slot that becomes free finds a hint
-   already. While the queue has no slots at all, nobody may run any: what nobody would take is better planned
-   later.
-3. Of the slots that are not reserved, the parts are worked out in the same way: those are for ordinary work.
+1. Class by class, the most urgent first: while the demand of a class fits the remaining slots, all of it has
+a slot. The first class that does not fit shares the remaining slots in proportion to demand (largest
+remainder; among equals the first by name).
+2. Each member with demand may run `AHEAD` more than its part, so that a slot that becomes free finds a task
+offer already. While the queue has no slots at all, no member may run any: work that no worker would claim is
+better planned later.
+3. The parts of the slots that are not reserved are computed in the same way: those are for ordinary work.
 
-Invariants: the parts (without what is ahead) are never more than the slots. All who know the same demands
-agree.
+Invariants: the sum of the parts (without `AHEAD`) never exceeds the slots. All members that know the same
+demands agree.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from lithify.planning.fleet.slots import Slots
 AHEAD = 1
 
 Demand = Mapping[PriorityClass, int]
-"""How many wait or run, by band; 0 where it says nothing."""
+"""How many tasks wait or run, by priority class; 0 for missing keys."""
 
 
 def apportioned(seats: int, demands: Mapping[str, int]) -> dict[str, int]:
-    """`seats` in proportion to `demands`, and none has more than it demands."""
+    """Return `seats` divided in proportion to `demands`; no share exceeds its demand."""
     demands = {name: max(0, demand) for name, demand in demands.items()}
     total = sum(demands.values())
     if total <= seats:
@@ -42,7 +43,7 @@ def apportioned(seats: int, demands: Mapping[str, int]) -> dict[str, int]:
 
 
 def parts(slots: int, demands: Mapping[str, Demand]) -> dict[str, int]:
-    """Everybody's part of so many slots."""
+    """Return each member's part of the slots."""
     found = dict.fromkeys(demands, 0)
     left = max(0, slots)
     for band in PriorityClass:
@@ -55,8 +56,8 @@ def parts(slots: int, demands: Mapping[str, Demand]) -> dict[str, int]:
 
 
 def quota(member: str, slots: int, reserved: int, demands: Mapping[str, Demand]) -> Slots:
-    """What `member` may have admitted at the same time, running or on its board, into a queue with so many
-    slots."""
+    """Return how many tasks `member` may have admitted at the same time, running or on its board, into a
+    queue with `slots` slots."""
     if slots <= 0 or not sum(demands.get(member, {}).values()):
         return Slots(0, 0)
     open_slots = max(1, slots - max(0, reserved))
@@ -65,6 +66,6 @@ def quota(member: str, slots: int, reserved: int, demands: Mapping[str, Demand])
 
 
 def tenant_cap(member: str, cap: int, demands: Mapping[str, int]) -> int:
-    """How much of a tenant's cap is `member`'s, when the tenant has these demands at all of them. At least
-    1: a cap below the number of members is exceeded rather than that the work of one waits for ever."""
+    """Return the part of a tenant's cap that `member` may use, given the tenant's demands at all members. At
+    least 1: a cap below the number of members is exceeded, so that no member's work waits for ever."""
     return max(1, apportioned(cap, demands).get(member, 0))

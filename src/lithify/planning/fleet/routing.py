@@ -1,13 +1,13 @@
-"""Which queue work goes to.
+"""Routing of work to queues.
 
-1. The rule of a dataset may have *routes*: conditions on the unit, the age of its data, and the name of a
-   queue. The first route that holds names the queue, whatever the work costs.
+1. The rule of a dataset may have *routes*: conditions on the unit and the age of its data, and the name of a
+queue. The first route that holds names the queue, whatever the cost of the work.
 2. Else the first queue, by size, whose largest size exceeds the cost.
-3. A queue that drains takes nothing: work goes on to the next by size. So does work of a route whose queue
-   drains or is not there any more. A queue that pauses takes what is its own, and keeps it.
+3. A draining queue accepts no work: it goes on to the next queue by size. So does work of a route whose queue
+drains or does not exist any more. A paused queue accepts and keeps its work.
 
-Invariant: exactly one queue has no limit, and it does not drain; no two limits are equal. So all work has a
-queue, and only one.
+Invariant: exactly one queue has no limit, and it does not drain; no two limits are equal. So all work has
+exactly one queue.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lithify.base.errors import Refused
 
 
 class Routed(Protocol):
-    """What routing has to know of a queue."""
+    """The properties of a queue that routing needs."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def largest_bytes(self) -> int | None:
-        """Work that costs less may be its; `None`: no limit."""
+        """Accepts work that costs less; `None`: no limit."""
 
     @property
     def is_draining(self) -> bool: ...
@@ -40,22 +40,23 @@ QueueT = TypeVar("QueueT", bound=Routed)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a rule sends some of its datasets' work."""
+    """The queue for some of a rule's work."""
 
     queue: str
-    """A name."""
+    """The queue's name."""
     units: str = "*"
-    """A pattern, as of a shell, for names of units: segments, chunks, partitions."""
+    """A shell pattern for names of units: segments, chunks, partitions."""
     min_age_ms: int = 0
-    """Only units whose newest data is at least so old."""
+    """Only units whose newest data is at least this old."""
 
     def holds(self, unit: str, age_ms: int | None) -> bool:
-        """Whether it is for this unit, with data of this age (`None`: not known, which is no age at all)."""
+        """Return whether the route applies to this unit, with data of this age (`None`: unknown, which never
+        counts as old enough)."""
         return fnmatchcase(unit, self.units) and (self.min_age_ms <= 0 or (age_ms or 0) >= self.min_age_ms)
 
 
 class Routing(Generic[QueueT]):
-    """The queues of a fleet. `Refused` when they leave some work without a queue, or with two."""
+    """The queues of a fleet. Raises `Refused` when they leave some work without a queue, or with two."""
 
     def __init__(self, queues: Iterable[QueueT]) -> None:
         self._by_name = {queue.name: queue for queue in queues}
@@ -81,7 +82,7 @@ class Routing(Generic[QueueT]):
     def route(
         self, cost_bytes: int, routes: Sequence[Route] = (), *, unit: str = "", age_ms: int | None = None
     ) -> QueueT:
-        """The queue of work that costs so much."""
+        """Return the queue of work of this cost."""
         for route in routes:
             named = self._by_name.get(route.queue)
             if named is not None and not named.is_draining and route.holds(unit, age_ms):

@@ -1,26 +1,28 @@
-"""Which hint a worker claims next.
+"""The choice of the task offer that a worker claims next.
 
-A board says what may be claimed. The claim itself is a change of the dataset's ledger, so of two workers
-that want the same one loses: that costs requests, and is not wrong.
+A board lists compactions that may be claimed. The claim itself is a change of the dataset's ledger, so if two
+workers want the same offer, one loses: that costs requests, but does no harm.
 
-1. *Whom it is for*: who puts a hint up knows which workers are idle, and names one for each (`meant_for`).
-   All others leave it alone for `HANDOVER_MS` after they have seen it, and then one after the other,
-   `STEP_MS` apart, in an order by hash that differs from hint to hint; and they take it only when they find
-   it on its board once more. A hint for nobody, put up while nobody was idle, is for everybody at once.
+1. *Addressee*: the publishing member knows which workers are idle, and names one for each offer
+(`meant_for`). All other workers ignore it for `HANDOVER_MS` after they have seen it, and then may claim it
+one after the other, `STEP_MS` apart, in an order by hash that differs from offer to offer; and only if they
+find it on its board once more. An offer without addressee, published while no worker was idle, is for all at
+once.
 2. *Slots*: ordinary work does not use the reserve (`slots`).
-3. *Queue*: of the queues with something to claim the one whose turn it is by weight (`weighted`).
-4. *Order*: the best band; in it what is meant for this worker, by priority, then age; else one of the first
-   `SPREAD` by priority and age, which one differs from worker to worker. All that is on a board was admitted,
-   in order and for as many as have room, so workers that become free together had better not all want the
-   same. Every fourth claim is fair (`fairness`): it goes to the hint that most claims of this worker have
-   passed over.
-5. *Lost*: who lost a hint goes on to the next that is meant for it; what is not, it reads anew before: others
-   may have had that too. The one it lost it leaves alone until that is another (it changed or was put up
-   anew), or `LOST_MS` are over. What failed here is left to others for a pause that grows.
+3. *Queue*: of the queues with claimable offers, the one whose turn it is by weight (`weighted`).
+4. *Order*: the best priority class; in it the offers meant for this worker, by priority, then age; else one
+of the first `SPREAD` by priority and age, which one differs from worker to worker. All offers on a board were
+admitted, in order and for as many as have slots, so workers that become free together should not all want the
+same. Every fourth claim is fair (`fairness`): it goes to the offer that most claims of this worker have
+passed over.
+5. *Lost claims*: a worker that lost a claim goes on to the next offer meant for it; before claiming any other
+it reads the boards again, since others may have claimed that too. It ignores the lost offer until that
+changes or is published anew, or `LOST_MS` are over. Work that failed here is left to other workers for a
+pause that grows.
 
-Age is since when this worker has seen the hint: by one clock, whatever those of the members say. Invariant:
-with H hints that it may claim, each is taken, by this worker or another, within `longest_wait_claims(H)`
-claims of this one.
+Age counts since this worker has seen the offer: by one clock, whatever the clocks of the members show.
+Invariant: of H offers that it may claim, each is claimed, by this worker or another, within
+`longest_wait_claims(H)` claims of this one.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.weighted import WeightedTurns
 
 HANDOVER_MS = 1_500
-"""Somebody who asks the bell every second has looked by then."""
+"""Any worker that polls every second has polled by then."""
 STEP_MS = 2_000
-"""Longer than a claim takes on a slow store, and than it takes until another has looked."""
+"""Longer than a claim takes on a slow store, and than it takes until another worker has polled."""
 LONGEST_DELAY_MS = 20_000
 LOST_MS = 30_000
 SPREAD = 8
@@ -48,31 +50,31 @@ FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=600_000)
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A compaction that may be claimed."""
+    """A task offer: a compaction that may be claimed."""
 
     url: str
-    """Of its dataset."""
+    """The dataset's URL."""
     compaction: str
     """A ULID."""
     band: int
-    """`lithify.planning.fleet.priorities`; 0 is the most urgent."""
+    """Priority class (`lithify.planning.fleet.priorities`); 0 is the most urgent."""
     priority: float
-    """0 (may wait) to 1 (urgent), inside the band."""
+    """0 (may wait) to 1 (urgent), inside the priority class."""
     bytes: int
-    """That it reads."""
+    """Bytes that it reads."""
     since_ms: int
-    """When it was first seen to be wanted, by the clock of who put the hint up."""
+    """When the task was first seen, by the clock of the publishing member."""
     attempts: int = 0
-    """That came to nothing."""
+    """Number of failed attempts."""
     tenant: str | None = None
     worker: str | None = None
-    """Whom it is for first."""
+    """The worker that may claim it first."""
     idle_workers: int = 0
-    """How many had a free slot when it was put up."""
+    """How many workers had a free slot when it was published."""
     catalog: int = 0
     """The version of the catalog that it was admitted under."""
     board: str = field(default="", compare=False)
-    """On whose board it was found."""
+    """The board on which it was found."""
 
     @property
     def key(self) -> WorkKey:
@@ -84,12 +86,12 @@ class Hint:
 
 
 def all_alike(worker: str) -> int:
-    """No worker is given to before others."""
+    """Rank all workers equally."""
     return 0
 
 
 def nobody(key: WorkKey) -> Collection[str]:
-    """No worker has failed with it."""
+    """Return no workers: none has failed with the work."""
     return ()
 
 
@@ -99,11 +101,11 @@ def meant_for(
     failed_with: Callable[[WorkKey], Collection[str]] = nobody,
     rank: Callable[[str], int] = all_alike,
 ) -> dict[WorkKey, str]:
-    """Whom hints are for, the first of them first, when workers have so many free slots: each slot is given
-    once, so the last ones may be for nobody, and so is what has failed with all of them
-    (`Faults.failed_with`). Those with the least `rank` are given to first; between equals it is another one
-    for each hint, so that two who put up hints of different compactions rarely choose the same: that costs
-    the second one's a handover."""
+    """Return the addressees of task offers, in the order of the offers, given the workers' free slots. Each
+    slot is assigned once, so the last offers may have none, nor does work that has failed on all of them
+    (`Faults.failed_with`). Workers with the lowest `rank` come first; among equals the choice differs from
+    offer to offer, so that two members that publish offers of different compactions rarely choose the same
+    worker: that costs the second offer a handover."""
     left = {worker: slots for worker, slots in free.items() if slots > 0}
     found: dict[WorkKey, str] = {}
     for key in keys:
@@ -120,7 +122,7 @@ def meant_for(
 
 
 def delay_ms(hint: Hint, worker: str) -> int:
-    """How long `worker` leaves the hint to others after it has seen it."""
+    """Return how long `worker` leaves the offer to others after it has seen it."""
     if hint.worker == worker:
         return 0
     place = int(fraction(worker, _text(hint.key)) * hint.idle_workers)
@@ -134,28 +136,28 @@ class _OfferedTask:
     queue: str
     since_ms: int
     found_ms: int
-    """When it was on its board last."""
+    """When it was last on its board."""
     lost_ms: int | None = None
 
 
 class HintChoice:
-    """What one worker goes by. May be lost. Not safe to share between threads."""
+    """The state by which one worker chooses offers. May be lost. Not thread-safe."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._seen: dict[WorkKey, _OfferedTask] = {}
         self._failures: dict[WorkKey, tuple[int, int]] = {}
-        """How often what failed here, and when last."""
+        """Number of failures here by work, and the time of the last one."""
         self._lost_ms = -1
-        """When a claim was lost last."""
+        """When a claim was last lost."""
         self._fair: FairTurns[WorkKey] = FairTurns()
         self._queues: WeightedTurns[str] = WeightedTurns()
 
     def see(
         self, boards: Mapping[str, Iterable[Hint]], now_ms: int, members: Collection[str] | None = None
     ) -> None:
-        """The boards say this now, by queue id; all of these queues, or of `members` only. What they do not
-        say is gone."""
+        """Replace the offers, by queue id, of all these queues, or of the boards of `members` only. Offers
+        that are not listed any more are dropped."""
         before = self._seen
         self._seen = {
             key: seen
@@ -180,8 +182,8 @@ class HintChoice:
     def next(
         self, slots: Mapping[str, Slots], usage: Usage, weights: Mapping[str, int], now_ms: int
     ) -> tuple[str, Hint] | None:
-        """The id of the queue and the hint to claim now, if any. `slots` are this worker's, and `weights` the
-        queues', by queue id; a queue that is not among the slots is not served."""
+        """Return the queue id and the offer to claim now, if any. `slots` are this worker's, and `weights`
+        the queues', by queue id; a queue that has no slots here is not served."""
         able = self._able(slots, usage, now_ms)
         if not able:
             return None
@@ -203,7 +205,7 @@ class HintChoice:
     def claimed(
         self, hint: Hint, slots: Mapping[str, Slots], usage: Usage, weights: Mapping[str, int], now_ms: int
     ) -> None:
-        """The claim succeeded. With what `next` was asked with."""
+        """Record a successful claim. The arguments are those of `next`."""
         seen = self._seen.get(hint.key)
         if seen is None:
             return
@@ -217,17 +219,17 @@ class HintChoice:
         self.leave(hint, now_ms)  # until it is off its board
 
     def lost(self, hint: Hint, now_ms: int) -> None:
-        """Somebody else has it, or it is over."""
+        """Record that another worker has claimed it, or that it has ended."""
         self.leave(hint, now_ms)
         self._lost_ms = now_ms
 
     def leave(self, hint: Hint, now_ms: int) -> None:
-        """Not now."""
+        """Ignore the offer for now."""
         if (seen := self._seen.get(hint.key)) is not None:
             seen.lost_ms = now_ms
 
     def failed(self, key: WorkKey, now_ms: int) -> None:
-        """It failed here: others should try first."""
+        """Record that it failed here: other workers should try first."""
         count, _ = self._failures.get(key, (0, 0))
         self._failures[key] = count + 1, now_ms
 

@@ -1,4 +1,4 @@
-"""How long what was claimed had waited, from when it was first seen to be wanted: counts by bucket."""
+"""Histogram of how long claimed tasks had waited since they were first seen."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 BOUNDS_MS = (250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 7_200_000)
-"""Each bucket has what waited no longer than this; one more has the rest."""
+"""Upper bounds of the buckets; one more bucket has the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Since a process began; two of them add up."""
+    """Counts since a process began; two of them can be added."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_MS) + 1)
     total_ms: int = 0
 
     def plus(self, waited_ms: int) -> Waits:
-        """With one more."""
+        """Return the counts with one more wait."""
         place = bisect_left(BOUNDS_MS, waited_ms)
         counts = (*self.counts[:place], self.counts[place] + 1, *self.counts[place + 1 :])
         return Waits(counts, self.total_ms + max(0, waited_ms))
@@ -28,8 +28,8 @@ class Waits:
         return sum(self.counts)
 
     def at_most_ms(self, part: float) -> int | None:
-        """The bound that this part of them (0 to 1) waited for at most; `None` when there are none, or when
-        it is beyond the last bound."""
+        """Return the bound within which this part of the tasks (0 to 1) waited; `None` when there are none,
+        or when it is beyond the last bound."""
         found = 0
         for bound_ms, count in zip(BOUNDS_MS, self.counts[:-1], strict=True):
             found += count
@@ -42,7 +42,7 @@ NO_WAITS = Waits()
 
 
 def together(waits: Iterable[Waits]) -> Waits:
-    """All of these."""
+    """Return the sum of all counts."""
     all_of = tuple(waits)
     if not all_of:
         return NO_WAITS

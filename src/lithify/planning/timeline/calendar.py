@@ -1,15 +1,15 @@
 """The chunks of the calendar: hours, days, weeks, months and years in a time zone.
 
 1. The calendar is a sequence of *labels*: local dates, Mondays, firsts of a month, Januaries.
-2. A chunk begins at the first instant at which the local clock has reached its label, and ends where
-   the next chunk begins. So a day has 23 or 25 hours when the clock changes; a midnight that is skipped
-   is replaced by the first instant after it; a day that a zone left out altogether has no chunk; and
-   time that is lived through twice stays in the chunk that had begun.
-3. Hours have no labels: an hour begins where the local clock shows a full hour, and is cut also where
-   the offset from UTC changes. So an hour that is lived through twice makes two chunks.
+2. A chunk begins at the first instant at which the local clock has reached its label, and ends where the next
+chunk begins. So a day has 23 or 25 hours when the clock changes; a midnight that is skipped is replaced by
+the first instant after it; a day that a zone left out altogether has no chunk; and time that occurs twice
+stays in the chunk that had begun.
+3. Hours have no labels: an hour begins where the local clock shows a full hour, and is also cut where the
+offset from UTC changes. So an hour that occurs twice makes two chunks.
 
-Invariants: chunks follow each other without gap or overlap, and each instant is in exactly one. What
-lies before year 2 is one chunk, and so is what lies after the beginning of year 9999.
+Invariants: chunks follow each other without gap or overlap, and each instant is in exactly one. All time
+before year 2 is one chunk, and so is all time after the beginning of year 9999.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lithify.base.errors import Refused
 
 MIN_US = -(1 << 61)
 MAX_US = 1 << 61
-"""Where the calendar begins and ends, 73,000 years from the epoch; times outside are moved there."""
+"""The calendar's limit in both directions, 73,000 years from the epoch; times outside are clamped to it."""
 
 _SECOND_US = 1_000_000
 _HOUR_US = 3600 * _SECOND_US
@@ -34,9 +34,9 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _FIRST = date(2, 1, 1)
 _LAST = date(9999, 1, 1)
 _ENDLESS = date(1, 1, 1)
-"""The label of everything before `_FIRST`."""
+"""The label of all time before `_FIRST`."""
 _MAX_GAP_US = 26 * _HOUR_US
-"""No clock was ever put forward by more."""
+"""Upper bound of how far a clock was ever put forward."""
 
 
 class Granularity(Enum):
@@ -45,7 +45,7 @@ class Granularity(Enum):
     HOUR = "hour"
     DAY = "day"
     WEEK = "week"
-    """From Monday."""
+    """Starts on Monday."""
     MONTH = "month"
     YEAR = "year"
 
@@ -77,8 +77,8 @@ class Calendar:
         object.__setattr__(self, "_tz", None if self.zone == "UTC" else _load(self.zone))
 
     def edges(self, start_us: int, end_us: int) -> list[int]:
-        """The beginnings of all chunks that have an instant between the two (the second excluded),
-        ascending, and the end of the last one."""
+        """Return the beginnings of all chunks that have an instant from `start_us` up to and without
+        `end_us`, ascending, and the end of the last one."""
         start_us, end_us = _within(start_us, end_us)
         if self.granularity is Granularity.HOUR:
             edges = [self._hour(start_us)[0]]
@@ -96,15 +96,15 @@ class Calendar:
         return edges
 
     def count(self, start_us: int, end_us: int) -> int:
-        """How many chunks have an instant between the two, give or take those that a changing clock
-        cuts or leaves out."""
+        """Return how many chunks have an instant between the two; approximate where a clock change cuts or
+        leaves out chunks."""
         start_us, end_us = _within(start_us, end_us)
         if self.granularity is Granularity.HOUR:
             return (self._hour(end_us - 1)[0] - self._hour(start_us)[0]) // _HOUR_US + 1
         return self._number(self._label(end_us - 1)) - self._number(self._label(start_us)) + 1
 
     def name(self, start_us: int) -> str:
-        """What people call the chunk that begins there."""
+        """Return the display name of the chunk that begins at `start_us`."""
         if start_us < self._begin(_FIRST):
             return "before year 2"
         if start_us >= self._begin(_LAST):
@@ -119,7 +119,7 @@ class Calendar:
     # Hours
 
     def _hour(self, at_us: int) -> tuple[int, int]:
-        """The beginning and the end of the hour of that instant."""
+        """Return the beginning and the end of the hour of that instant."""
         first_us, last_us = self._begin(_FIRST), self._begin(_LAST)
         if at_us < first_us:
             return MIN_US, first_us
@@ -135,7 +135,7 @@ class Calendar:
         return start_us, end_us
 
     def _change_of_offset(self, before_us: int, after_us: int) -> int:
-        """The first instant, up to `after_us`, that has another offset than `before_us`."""
+        """Return the first instant, up to `after_us`, whose offset differs from that of `before_us`."""
         offset_us = self._offset_us(before_us)
         low, high = before_us // _SECOND_US, after_us // _SECOND_US
         while high - low > 1:
@@ -149,7 +149,7 @@ class Calendar:
     # Labels
 
     def _label(self, at_us: int) -> date:
-        """The label of the chunk of that instant."""
+        """Return the label of the chunk of that instant."""
         if at_us < self._begin(_FIRST):
             return _ENDLESS
         if at_us >= self._begin(_LAST):
@@ -172,7 +172,7 @@ class Calendar:
         return max(_FIRST, min(day, _LAST))
 
     def _next(self, label: date) -> date | None:
-        """The label after, `None` after the last."""
+        """Return the next label, `None` after the last."""
         if label == _LAST:
             return None
         if label == _ENDLESS:
@@ -189,7 +189,7 @@ class Calendar:
         return min(following, _LAST)
 
     def _number(self, label: date) -> int:
-        """A number that grows by one from label to label."""
+        """Return a number that grows by one from label to label."""
         match self.granularity:
             case Granularity.WEEK:
                 return (label.toordinal() - 1) // 7
@@ -220,7 +220,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def _within(start_us: int, end_us: int) -> tuple[int, int]:
-    """The two moved to where the calendar is; the second one stays after the first."""
+    """Return the two clamped to the calendar; the second one stays after the first."""
     start_us = min(max(start_us, MIN_US), MAX_US - 1)
     return start_us, min(max(end_us, start_us + 1), MAX_US)
 
@@ -234,8 +234,8 @@ def _load(zone: str) -> ZoneInfo:
 
 @lru_cache(maxsize=1 << 16)
 def _begin_in_zone(tz: ZoneInfo, day: date) -> int:
-    """The first instant at which the local date is `day` or later."""
-    midnight = datetime.combine(day, time(), tzinfo=tz)  # the first of two, where there are two
+    """Return the first instant at which the local date is `day` or later."""
+    midnight = datetime.combine(day, time(), tzinfo=tz)  # the first of two, if it occurs twice
     instant = midnight.astimezone(UTC)
     if instant.astimezone(tz).replace(tzinfo=None) != midnight.replace(tzinfo=None):  # skipped
         low, high = _seconds(instant) - _MAX_GAP_US // _SECOND_US, _seconds(instant)

@@ -1,14 +1,14 @@
 """Lay files out over the chunks of a calendar.
 
-1. Sort the files by group, start, end and id: from here on the order they came in is forgotten.
-2. Merge their intervals to spans: two files are in one span when they overlap or touch. A gap is where
-   one ends before the next begins.
-3. Files that meet more than `max_chunks_per_file` chunks go to the bucket `WIDE`; those without usable
-   times are in `NULL` or `UNKNOWN` already.
-4. Take the calendar's edges over the spans of the others, once for all groups, and find each file's
-   first and last chunk among them by bisection.
-5. Write out all pairs of file and chunk, sort them by chunk, and reduce each stretch: sizes, rows,
-   overlaps, fingerprint.
+1. Sort the files by group, start, end and id: from here on their original order does not matter.
+2. Merge their intervals to spans: two files are in one span when they overlap or touch. A gap is where one
+ends before the next begins.
+3. Files that meet more than `max_chunks_per_file` chunks go to the bucket `WIDE`; those without usable times
+are in `NULL` or `UNKNOWN` already.
+4. Take the calendar's edges over the spans of the others, once for all groups, and find each file's first and
+last chunk among them by bisection.
+5. Write out all pairs of file and chunk, sort them by chunk, and reduce each stretch: sizes, rows, overlaps,
+fingerprint.
 
 Steps 4 and 5 are sorts and array operations, so the cost grows with the number of pairs and chunks.
 
@@ -44,22 +44,22 @@ _DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class TimelineLayout:
-    """Files over chunks."""
+    """Files laid out over chunks."""
 
     files: tuple[TimelineFile, ...]
-    """By group, start, end, id."""
+    """Sorted by group, start, end, id."""
     chunks: tuple[Chunk, ...]
-    """Those with files, ascending by key."""
+    """Chunks with files, ascending by key."""
     spans: tuple[tuple[str, Interval], ...]
     pair_files: Integers
-    """For each pair of file and chunk the index of the file; by chunk, then by file."""
+    """The index of the file of each pair of file and chunk; sorted by chunk, then by file."""
     pair_chunks: Integers
-    """And the index of the chunk."""
+    """The index of the chunk of each pair."""
 
 
 def files_of(listing: Iterable[ListedChunk]) -> tuple[TimelineFile, ...]:
-    """The files of a list of time chunks, each once; `Refused` when two of the same id differ or a
-    file is listed in a chunk it does not meet."""
+    """Return the files of a list of time chunks, each once. Raise `Refused` when two files of the same id
+    differ or a file is listed in a chunk it does not meet."""
     found: dict[str, TimelineFile] = {}
     for listed in listing:
         for file in listed.files:
@@ -76,7 +76,7 @@ def files_of(listing: Iterable[ListedChunk]) -> tuple[TimelineFile, ...]:
 
 
 def merge(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The union of intervals as ascending ones that neither touch nor overlap."""
+    """Return the union of intervals as ascending ones that neither touch nor overlap."""
     spans: list[tuple[int, int]] = []
     for start, end in sorted(intervals):
         if spans and start <= spans[-1][1]:
@@ -88,8 +88,8 @@ def merge(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def lay_out(files: Iterable[TimelineFile], policy: TimelinePolicy) -> TimelineLayout:
-    """Lay the files out over the chunks of the policy's calendar. `Refused` when two files have one
-    id, or a size or a number of rows is impossible."""
+    """Lay the files out over the chunks of the policy's calendar. Raise `Refused` when two files have one id,
+    or a size or a number of rows is impossible."""
     ordered = tuple(sorted(files, key=_order))
     _check(ordered)
     starts, ends = _bounds(ordered)
@@ -128,7 +128,7 @@ def _check(files: Sequence[TimelineFile]) -> None:
 
 
 def _bounds(files: Sequence[TimelineFile]) -> tuple[Integers, Integers]:
-    """Starts and ends within the calendar; an empty interval for those without times."""
+    """Return starts and ends within the calendar; an empty interval for files without times."""
     starts, ends = [], []
     for file in files:
         start = end = 0
@@ -156,7 +156,7 @@ def _buckets(
 
 
 def _groups(files: Sequence[TimelineFile]) -> tuple[list[str], Integers]:
-    """The names of the groups, ascending, and for each file the index of its group."""
+    """Return the names of the groups, ascending, and for each file the index of its group."""
     groups: list[str] = []
     group_of = np.zeros(len(files), np.int64)
     for index, file in enumerate(files):
@@ -169,7 +169,7 @@ def _groups(files: Sequence[TimelineFile]) -> tuple[list[str], Integers]:
 def _edges(
     starts: Integers, ends: Integers, buckets: Integers, policy: TimelinePolicy
 ) -> tuple[Integers, Integers]:
-    """Beginnings and ends of all chunks that some file may be in, ascending."""
+    """Return the beginnings and ends of all chunks that some file may be in, ascending."""
     timed = buckets == ChunkBucket.TIME
     edge_starts: list[int] = []
     edge_ends: list[int] = []
@@ -187,7 +187,7 @@ def _edges(
 def _pairs(
     starts: Integers, ends: Integers, buckets: Integers, group_of: Integers, edge_starts: Integers
 ) -> tuple[Integers, Integers]:
-    """All pairs of file and chunk, sorted by chunk: indexes of files, and codes of chunks. A code is
+    """Return all pairs of file and chunk, sorted by chunk: indexes of files, and codes of chunks. A code is
     group * slots + the index of the edge, or the number of edges + the bucket - 1."""
     slots = len(edge_starts) + len(ChunkBucket) - 1
     timed = buckets == ChunkBucket.TIME
@@ -293,6 +293,6 @@ def _spans(files: Sequence[TimelineFile]) -> tuple[tuple[str, Interval], ...]:
 
 
 def digest_of(file: TimelineFile) -> int:
-    """64 bits of everything about a file and its deletes."""
+    """Return a 64-bit digest of all fields of a file and its deletes."""
     text = f"{file.id}\0{file.size_bytes}\0{file.rows}\0{file.deletes}\0{file.deleted_rows}\0{file.version}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest(), "little")

@@ -1,7 +1,7 @@
-"""The planner's values: what goes in (files, policy, work under way) and what comes out (a plan).
+"""The planner's values: its input (files, policy, active tasks) and its output (a plan).
 
-Times are microseconds since the Unix epoch, in UTC; an interval includes its start and excludes its
-end. A format with an inclusive upper bound `hi` gives `Interval(lo, hi + 1)`.
+Times are microseconds since the Unix epoch, in UTC; an interval includes its start and excludes its end. A
+format with an inclusive upper bound `hi` gives `Interval(lo, hi + 1)`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lithify.planning.timeline.calendar import Calendar
 
 
 class ChunkBucket(IntEnum):
-    """Where a file goes. All but `TIME` are single chunks without an interval."""
+    """How a file is assigned to chunks. All but `TIME` are single chunks without an interval."""
 
     TIME = 0
-    """By its interval."""
+    """Assigned by its interval."""
     NULL = 1
-    """No row has a time. Compacted among themselves."""
+    """No row has a time. Such files are compacted among themselves."""
     WIDE = 2
-    """The interval meets more than `max_chunks_per_file` chunks, as one wrong timestamp can bring
-    about. Rewritten by themselves, which cuts them at the chunk edges."""
+    """The interval meets more than `max_chunks_per_file` chunks, for example because of one wrong timestamp.
+    Such files are rewritten by themselves, which cuts them at the chunk edges."""
     UNKNOWN = 3
-    """The interval is not known, so the rows may lie anywhere. Never compacted."""
+    """The interval is unknown, so the rows may be in any chunk. Never compacted."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,7 +41,7 @@ class Interval:
             raise ValueError(f"the interval from {self.start_us} to {self.end_us} µs is empty")
 
     def meets(self, other: Interval) -> bool:
-        """Whether the two have an instant in common."""
+        """Return whether the two have an instant in common."""
         return self.start_us < other.end_us and other.start_us < self.end_us
 
 
@@ -52,25 +52,25 @@ class TimelineFile:
     id: str
     """Unique in the timeline (its path)."""
     times: Interval | ChunkBucket
-    """What its rows cover; `ChunkBucket.NULL` when no row has a time, `ChunkBucket.UNKNOWN` when that is not
-    known. A file where some rows have no time is placed by those that have."""
+    """The time its rows cover; `ChunkBucket.NULL` when no row has a time, `ChunkBucket.UNKNOWN` when that is
+    unknown. A file where some rows have no time is placed by those that have."""
     size_bytes: int
     rows: int
     deleted_rows: int = 0
     """Rows known to be hidden by deletes."""
     deletes: int = 0
-    """Delete files (or vectors) that apply to it."""
+    """Number of delete files (or vectors) that apply to it."""
     version: int = 0
     """Grows when data is added (Iceberg: the data sequence number)."""
     group: str = ""
-    """Files of different groups never share an output (Iceberg: partition and its spec). Each group
-    is a timeline of its own."""
+    """Files of different groups never share an output (Iceberg: partition and its spec). Each group is a
+    timeline of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedChunk:
-    """The other input form: a time chunk of any length with the files that have data for it. A file
-    is listed in several chunks."""
+    """The other input form: a time chunk of any length with the files that have data for it. A file is listed
+    in several chunks."""
 
     interval: Interval
     files: tuple[TimelineFile, ...]
@@ -78,7 +78,7 @@ class ListedChunk:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkKey:
-    """The name of a chunk: its group and its first instant, or its bucket."""
+    """The key of a chunk: its group and its first instant, or its bucket."""
 
     group: str
     bucket: ChunkBucket
@@ -88,7 +88,7 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The content of a chunk in three numbers; any change of its files or their deletes shows."""
+    """The content of a chunk in three numbers; any change of its files or their deletes changes it."""
 
     version: int
     """The highest version of its files."""
@@ -105,15 +105,15 @@ class Chunk:
     key: ChunkKey
     interval: Interval | None
     files: tuple[TimelineFile, ...]
-    """In order of start, end and id."""
+    """Sorted by start, end and id."""
     overlap_prior: bool
     """Some file begins before the chunk."""
     overlap_later: bool
     """Some file ends after the chunk."""
     size_bytes: int
-    """Whole sizes, also of files that lie partly in other chunks."""
+    """Total size, counting files whole that are partly in other chunks."""
     starting_bytes: int
-    """Of these, the files that do not begin before the chunk."""
+    """Size of those files that do not begin before the chunk."""
     largest_bytes: int
     rows: int
     deleted_rows: int
@@ -125,7 +125,7 @@ class Chunk:
 
 
 class ChunkAction(Enum):
-    """What a rule wants done with a chunk."""
+    """The action a rule proposes for a chunk."""
 
     EMPTY = "empty"
     STABLE = "stable"
@@ -136,14 +136,14 @@ class ChunkAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkVerdict:
-    """What a rule says about a chunk."""
+    """A rule's verdict on a chunk."""
 
     action: ChunkAction
     reason: str
     priority: float = 0.0
     """0 (may wait) to 1 (urgent); 0 unless the action is `COMPACT`."""
     may_wait: bool = False
-    """To compact now gains too little for what it rewrites, if more data is to come."""
+    """Compacting now gains too little for the bytes it rewrites, if more data is to come."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.priority <= 1.0:
@@ -166,41 +166,41 @@ class TimelinePolicy:
 
     calendar: Calendar = field(default_factory=Calendar)
     max_file_bytes: int = 512 << 20
-    """The size files should have at most."""
+    """The maximum target size of files."""
     size_tolerance: float = 0.25
-    """By how much sizes may differ from what was aimed at before a chunk counts as unstable: files may
-    exceed `max_file_bytes` by this fraction and stay below it by as much. Without it a rewrite whose
-    result compresses a little better or worse than expected would be repeated for ever."""
+    """How much sizes may differ from the target before a chunk counts as unstable: files may exceed
+    `max_file_bytes` by this fraction and be smaller by as much. Without it a rewrite whose result compresses
+    a little better or worse than expected would be repeated for ever."""
     min_saved_files: int = 1
-    """While more data is to come, a chunk with too many files waits until compacting it saves so many."""
+    """While more data is to come, a chunk with too many files waits until compacting it saves this many."""
     min_new_ratio: float = 0.0
-    """And until this fraction of its bytes is in the files that it saves. So a trickle of small files
-    rewrites a chunk only each time that it has grown by that fraction."""
+    """It also waits until the files that it saves have this fraction of its bytes. So a trickle of small
+    files rewrites a chunk only each time that it has grown by that fraction."""
     lateness_us: int = 3600 * 1_000_000
-    """More data is to come until a chunk has ended so long ago, and again once it has been as good as
-    can be after that: what comes then is late. In between it is compacted whatever that gains."""
+    """More data is expected until this long after the end of a chunk, and again once the chunk has been
+    optimal after that: later data is late. In between the chunk is compacted whatever that gains."""
     max_deleted_ratio: float | None = None
-    """Compact a chunk once this fraction of its rows is deleted, or delete files apply and the rows
-    deleted are not known; `None` leaves deletes alone."""
+    """Compact a chunk once this fraction of its rows is deleted, or delete files apply and the number of
+    deleted rows is unknown; `None` ignores deletes."""
     max_task_bytes: int = 8 << 30
     """A task that reads more is split at chunk edges."""
     small_task_bytes: int = 1 << 30
     """A task that reads less may be combined with another such one before it."""
     max_combine_gap_us: int = 0
-    """Combined tasks are at most this far apart."""
+    """Maximum gap between combined tasks."""
     max_bundle_files: int = 0
-    """Small tasks of several groups that share no file with others are done together, with about so many
-    files; 0: each is done by itself."""
+    """Small tasks of several groups that share no file with others are bundled, with about this many files
+    per bundle; 0 bundles none."""
     several_dependencies: bool = True
-    """`False`: every task that shares a file with the one before waits for it. `True`: only every
-    other one waits, for both its neighbours."""
+    """`False`: every task that shares a file with the one before waits for it. `True`: only every other one
+    waits, for both its neighbours."""
     skip_clock_us: int | None = None
-    """Leave chunks alone that end later than this before now."""
+    """Skip chunks that end later than this before now."""
     skip_newest_us: int | None = None
-    """Leave chunks alone that end later than this before the newest data. Of a file that ends in the
-    future only the beginning counts, and nothing if that is in the future too."""
+    """Skip chunks that end later than this before the newest data. Of a file that ends in the future only the
+    beginning counts, and nothing if that is in the future too."""
     max_chunks_per_file: int = 366
-    """Files that meet more go to the bucket `WIDE`."""
+    """Files that meet more chunks go to the bucket `WIDE`."""
     rules: tuple[ChunkRule, ...] | None = None
     """`None`: the rules of `rules.default_rules`."""
 
@@ -238,7 +238,7 @@ class ActiveTask:
 
 
 class DeletesStatus(Enum):
-    """What a chunk, and each file by the most urgent of its chunks, counts as."""
+    """The category of a chunk, and of each file by the most urgent of its chunks."""
 
     AWAITING = "awaiting"
     """Has to be compacted, or will be or is being compacted with a neighbour."""
@@ -247,24 +247,24 @@ class DeletesStatus(Enum):
     SKIPPED = "skipped"
     """Held by a skip offset, waiting for more data, or of unknown times."""
     COMPACTED = "compacted"
-    """Nothing to do."""
+    """Needs no compaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChunk:
-    """A chunk and what is to become of it."""
+    """A chunk and the plan for it."""
 
     chunk: Chunk
     verdict: ChunkVerdict
     status: DeletesStatus
     held: str | None = None
-    """Why it is left alone although the verdict may be to compact it."""
+    """The reason why it is skipped although the verdict may be to compact it."""
     task: str | None = None
     """The key of the task, planned or active, that rewrites it."""
     analysed: bool = True
-    """`False` when the remembered state was used."""
+    """`False` when the recorded state was used."""
     settled: bool = False
-    """It has been as good as can be since its time was over."""
+    """Whether it has been optimal since its time was over."""
 
 
 class Color(Enum):
@@ -276,14 +276,13 @@ class Color(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Rewrite all files of these chunks, cut at the chunk edges, those of each group by themselves. A file
-    that reaches into a chunk of another task is rewritten whole: its rows there become new files of that
-    chunk."""
+    """Rewrites all files of these chunks, cut at the chunk edges, those of each group separately. A file that
+    reaches into a chunk of another task is rewritten whole: its rows there become new files of that chunk."""
 
     key: str
-    """Deterministic: the group and the first chunk, and of how many more groups there are chunks."""
+    """Deterministic: the group and the first chunk, and the number of further groups."""
     group: str
-    """Of the first chunk; a bundle has chunks of others as well."""
+    """The group of the first chunk; a bundle has chunks of others as well."""
     chunks: tuple[ChunkKey, ...]
     """Ascending within each group."""
     files: tuple[str, ...]
@@ -291,19 +290,19 @@ class Task:
     cost_bytes: int
     """Bytes of the inputs."""
     priority: float
-    """That of its most urgent chunk, and at least that of every task that waits for it."""
+    """The priority of its most urgent chunk, and at least that of every task that waits for it."""
     reason: str
     color: Color = Color.RED
     after: tuple[str, ...] = ()
-    """Keys of the tasks, planned or active, that must have ended before; ascending. When one of them
-    fails, is shed or cancelled, this task is to be planned anew."""
+    """Keys of the tasks, planned or active, that must have ended before; ascending. When one of them fails,
+    is shed or cancelled, this task is to be planned anew."""
     oversize: bool = False
-    """A single chunk above `max_task_bytes`. It cannot be split further."""
+    """Whether it is a single chunk above `max_task_bytes`. It cannot be split further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """So many chunks and files with so many bytes and rows."""
+    """Numbers of chunks, files, bytes and rows."""
 
     chunks: int = 0
     files: int = 0
@@ -313,12 +312,12 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePlan:
-    """What should be compacted now, most urgent first, and everything else with the reason."""
+    """The tasks to run now, most urgent first, and the state of all other chunks with the reason."""
 
     tasks: tuple[Task, ...]
     """By priority, highest first."""
     chunks: tuple[PlannedChunk, ...]
-    """All that have files, ascending by key."""
+    """All chunks that have files, ascending by key."""
     spans: tuple[tuple[str, Interval], ...]
     """For each group the runs of touching file intervals, ascending."""
     totals: Mapping[DeletesStatus, Amount]
@@ -326,5 +325,5 @@ class TimelinePlan:
 
     @property
     def analysed(self) -> int:
-        """The number of chunks that the rules had to look at."""
+        """The number of chunks that the rules had to analyse."""
         return sum(planned.analysed for planned in self.chunks)

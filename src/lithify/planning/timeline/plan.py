@@ -1,15 +1,15 @@
-"""Plan a timeline: from files, policy and memory to tasks.
+"""Plan a timeline: from files, policy and recorded states to tasks.
 
 1. Lay the files out over chunks.
-2. Judge each chunk, or take what is remembered of it: a chunk with an unchanged record is not analysed
-   if it is empty, stable, deferred or in work.
-3. Decide which chunks may be rewritten: those in work, held by a skip offset or for one of their files, or
-   deferred may not; nor those that may wait, while more data is to come. That is so until a chunk's time is
-   over, and again once it has been *settled*, that is as good as can be after that.
-4. Form tasks, let those that share files wait for each other, and count what the plan leaves where.
+2. Judge each chunk, or reuse its record: a chunk with an unchanged record is not analysed if it is empty,
+stable, deferred or part of an active task.
+3. Decide which chunks may be rewritten. Excluded are those of active tasks, those held by a skip offset or
+for one of their files, deferred ones, and those that may wait while more data is to come. More data is to
+come until a chunk's time is over, and again once it has been *settled*, that is optimal after that.
+4. Form tasks, let those that share files wait for each other, and compute the totals.
 
-Invariants: equal input gives an equal plan, in whatever order the files come; each chunk is in at most
-one task; the totals are those of the timeline.
+Invariants: equal input gives an equal plan, in whatever order the files come; each chunk is in at most one
+task; the totals are those of the timeline.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _UNCHANGED = "unchanged since the last analysis"
 
 
 class Replanning:
-    """Plans the same timeline again and again. Laying out files and forming tasks takes time for every file;
-    neither is done anew where it would come out the same, and then the plan is the very same value. Nor is
-    what somebody makes of it. Safe to share between threads."""
+    """Plans the same timeline repeatedly. Laying out files and forming tasks takes time for every file;
+    neither is repeated if the result would be the same, and then the plan is the very same value. Values
+    derived from it (`made_of`) are cached too. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,8 @@ class Replanning:
         self._made: Any = None
 
     def made_of(self, make: Callable[[], MadeT], *values: object) -> MadeT:
-        """What `make` makes of these very values, such as a plan; made anew once one of them is another."""
+        """Return the cached result of `make` for these very values, such as a plan; call `make` again if one
+        of them is another object."""
         with self._lock:
             if len(values) != len(self._from) or any(
                 one is not other for one, other in zip(values, self._from, strict=True)
@@ -91,7 +92,8 @@ class Replanning:
         held: Mapping[str, str] = MappingProxyType({}),
         alone: frozenset[str] = frozenset(),
     ) -> TimelinePlan:
-        """See `plan`. Files are the same when they are the same object, which nobody may change."""
+        """Do the same as the function `plan`. Files are the same when they are the same object, which must
+        not be changed."""
         known = (states if states is not None else ChunkStates()).under(policy).records
         busy = {key: work.key for work in active for key in work.chunks}
         rules = rules_of(policy)
@@ -119,14 +121,14 @@ def plan(
     held: Mapping[str, str] = MappingProxyType({}),
     alone: frozenset[str] = frozenset(),
 ) -> TimelinePlan:
-    """What to compact now.
+    """Plan the tasks to run now.
 
-    Chunks with a `held` file are left alone, for the reason that stands with its id.
+    Chunks with a `held` file are skipped, for the reason given with the file's id.
 
-    Chunks whose record in `states` still holds are not analysed; deferred ones among them are left
-    alone unless `revive_deferred` (the queue is empty). Chunks of an active task get no second one,
-    and tasks that share a file with an active task wait for it. Chunks of groups that are `alone` are not
-    done together with those of others.
+    Chunks whose record in `states` still holds are not analysed; deferred ones among them are skipped unless
+    `revive_deferred` (the queue is empty). Chunks of an active task get no second one, and tasks that share a
+    file with an active task wait for it. Chunks of groups in `alone` are not bundled with those of other
+    groups.
     """
     return Replanning().plan(
         files,
@@ -159,8 +161,8 @@ def _planned(
 
 
 def remember(plan: TimelinePlan, policy: TimelinePolicy) -> ChunkStates:
-    """The states to keep after this plan: one record for each chunk that has files. Equal to the old
-    states when nothing changed, so that nothing has to be written."""
+    """Return the states to keep after this plan: one record for each chunk that has files. Equal to the old
+    states if nothing changed, so that nothing has to be written."""
     return ChunkStates(
         policy_fingerprint(policy), {planned.chunk.key: _record(planned) for planned in plan.chunks}
     )
@@ -169,15 +171,15 @@ def remember(plan: TimelinePlan, policy: TimelinePolicy) -> ChunkStates:
 def resolve(
     chunks: Iterable[ChunkKey], files: Iterable[TimelineFile], policy: TimelinePolicy
 ) -> tuple[TimelineFile, ...]:
-    """The inputs of a task over `chunks` on the timeline as it is now. To be asked when a task starts:
-    the files that a black task shared with its predecessors are gone by then."""
+    """Return the inputs of a task over `chunks` on the current timeline. Call this when a task starts: the
+    files that a black task shared with its predecessors have been replaced by then."""
     wanted = frozenset(chunks)
     return inputs((chunk for chunk in lay_out(files, policy).chunks if chunk.key in wanted), policy)
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A chunk on its way through the plan."""
+    """A chunk while it is being planned."""
 
     chunk: Chunk
     verdict: ChunkVerdict
@@ -186,7 +188,7 @@ class _Judged:
     analysed: bool
     settled: bool
     may_move: bool
-    """It may be part of a task."""
+    """Whether it may be part of a task."""
 
     def planned(self, owners: Mapping[ChunkKey, str]) -> PlannedChunk:
         task = owners.get(self.chunk.key)
@@ -228,7 +230,7 @@ def _judge(
 
 
 def _remembered(record: ChunkRecord, *, is_busy: bool, is_deferred: bool) -> ChunkVerdict | None:
-    """The verdict of a record that still holds; `None` when the chunk has to be analysed."""
+    """Return the verdict of a record that still holds; `None` when the chunk has to be analysed."""
     action = _ACTIONS.get(record.state)
     if action is not None:
         return ChunkVerdict(ChunkAction.NO_OPINION if record.no_opinion else action, _UNCHANGED)
@@ -293,14 +295,15 @@ def _record(planned: PlannedChunk) -> ChunkRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """What is left alone. The two skip offsets as instants: chunks that end later are. And the instant after
-    which the time of a chunk that ends is not over; `None` when none waits for more data."""
+    """The skipped chunks and files. The two skip offsets as instants: chunks that end later are skipped. And
+    the instant after which the time of a chunk that ends is not over; `None` when no chunk waits for more
+    data."""
 
     clock_us: int | None
     newest_us: int | None
     over_us: int | None
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files that are to be left alone, with the reason."""
+    """Files to skip, with the reason."""
 
     @classmethod
     def of(cls, layout: TimelineLayout, policy: TimelinePolicy, now_us: int) -> _Hold:
@@ -323,11 +326,11 @@ class _Hold:
         return None
 
     def is_over(self, chunk: Chunk) -> bool:
-        """Whether all is there that is not late."""
+        """Return whether the chunk has all its data, except late data."""
         return self.over_us is not None and (chunk.interval is None or chunk.interval.end_us <= self.over_us)
 
     def wait(self, chunk: Chunk, verdict: ChunkVerdict, *, settled: bool) -> str | None:
-        """Why the chunk waits for more data, if it does."""
+        """Return why the chunk waits for more data, or `None`."""
         may_wait = verdict.may_wait or verdict.action is ChunkAction.NO_OPINION
         if self.over_us is None or not may_wait or chunk.key.bucket is ChunkBucket.UNKNOWN:
             return None
@@ -338,14 +341,14 @@ class _Hold:
 
 
 def _newest_us(layout: TimelineLayout, now_us: int) -> int | None:
-    """The end of the newest data that is not from the future."""
+    """Return the end of the newest data that is not from the future."""
     times = (file.times for file in layout.files if isinstance(file.times, Interval))
     known = (t.end_us if t.end_us <= now_us else t.start_us for t in times if t.start_us <= now_us)
     return max(known, default=None)
 
 
 def _totals(layout: TimelineLayout, planned: Sequence[PlannedChunk]) -> Mapping[DeletesStatus, Amount]:
-    """Each file counts by the most urgent of its chunks."""
+    """Return the totals; each file counts by the most urgent of its chunks."""
     ranks = np.array([_BY_URGENCY.index(item.status) for item in planned], np.int64)
     best = np.full(len(layout.files), len(_BY_URGENCY), np.int64)
     np.minimum.at(best, layout.pair_files, ranks[layout.pair_chunks])

@@ -1,13 +1,13 @@
-"""The rules that judge a chunk, and the ones used when the policy names none.
+"""The rules that judge a chunk, and the default rules.
 
 In this order; the first that gives a verdict decides:
 
-1. `DeletedRowsRule` (only with `max_deleted_ratio`): so many rows are deleted that rewriting gains space.
+1. `DeletedRowsRule` (only with `max_deleted_ratio`): so many rows are deleted that rewriting saves space.
 2. `NoRows`: no rows are left: empty.
-3. `Sizes`: no file is too large, and there are no more files than their bytes need. Such a chunk is
-   stable; when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted,
-   but may wait while more data is to come, if that saves fewer than `min_saved_files` files or these have
-   less than `min_new_ratio` of its bytes.
+3. `Sizes`: no file is too large, and there are no more files than their bytes need. Such a chunk is stable;
+when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted, but may wait
+while more data is to come, if that saves fewer than `min_saved_files` files or these have less than
+`min_new_ratio` of its bytes.
 
 Priority grows with the number of files that compaction would save or cut, from 0 towards 1.
 """
@@ -30,15 +30,16 @@ from lithify.planning.timeline.model import (
 )
 
 _HALF_URGENT_FILES = 16
-"""So many files to save make a priority of one half."""
+"""The number of files to save that gives a priority of one half."""
 FILE_COST_BYTES = 128 * 1024
-"""To read a file costs as much as to read so many bytes more; the least that a file too many counts for."""
+"""Reading a file costs as much as reading this many bytes more; the minimum that a surplus file counts
+for."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRowsRule:
-    """Compact a chunk once this fraction of its rows is deleted. Delete files whose number of rows is
-    not known count as reason enough."""
+    """Compacts a chunk once this fraction of its rows is deleted. Delete files with an unknown number of rows
+    are reason enough."""
 
     max_ratio: float
 
@@ -57,7 +58,7 @@ class DeletedRowsRule:
 
 @dataclass(frozen=True, slots=True)
 class NoRows:
-    """Files without rows are dropped, which costs no more than a commit. A chunk of deleted rows alone is
+    """Drops files without rows, which costs no more than a commit. A chunk whose rows are all deleted is
     empty."""
 
     def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
@@ -106,7 +107,7 @@ class Sizes:
         return ChunkVerdict(ChunkAction.COMPACT, reason, priority, may_wait)
 
     def _is_worth(self, chunk: Chunk, needed: int) -> bool:
-        """Whether enough of the bytes are in other files than the largest `needed`."""
+        """Return whether enough of the bytes are in other files than the largest `needed`."""
         sizes = [file.size_bytes for file in chunk.files]
         kept = heapq.nlargest(needed, sizes)
         cost_bytes = sum(max(size, FILE_COST_BYTES) for size in sizes) - sum(
@@ -116,24 +117,24 @@ class Sizes:
 
 
 def urgency(files: int) -> float:
-    """The priority of saving or cutting so many files."""
+    """Return the priority of saving or cutting this many files."""
     return files / (files + _HALF_URGENT_FILES)
 
 
 def default_rules(policy: TimelinePolicy) -> tuple[ChunkRule, ...]:
-    """The rules of a policy that names none."""
+    """Return the rules of a policy that names none."""
     deletes = () if policy.max_deleted_ratio is None else (DeletedRowsRule(policy.max_deleted_ratio),)
     sizes = Sizes(policy.max_file_bytes, policy.size_tolerance, policy.min_saved_files, policy.min_new_ratio)
     return (*deletes, NoRows(), sizes)
 
 
 def rules_of(policy: TimelinePolicy) -> tuple[ChunkRule, ...]:
-    """The policy's own rules, or the default ones."""
+    """Return the policy's own rules, or the default ones."""
     return policy.rules if policy.rules is not None else default_rules(policy)
 
 
 def judge(chunk: Chunk, rules: tuple[ChunkRule, ...]) -> ChunkVerdict:
-    """The verdict on a chunk. The buckets without times are not a matter of rules, but for `NULL`."""
+    """Return the verdict on a chunk. Rules do not apply to buckets without times, except `NULL`."""
     if chunk.key.bucket is ChunkBucket.UNKNOWN:
         return ChunkVerdict(
             ChunkAction.NO_OPINION, f"{len(chunk.files)} files are left alone, or their times are not known"
@@ -152,5 +153,5 @@ def judge(chunk: Chunk, rules: tuple[ChunkRule, ...]) -> ChunkVerdict:
 
 
 def _pieces(size_bytes: int, piece_bytes: int) -> int:
-    """How many files of `piece_bytes` hold `size_bytes`; at least one."""
+    """Return how many files of `piece_bytes` hold `size_bytes`; at least one."""
     return max(1, -(-size_bytes // piece_bytes))

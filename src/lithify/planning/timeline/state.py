@@ -1,4 +1,4 @@
-"""What is known of each chunk from its last analysis, so that it need not be analysed again.
+"""Records of each chunk's last analysis, so that it need not be analysed again.
 
     empty     no data
     stable    nothing to do
@@ -8,14 +8,14 @@
 A record holds while the chunk's fingerprint and the policy's are unchanged. Late data, a replacement,
 a new delete and another policy change one of the two, and the chunk is analysed anew.
 
-- A plan gives the records of all chunks it saw (`plan.remember`).
+- A plan returns the records of all its chunks (`plan.remember`).
 - A shed task makes its unstable chunks deferred (`deferred`). They come back, highest priority first,
   when the queue is empty (`plan(..., revive_deferred=True)`), or at once when they change.
 - A commit makes the chunks of its task stable with the content it has just written (`committed`), so
-  that our own commits are no change. Whatever others added meanwhile differs from that, and shows. A
-  neighbour that got part of a shared file shows as well.
+  that Lithify's own commits are no change. Data added by other writers meanwhile is detected as one. A
+  neighbour that received a part of a shared file is detected as well.
 
-Records are a memory and nothing else: losing them costs one analysis of all chunks.
+The records are only a cache: losing them costs one analysis of all chunks.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ _FINGERPRINT_BYTES = 8
 
 
 class ChunkState(Enum):
-    """The state of a chunk."""
-
     EMPTY = "empty"
     STABLE = "stable"
     UNSTABLE = "unstable"
@@ -43,16 +41,16 @@ class ChunkState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRecord:
-    """What is known of one chunk."""
+    """The record of one chunk's last analysis."""
 
     state: ChunkState
     fingerprint: Fingerprint
     priority: float = 0.0
-    """Of the last verdict; above 0 only when unstable or deferred."""
+    """Priority of the last verdict; above 0 only when unstable or deferred."""
     no_opinion: bool = False
     """Stable, but may be rewritten together with a neighbour."""
     settled: bool = False
-    """It has been as good as can be since its time was over, whatever has come since."""
+    """Whether it has been optimal since its time was over, whatever was added since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +62,19 @@ class ChunkStates:
     records: Mapping[ChunkKey, ChunkRecord] = field(default_factory=dict)
 
     def under(self, policy: TimelinePolicy) -> ChunkStates:
-        """The same if it holds for that policy, else nothing."""
+        """Return these states if they hold for that policy, else empty ones."""
         fingerprint = policy_fingerprint(policy)
         return self if self.policy == fingerprint else ChunkStates(fingerprint)
 
 
 def policy_fingerprint(policy: TimelinePolicy) -> str:
-    """16 hexadecimal digits of everything that verdicts depend on: calendar and rules."""
+    """Return 16 hexadecimal digits of everything that verdicts depend on: calendar and rules."""
     text = repr((policy.calendar, policy.max_chunks_per_file, rules_of(policy)))
     return hashlib.blake2b(text.encode(), digest_size=_FINGERPRINT_BYTES).hexdigest()
 
 
 def deferred(states: ChunkStates, chunks: Iterable[ChunkKey]) -> ChunkStates:
-    """The unstable ones of these chunks become deferred: their task was shed."""
+    """Mark the unstable ones of these chunks as deferred: their task was shed."""
     records = dict(states.records)
     for key in chunks:
         record = records.get(key)
@@ -88,7 +86,7 @@ def deferred(states: ChunkStates, chunks: Iterable[ChunkKey]) -> ChunkStates:
 def committed(
     states: ChunkStates, chunks: Iterable[ChunkKey], added: Iterable[TimelineFile], policy: TimelinePolicy
 ) -> ChunkStates:
-    """A task that rewrote `chunks` into `added` was committed. `added` are the files as the next
+    """Record that a task that rewrote `chunks` into `added` was committed. `added` are the files as the next
     listing will show them."""
     states = states.under(policy)
     written = {chunk.key: chunk for chunk in lay_out(added, policy).chunks}

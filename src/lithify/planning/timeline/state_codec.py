@@ -6,7 +6,7 @@
 
 Chunks are ascending by key and the last three columns are left out when they are 0 and false, so equal
 states give equal bytes. An unknown version is refused: it was written by a newer Lithify, which may
-mean something else by it.
+use another meaning.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _COLUMNS = (7, 10)
 
 
 def encode(states: ChunkStates) -> bytes:
-    """The states as bytes."""
+    """Encode the states."""
     chunks = [_row(key, states.records[key]) for key in sorted(states.records)]
     document = {"format": FORMAT, "version": VERSION, "policy": states.policy, "chunks": chunks}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode(data: bytes, name: str) -> ChunkStates:
-    """The states from the bytes of the object `name`. `Unsupported` when a newer Lithify wrote them,
-    `CorruptObject` when they make no sense."""
+    """Decode the states from the bytes of the object `name`. Raise `Unsupported` when a newer Lithify wrote
+    them, `CorruptObject` when they are invalid."""
     try:
         document = json.loads(data)
     except UNDECODABLE as error:

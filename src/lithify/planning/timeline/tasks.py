@@ -1,24 +1,24 @@
-"""From judged chunks to tasks, as pure steps over runs of chunks.
+"""Turn judged chunks into tasks, in pure steps over runs of chunks.
 
-1. *Candidates*: go through the chunks in order. One that is not to be rewritten ends the candidate at
-   hand. A chunk that shares files with the one before joins its candidate; any other begins a new one.
-   Chunks without an opinion may join, but those that share no file with a chunk that must be compacted
-   are taken out again: rewriting them would gain nothing, and would never come to an end.
-2. *Combine*: a small candidate joins the one before if that is small too, both are of one group, the
-   gap between them is not too wide and the result is within the limit.
-3. *Split*: a candidate above the limit is cut at chunk edges into pieces within it. A single chunk
-   above the limit stays whole and is *oversize*.
-4. Pieces in which no chunk must be compacted are dropped: what their neighbours do decides about them.
-5. *Bundle*: where small pieces of several groups are left that share no file with any other piece, they
-   are put together, the most urgent first, as long as the bundle itself is small. So a table of thousands of
-   small partitions is a few tasks and not thousands.
+1. *Candidates*: go through the chunks in order. A chunk that must not be rewritten ends the current
+candidate. A chunk that shares files with the one before joins its candidate; any other begins a new one.
+Chunks without an opinion may join, but those that share no file with a chunk that must be compacted are
+removed again: rewriting them would gain nothing, and would never come to an end.
+2. *Combine*: a small candidate joins the one before if that is small too, both are of one group, the gap
+between them is not too wide and the result is within the limit.
+3. *Split*: a candidate above the limit is cut at chunk edges into pieces within it. A single chunk above the
+limit stays whole and is *oversize*.
+4. Pieces in which no chunk must be compacted are dropped: they depend on their neighbours.
+5. *Bundle*: small pieces of several groups that share no file with any other piece are put together, the most
+urgent first, as long as the bundle itself is small. So a table of thousands of small partitions is a few
+tasks and not thousands.
 
-A run's cost counts each file once. Files are only ever shared by neighbours, so when a chunk is added
-to a run that ends just before it, the cost grows by the files that begin in it.
+A run's cost counts each file once. Files are only ever shared by neighbours, so when a chunk is added to a
+run that ends just before it, the cost grows by the files that begin in it.
 
-Buckets without times are no neighbours of anything. Of files of null times only those that are not of
-a good size already are rewritten; of wide files as many as the limit allows, since each that is cut
-leaves the bucket, and the next plan takes the rest.
+Buckets without times have no neighbours. Of files of null times only those that do not have a good size
+already are rewritten; of wide files as many as the limit allows, since each that is cut leaves the bucket,
+and the next plan takes the rest.
 
 Invariants: combining and splitting keep the chunks and their order; every task has a chunk that must be
 compacted; no task has one that must not be rewritten.
@@ -39,7 +39,7 @@ class CandidatePart:
 
     chunk: Chunk
     must: bool
-    """It must be compacted, rather than may be."""
+    """Whether it must be compacted; otherwise it may be."""
     priority: float
     reason: str
 
@@ -49,7 +49,7 @@ Run = tuple[CandidatePart, ...]
 
 
 def candidates(parts: Iterable[CandidatePart | None]) -> list[Run]:
-    """Step 1. `None` stands for a chunk that is not to be rewritten."""
+    """Do step 1. `None` stands for a chunk that must not be rewritten."""
     runs: list[list[CandidatePart]] = []
     is_open = False
     for part in parts:
@@ -64,7 +64,7 @@ def candidates(parts: Iterable[CandidatePart | None]) -> list[Run]:
 
 
 def combine(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
-    """Step 2."""
+    """Do step 2."""
     combined: list[Run] = []
     last_cost = 0
     for run in runs:
@@ -84,20 +84,20 @@ def combine(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
 
 
 def split(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
-    """Step 3."""
+    """Do step 3."""
     return [piece for run in runs for piece in _pieces(run, policy.max_task_bytes)]
 
 
 def form(
     parts: Iterable[CandidatePart | None], policy: TimelinePolicy, alone: Collection[str] = frozenset()
 ) -> list[Run]:
-    """All steps. Groups that are `alone` are in no bundle."""
+    """Do all steps. Groups in `alone` are in no bundle."""
     pieces = split(combine(candidates(parts), policy), policy)
     return bundle([piece for piece in pieces if any(part.must for part in piece)], policy, alone)
 
 
 def bundle(runs: Sequence[Run], policy: TimelinePolicy, alone: Collection[str] = frozenset()) -> list[Run]:
-    """Step 5. Runs that stay as they are come first, in their order."""
+    """Do step 5. Runs that are not bundled come first, in their order."""
     may = (run for run in runs if policy.max_bundle_files and run[0].chunk.key.group not in alone)
     small = [run for run in may if _is_apart(run) and _is_small(run, policy)]
     if len({run[0].chunk.key.group for run in small}) < 2:
@@ -124,12 +124,12 @@ def _is_small(run: Run, policy: TimelinePolicy) -> bool:
 
 
 def _is_apart(run: Run) -> bool:
-    """Whether it shares no file with chunks of other runs."""
+    """Return whether the run shares no file with chunks of other runs."""
     return not run[0].chunk.overlap_prior and not run[-1].chunk.overlap_later
 
 
 def inputs(chunks: Iterable[Chunk], policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
-    """The files a task over these chunks rewrites, each once, in order."""
+    """Return the files a task over these chunks rewrites, each once, in order."""
     files: dict[str, TimelineFile] = {}
     for chunk in chunks:
         for file in chunk.files if chunk.key.bucket is ChunkBucket.TIME else _misfits(chunk, policy):
@@ -138,7 +138,7 @@ def inputs(chunks: Iterable[Chunk], policy: TimelinePolicy) -> tuple[TimelineFil
 
 
 def cost_bytes(run: Sequence[CandidatePart]) -> int:
-    """Bytes of the files of a run; an upper bound when it is not contiguous."""
+    """Return the bytes of the files of a run; an upper bound when it is not contiguous."""
     total = 0
     previous: Chunk | None = None
     for part in run:
@@ -149,8 +149,8 @@ def cost_bytes(run: Sequence[CandidatePart]) -> int:
 
 
 def _trim(run: Sequence[CandidatePart]) -> Iterator[Run]:
-    """The run without chunks that may be rewritten but share no file with one that must be. That
-    takes two passes, as sharing with the nearest such chunk on either side is what counts."""
+    """Return the run without chunks that may be rewritten but share no file with one that must be. That takes
+    two passes, since sharing with the nearest such chunk on either side is what counts."""
     keep = [part.must for part in run]
     if all(keep) or not any(keep):
         if run and keep[0]:
@@ -195,7 +195,7 @@ def _pieces(run: Run, limit_bytes: int) -> Iterator[Run]:
 
 
 def _reaches(earlier: Chunk, later: Chunk) -> bool:
-    """Whether a file of the later chunk begins before the earlier one ends: they share it."""
+    """Return whether a file of the later chunk begins before the earlier one ends: they share it."""
     assert earlier.interval is not None
     times = later.files[0].times
     return isinstance(times, Interval) and times.start_us < earlier.interval.end_us
@@ -211,7 +211,7 @@ def _touch(first: Chunk, second: Chunk) -> bool:
 
 
 def _gap_us(first: Run, second: Run) -> float:
-    """The time between two runs; endless between groups and where there are no times."""
+    """Return the time between two runs; infinite between groups and where there are no times."""
     before, after = first[-1].chunk, second[0].chunk
     if before.key.group != after.key.group or before.interval is None or after.interval is None:
         return math.inf
@@ -219,7 +219,7 @@ def _gap_us(first: Run, second: Run) -> float:
 
 
 def _misfits(chunk: Chunk, policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
-    """The files of a bucket worth rewriting."""
+    """Return the files of a bucket worth rewriting."""
     if chunk.key.bucket is ChunkBucket.WIDE:
         return _portion(chunk.files, policy.max_task_bytes)
     if policy.rules is not None:
@@ -236,7 +236,7 @@ def _misfits(chunk: Chunk, policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
 
 
 def _portion(files: Sequence[TimelineFile], limit_bytes: int) -> tuple[TimelineFile, ...]:
-    """As many of the smallest files as the limit allows, at least one."""
+    """Return as many of the smallest files as the limit allows, at least one."""
     taken: list[TimelineFile] = []
     total_bytes = 0
     for file in sorted(files, key=lambda file: (file.size_bytes, file.id)):
