@@ -5,13 +5,13 @@ can still have the records that it concerns; otherwise a deleted key comes back,
 a committed one vanishes. So every member reports for each partition how far it is done, and the group
 publishes the minimum. There are two tracks; their bounds are *exclusive*:
 
-| track    | below a copy's mark                                    | below a reader's mark  | threshold allows |
-|          |                                                        |                        | removal of       |
-|----------|--------------------------------------------------------|------------------------|------------------|
-| CLEAN    | only the newest record of each key is left             | all is read and        | tombstones       |
-|          |                                                        | committed              |                  |
-| RESOLVED | no record belongs to a transaction any more: aborted   | (none)                 | markers of       |
-|          | ones are removed, committed ones are plain             |                        | transactions     |
+| track    | below a copy's mark                                  | below a reader's  | threshold allows |
+|          |                                                      | mark              | removal of       |
+|----------|------------------------------------------------------|-------------------|------------------|
+| CLEAN    | only the newest record of each key is left           | all is read and   | tombstones       |
+|          |                                                      | committed         |                  |
+| RESOLVED | no record belongs to a transaction any more: aborted | (none)            | markers of       |
+|          | ones are removed, committed ones are plain           |                   | transactions     |
 
 Partitions without reports have marks and thresholds of 0. `model` lists the rules; in short:
 
