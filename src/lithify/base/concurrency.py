@@ -4,7 +4,7 @@
    run many actions: `all_of` returns all results, `each_of` yields them one by one and holds few of them.
 2. So neither an interrupt of the caller nor the end of the process waits for requests in other threads.
 3. All started actions have ended when a result is returned or an error raised; of several errors the first
-   action's is raised. Exception: a caller that abandons `each_of` leaves started actions to end by themselves.
+   action's is raised. A caller that abandons `each_of` leaves started actions to end by themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lithify's errors, as one tree with the root `LithifyError`.
 
-Each message is one sentence that says what went wrong, in which object, and what to do. The leaves are grouped
-by the necessary reaction:
+Each message is one sentence that says what went wrong, in which object, and what to do. The leaves are
+grouped by the necessary reaction:
 
 - `Refused`: the request cannot be served safely; nothing was written. The user has to decide.
 - `CorruptObject`: bytes in the store do not decode. Nothing is written.

@@ -189,8 +189,8 @@ class Quarantined(Event):
 
 @dataclass(frozen=True, slots=True)
 class CannotCompact(Event):
-    """A dataset, or a part of it, cannot be compacted until an operator acts; the coordinator serves the rest.
-    Reported once, and again when the reason changes."""
+    """A dataset, or a part of it, cannot be compacted until an operator acts; the coordinator serves the
+    rest. Reported once, and again when the reason changes."""
 
     level = logging.WARNING
 
