@@ -1,7 +1,7 @@
 """The retry policy for all stores and requests.
 
-The policy is a function of the number of tries, the time they took, the kind of the last failure, and a random
-source. It returns a pause, or gives up.
+The policy is a function of the number of tries, the time they took, the kind of the last failure, and a
+random source. It returns a pause, or gives up.
 
 1. Decisions of the store (no such object, access denied, a bad request) are not retried.
 2. Possible mistakes in the settings are retried for a few seconds only.
