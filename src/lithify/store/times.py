@@ -72,8 +72,8 @@ class StoreTime:
         """The store's answer, and the times of this machine's monotonic and wall clocks then."""
 
     def now_ms(self) -> int | None:
-        """Return wall-clock milliseconds by the store's clock; `None` if it cannot be read, for example because
-        writing is not allowed."""
+        """Return wall-clock milliseconds by the store's clock; `None` if it cannot be read, for example
+        because writing is not allowed."""
         found = self._counted_on()
         if found is None:
             try:

@@ -1,8 +1,8 @@
 """Listing of a folder with very many objects, by several threads, in bounded memory.
 
 1. A folder is split into its subfolders, recursively, until there are enough parts for all threads or
-   `MAX_LEVELS` is reached. Direct objects of a split folder are listed then. A folder is split only if most of
-   its first page of objects lie in subfolders: a folder with millions of direct objects has few subfolders.
+   `MAX_LEVELS` is reached. Direct objects of a split folder are listed then. A folder is split only if most
+   objects of its first page lie in subfolders: one with millions of direct objects has few subfolders.
 2. Each part is streamed (`ObjectStore.stream`) by one of the threads, which hands over pages, and waits while
    the consumer is slower.
 
