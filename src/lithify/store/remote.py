@@ -1,7 +1,7 @@
 """Object stores behind a network (S3, GCS, Azure), and obstore's own in-memory one.
 
-obstore is the Rust `object_store` library that SlateDB uses too; this file only fits it to the
-protocol and its errors to ours.
+obstore is the Rust `object_store` library that SlateDB uses too; this module adapts it to the protocol and
+its errors to ours.
 
 - Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
   again by `lithify.store.resilience.requests`. A create that was repeated can answer `ObjectExists` although
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
 MAX_QUICK_BYTES = 4 * 1024 * 1024
-"""What even a slow connection takes before it counts as silent."""
+"""Lower bound before a slow connection counts as silent."""
 PUT_ID_METADATA = "lithifyputid"
-"""Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
+"""Name of the user metadata for `put_id`; letters only, as Azure requires."""
 _CONFLICT = "409 Conflict"
 _MAX_CONFLICTS = 10
-"""S3 answers so when another write to the object ends at that moment, and asks to try again."""
+"""S3 answers with a conflict when another write to the object ends at that moment, and asks to retry."""
 PAGE = 10_000
-"""Objects of a listing that are held in memory at once."""
+"""Objects of a listing held in memory at once."""
 FIRST_PAGE = 1_000
-"""The first time, for who wants only some; so many stores give for one request."""
+"""Size of the first page, for callers that need only a few; most stores return this many per request."""
 PROBE_KEY = "lithify/is-the-store-back"
-"""Asked for by who wants to know; there is no such object."""
+"""Requested to probe the store; the object does not exist."""
 
 
 class ObstoreStore:
-    """A store of obstore's that is rooted at a bucket."""
+    """An obstore store rooted at a bucket."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ObstoreStore:
         uploads: Callable[[], Backend] | None = None,
         pace: UploadPace | None = None,
     ) -> None:
-        """`uploads` gives the backend of writers, where that is another; `pace` is what is known of their
+        """`uploads` returns the backend of writers if that differs; `pace` is the measured pace of their
         parts."""
         self._url = url
         self._backend = backend
@@ -270,14 +270,14 @@ class ObstoreStore:
 
 
 def probe(backend: Backend) -> None:
-    """Ask for something that is not there. `StoreUnavailable` when there is no answer."""
+    """Request a missing object. Raise `StoreUnavailable` if the store does not answer."""
     with suppress(ObjectNotFound), _failures("head", PROBE_KEY):
         obstore.head(backend, PROBE_KEY)
 
 
 @contextmanager
 def _failures(verb: str, key: str) -> Iterator[None]:
-    """Turn obstore's errors into ours, with the key and the start of the cause."""
+    """Convert obstore's errors into ours, with the key and the beginning of the cause."""
     try:
         yield
     except FileNotFoundError as error:
