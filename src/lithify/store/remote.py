@@ -3,12 +3,11 @@
 obstore is the Rust `object_store` library that SlateDB uses too; this module adapts it to the protocol and
 its errors to ours.
 
-- Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
-  again by `lithify.store.resilience.requests`. A create that was repeated can answer `ObjectExists` although
-  the first try landed; `put_id` travels as user metadata so that this can be told.
-- Large objects are streamed by `lithify.store.multipart`. The parts of an upload are repeated by obstore
-  itself, for as long as others are; so is an object that is too large to be sent before a connection counts
-  as silent.
+- obstore sends each request once; `lithify.store.resilience.requests` retries connection failures, including
+  those in the bodies of answers. A repeated create can raise `ObjectExists` although its first try succeeded;
+  `put_id` is stored as user metadata to detect this.
+- `lithify.store.multipart` streams large objects. obstore itself retries the parts of an upload, for as long
+  as other requests are retried; likewise an object too large to be sent before a connection counts as silent.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
 MAX_QUICK_BYTES = 4 * 1024 * 1024
-"""Lower bound before a slow connection counts as silent."""
+"""Even a slow connection transfers this much before it counts as silent."""
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata for `put_id`; letters only, as Azure requires."""
 _CONFLICT = "409 Conflict"
