@@ -1,15 +1,15 @@
-"""How the C library of a task's process gets memory, and whether it keeps what is freed.
+"""glibc's memory allocation in task processes: keep freed memory.
 
-A task that reads and writes over a network takes and frees some megabytes a hundred times a second, in many
-threads. By default glibc maps each such piece anew and gives it back at once, so that the system clears every
-page for every use, which took up to half of a task's CPU time; and each thread has a heap of its own, whose
-gaps add up to hundreds of megabytes.
+A task that reads and writes over a network allocates and frees some megabytes a hundred times a second, in
+many threads. By default glibc maps and unmaps each such piece, so that the system clears every page for every
+use, which took up to half of a task's CPU time; and each thread has its own heap, whose gaps add up to
+hundreds of megabytes.
 
-1. Pieces of up to `MAX_PIECE_BYTES` come from the heap, and there is one heap for all threads. Heaps that
-   threads have had before stay, and other threads get them: so this comes before anything that starts one.
-2. The heap gives back to the system what is free at its end when that is more than is to be kept.
+1. Pieces of up to `MAX_PIECE_BYTES` come from one heap for all threads. Heaps that threads already have
+   remain in use, so call this before any thread is started.
+2. The heap returns free memory at its end to the system only beyond the amount to keep.
 
-Who has set any of this by glibc's environment variables has decided. Other C libraries are left as they are.
+glibc's environment variables take precedence. Other C libraries are not changed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import os
 from functools import cache
 
 MAX_PIECE_BYTES = 32 << 20
-"""The most that glibc allows."""
+"""The maximum of glibc."""
 KEPT_BYTES = 256 << 20
-"""By a task, for the next one."""
+"""Kept by a task for the next one."""
 ALL_BYTES = (1 << 31) - 1
-"""The most that can be kept."""
+"""The maximum that can be kept."""
 _GROWTH_BYTES = 16 << 20
-"""By which the heap grows at least."""
+"""The least by which the heap grows."""
 
 # malloc.h
 _M_TRIM_THRESHOLD = -1
@@ -39,13 +39,13 @@ _TUNABLES = "GLIBC_TUNABLES"
 
 @cache
 def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> bool:
-    """From now on, in this process and those forked from it. Whether it is so."""
+    """Keep freed memory from now on, in this process and its forks. Return whether this took effect."""
     is_decided = any(name in os.environ for name in _VARIABLES)
     if is_decided or "glibc.malloc" in os.environ.get(_TUNABLES, ""):
         return False
     try:
         libc = ctypes.CDLL(None)
-        libc.gnu_get_libc_version  # noqa: B018  # others may have the next one, with other numbers
+        libc.gnu_get_libc_version  # noqa: B018  # other libraries may have mallopt with other numbers
         mallopt = libc.mallopt
     except (AttributeError, OSError, TypeError):
         return False

@@ -1,7 +1,7 @@
 """Wall-clock and monotonic time as a port.
 
-Nothing below the edge reads the time by itself: a `Clock` is passed in. Production uses
-`SystemClock`; tests and the simulator use `lithify.testing.ManualClock`.
+Only the outermost modules create a clock; all others get a `Clock` passed in. Production uses `SystemClock`;
+tests and the simulator use `lithify.testing.ManualClock`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Source of time. Wall-clock times are milliseconds since the Unix epoch."""
+    """A source of time."""
 
     def now_ms(self) -> int:
-        """Wall-clock milliseconds since the Unix epoch; may jump."""
+        """Return wall-clock milliseconds since the Unix epoch; may jump."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start; never goes back."""
         ...
 
     def sleep_s(self, duration_s: float) -> None:
@@ -27,7 +27,7 @@ class Clock(Protocol):
 
 
 def monotonic_ms(clock: Clock) -> int:
-    """Milliseconds from an arbitrary start, for how long something takes: a wall clock may jump meanwhile."""
+    """Return milliseconds since an arbitrary start, to measure durations: a wall clock may jump."""
     return round(clock.monotonic_s() * 1000)
 
 

@@ -1,10 +1,10 @@
-"""Requests that do not depend on each other go out together: a far store answers all in the time of one.
+"""Helpers that run independent requests concurrently: a distant store answers all in the time of one.
 
-1. Of two, the caller's thread does the first, a daemon thread the second (`both`). Of many, daemon threads do
-   all: for who needs all answers (`all_of`), or takes one after another and holds few of them (`each_of`).
-2. So an interrupt of the caller is not held up by what others wait for, nor is the end of the process.
-3. All that were begun have ended when an answer is returned or an error raised; of several failures the first
-   one's is raised. Only who stops taking from `each_of` leaves some of them to end by themselves.
+1. `both` runs the first of two actions in the caller's thread, the second in a daemon thread. Daemon threads
+   run many actions: `all_of` returns all results, `each_of` yields them one by one and holds few of them.
+2. So neither an interrupt of the caller nor the end of the process waits for requests in other threads.
+3. All started actions have ended when a result is returned or an error raised; of several errors the first
+   action's is raised. A caller that abandons `each_of` leaves started actions to end by themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 
 class _Threads:
-    """Threads that wait for the next request. They do not keep the process alive."""
+    """Daemon threads that wait for the next request."""
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
@@ -42,7 +42,7 @@ class _Threads:
             self._idle.append(mailbox)
 
     def forget(self) -> None:
-        """In a process that was forked: none of them is there."""
+        """Forget all threads; a forked process has none of them."""
         self._idle = []
 
 
@@ -51,21 +51,22 @@ os.register_at_fork(after_in_child=_threads.forget)
 
 
 def start_thread(work: Callable[[], None]) -> None:
-    """Do it beside, in a thread that does not keep the process alive."""
+    """Run `work` in a daemon thread."""
     _threads.start(work)
 
 
 class Beside:
-    """Does things beside the caller."""
+    """Runs actions concurrently with the caller."""
 
     def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
-        """Begin; calling what is returned waits for the end, and gives or raises what the action did."""
+        """Start an action. Return a function that waits for its end, and returns its result or raises its
+        error."""
         outcomes: SimpleQueue[tuple[ResultT | None, BaseException | None]] = SimpleQueue()
 
         def run() -> None:
             try:
                 outcomes.put((action(), None))
-            except BaseException as error:  # it is the caller's
+            except BaseException as error:  # raised again in the caller's thread
                 outcomes.put((None, error))
 
         start_thread(run)
@@ -80,11 +81,11 @@ class Beside:
 
 
 beside = Beside()
-"""Simulations put one here that does everything in the caller's thread, sooner or later."""
+"""Simulations replace it by one that runs all actions in the caller's thread, sooner or later."""
 
 
 def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
-    """What two actions give. The caller's thread does the first."""
+    """Return the results of two actions. The first runs in the caller's thread."""
     finish = beside.start(second)
     try:
         found = first()
@@ -96,12 +97,13 @@ def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[Fi
 
 
 def all_of(actions: Iterable[Callable[[], ResultT]], most: int) -> list[ResultT]:
-    """What each of these gives, in their order. So many go on at once, and after a failure none is begun."""
+    """Return the results of all actions, in order. Run at most `most` at once; after a failure, start no
+    more."""
     return list(each_of(actions, most))
 
 
 def each_of(actions: Iterable[Callable[[], ResultT]], most: int) -> Iterator[ResultT]:
-    """The same one after another, as they are taken. No more than so many go on or wait to be taken."""
+    """Yield the results of all actions, in order. At most `most` actions run or wait to be consumed."""
     under_way: deque[Callable[[], ResultT]] = deque()
     try:
         for action in actions:

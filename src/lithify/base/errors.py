@@ -1,21 +1,20 @@
-"""Every error Lithify raises on purpose, as one tree.
+"""Lithify's errors, as one tree with the root `LithifyError`.
 
-`LithifyError` is the root: catching it catches all that Lithify can foresee. Each message is one
-sentence that says what went wrong, in which object, and what to do. The leaves group by who has to
-act:
+Each message is one sentence that says what went wrong, in which object, and what to do. The leaves are
+grouped by the necessary reaction:
 
 - `Refused`: the request cannot be served safely; nothing was written. The user has to decide.
 - `CorruptObject`: bytes in the store do not decode. Nothing is written.
 - `StoreError`: the object store answered with a failure, or (`StoreUnavailable`) not at all.
 - `Fenced`, `LostOwnership`: another process took over; this one must stop.
-- `Replaced`: the dataset is gone, or another is in its place; whatever is known of it must be forgotten.
-- `HoldLapsed`: what was held may be gone; whoever relied on it must stop.
+- `Replaced`: the dataset was deleted or replaced; all cached state must be dropped.
+- `HoldLapsed`: the held data may be deleted; their reader must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
-- `DeadlineExceeded`: waiting ended, the work goes on.
+- `DeadlineExceeded`: waiting ended, the work continues.
 - `NoRoom`: a disk of this machine is full.
-- `Unexpected`: what nobody foresaw, a defect of Lithify.
+- `Unexpected`: a defect of Lithify.
 
-No message shows a secret, whatever it was made of: it is masked when the error is made.
+Secrets in messages are masked when the error is created.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ class Refused(LithifyError):
 
 
 class Unsupported(Refused):
-    """A format version, field or feature this version of Lithify does not know."""
+    """A format version, field or feature that this version of Lithify does not support."""
 
 
 class DatasetNotFound(Refused):
-    """What the URL names does not exist, so far or any more."""
+    """The dataset does not exist, not yet or not any more."""
 
 
 class UnfitStore(Refused):
-    """The object store does not keep what the protocol rests on."""
+    """The object store does not guarantee what the protocol requires."""
 
 
 class CoordinatorAlive(Refused):
@@ -61,8 +60,8 @@ class CoordinatorAlive(Refused):
 class CorruptObject(LithifyError):
     """The bytes of an object do not decode.
 
-    `name` is the object's key and `reason` says what is wrong with it; both are cut where they are very long,
-    as keys and names that such an object holds can be.
+    `name` is the object's key and `reason` says what is wrong with it; both are truncated, as keys and names
+    in such an object can be very long.
     """
 
     exit_code = 4
@@ -77,23 +76,20 @@ class CorruptObject(LithifyError):
 
 
 class StoreError(LithifyError):
-    """The object store failed and retrying did not help."""
+    """The object store failed, despite retries."""
 
     exit_code = 5
 
 
 class StoreUnavailable(StoreError):
-    """The object store cannot be reached, does not answer, or says that it is overloaded. Nothing is known
-    against what was asked of it; later it may work.
-
-    `cause` says why in a few words.
-    """
+    """The object store cannot be reached, does not answer, or reports that it is overloaded. The same request
+    may succeed later. `cause` says why in a few words."""
 
     def __init__(self, message: str, cause: str = "", *, is_doubtful: bool = False) -> None:
         super().__init__(message)
         self.cause = cause or message
         self.is_doubtful = is_doubtful
-        """Whether it may as well be a mistake in the settings."""
+        """Whether the cause may be a mistake in the settings."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unavailable, (str(self), self.cause, self.is_doubtful)
@@ -104,23 +100,23 @@ def _unavailable(message: str, cause: str, is_doubtful: bool) -> StoreUnavailabl
 
 
 class ObjectNotFound(StoreError):
-    """No object of that name exists."""
+    """No object with this name exists."""
 
 
 class ObjectExists(StoreError):
-    """Create-if-absent found an object of that name."""
+    """Create-if-absent found an object with this name."""
 
 
 class PreconditionFailed(StoreError):
-    """A conditional overwrite found another version than the expected one."""
+    """A conditional overwrite found an unexpected version."""
 
 
 class NotServed(StoreError):
-    """The object store does not have an operation that Lithify needs."""
+    """The object store lacks an operation that Lithify needs."""
 
 
 class VersionConflict(StoreError):
-    """Another party published this version first; read the latest one and decide again."""
+    """Another process published this version first; read the latest one and decide again."""
 
 
 class Fenced(LithifyError):
@@ -130,16 +126,16 @@ class Fenced(LithifyError):
 
 
 class Replaced(Fenced):
-    """The dataset that this process worked with is gone: it was deleted, made anew, or restored from a
-    backup. Nothing that is known of it holds for what is in its place."""
+    """The dataset of this process was deleted, recreated, or restored from a backup. No cached state applies
+    to its replacement."""
 
 
 class LostOwnership(LithifyError):
-    """The compaction is no longer owned by this worker."""
+    """This worker does not own the compaction any more."""
 
 
 class HoldLapsed(LithifyError):
-    """A hold ended before its holder did: what it kept may be gone."""
+    """A hold expired while its holder needed it: the held data may be deleted."""
 
 
 class EngineError(LithifyError):
@@ -149,7 +145,7 @@ class EngineError(LithifyError):
 
 
 class EngineDown(EngineError):
-    """The data engine itself is gone or cannot be reached. Nothing is wrong with the work it was given."""
+    """The data engine has stopped or cannot be reached. This is no evidence against its work."""
 
 
 class Cancelled(LithifyError):
@@ -159,7 +155,7 @@ class Cancelled(LithifyError):
 
 
 class DeadlineExceeded(LithifyError):
-    """What was waited for did not happen in time; it may still."""
+    """The expected event did not happen in time; it still may."""
 
     exit_code = 9
 
@@ -169,4 +165,4 @@ class NoRoom(LithifyError):
 
 
 class Unexpected(LithifyError):
-    """An exception nobody foresaw; `lithify.base.defects` makes it of that."""
+    """An unforeseen exception, as wrapped by `lithify.base.defects`."""

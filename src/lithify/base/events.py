@@ -1,8 +1,8 @@
-"""What happened, as values: every lifecycle event the service tells the outside world.
+"""Lifecycle events of the service, as values.
 
-Coordinator and worker report to an `Observer`, a function of one event. The command line draws
-progress from them and writes them to the log; metrics count them. An observer must not raise and
-must be quick: it runs on the thread that does the work.
+Coordinator and worker report to an `Observer`, a function of one event. The command line shows progress from
+them and logs them; metrics count them. An observer must not raise and must be quick: it runs on the thread
+that does the work.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a dataset."""
+    """An event of a dataset."""
 
     level: ClassVar[int] = logging.INFO
-    """At which level it is logged."""
+    """The log level."""
 
     dataset: str
     """URL of the dataset."""
@@ -49,7 +49,7 @@ class CompactionRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed(Event):
-    """A worker showed no sign of life in time; its compaction is free again."""
+    """A worker sent no heartbeat in time; its compaction may be claimed again."""
 
     compaction: str
     worker: str
@@ -63,18 +63,18 @@ class Claimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Resumed(Event):
-    """A compaction goes on from where another worker, or an earlier attempt, left it."""
+    """A compaction continues where another worker, or an earlier attempt, stopped."""
 
     compaction: str
     finished_ranges: int
     """These do not run again."""
     open_ranges: int
-    """These run; one that had outputs goes on behind their last row."""
+    """These run; one that has outputs continues after their last row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Event):
-    """The ranges of a compaction that have to run are known."""
+    """A worker has determined the ranges of a compaction that must run."""
 
     compaction: str
     ranges: int
@@ -83,7 +83,7 @@ class Prepared(Event):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Event):
-    """A worker wrote a sign of life of a compaction."""
+    """A worker wrote a heartbeat for a compaction."""
 
     level = logging.DEBUG
 
@@ -95,7 +95,7 @@ class Heartbeat(Event):
 
 @dataclass(frozen=True, slots=True)
 class Moved(Event):
-    """How far a compaction is, by bytes: told when its tasks' reports were read, and when a range ends."""
+    """A compaction's progress in bytes: reported after reading its tasks' reports, and when a range ends."""
 
     level = logging.DEBUG
 
@@ -103,7 +103,7 @@ class Moved(Event):
     done_bytes: int
     """Of its inputs, since the claim."""
     cost_bytes: int
-    """What it has to read since the claim: those of `Prepared`."""
+    """To be read since the claim, as in `Prepared`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class RangeFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class Compacted(Event):
-    """All ranges of a compaction are done; the coordinator has to commit."""
+    """All ranges of a compaction are done; the coordinator commits it next."""
 
     compaction: str
     outputs: int
@@ -129,7 +129,7 @@ class Compacted(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed(Event):
-    """A worker could not finish a compaction and gave it back."""
+    """A worker could not finish a compaction and released it."""
 
     level = logging.WARNING
 
@@ -139,7 +139,7 @@ class AttemptFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class EngineLost(Event):
-    """The engine went down under a compaction, which was given back. That counts as no attempt."""
+    """A worker released a compaction because its engine stopped. This does not count as an attempt."""
 
     level = logging.WARNING
 
@@ -149,7 +149,7 @@ class EngineLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreLost(Event):
-    """The store stayed away under a compaction, which was given back. That counts as no attempt."""
+    """A worker released a compaction because the store was unavailable. This does not count as an attempt."""
 
     level = logging.WARNING
 
@@ -159,7 +159,7 @@ class StoreLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """The compaction was given to somebody else; this worker dropped it."""
+    """This worker dropped a compaction because another one has claimed it."""
 
     compaction: str
     worker: str
@@ -167,30 +167,30 @@ class Lost(Event):
 
 @dataclass(frozen=True, slots=True)
 class GivenBack(Event):
-    """A worker that was told to stop gave a compaction back; what was finished of it stays so."""
+    """A stopping worker released a compaction; finished ranges remain finished."""
 
     compaction: str
     worker: str
     open_ranges: int | None
-    """`None` when they were not known yet."""
+    """`None` if not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined(Event):
-    """A dataset could not be looked at; a worker leaves it alone for a while, and again for longer when that
-    goes on. Told once, and again only when the reason changes."""
+    """A worker backs off from a dataset that cannot be read, longer after each failure. Reported once, and
+    again only when the reason changes."""
 
     level = logging.ERROR
 
     reason: str
     pause_s: float
-    """The first one."""
+    """The first pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class CannotCompact(Event):
-    """A dataset, or some of it, cannot be compacted until a person acts, and a coordinator sees to the rest.
-    Reported once, and again when the reason changes."""
+    """A dataset, or a part of it, cannot be compacted until an operator acts; the coordinator serves the
+    rest. Reported once, and again when the reason changes."""
 
     level = logging.WARNING
 
@@ -199,19 +199,19 @@ class CannotCompact(Event):
 
 @dataclass(frozen=True, slots=True)
 class CanCompact(Event):
-    """A dataset can be compacted that could not be, or not wholly, as `CannotCompact` reported."""
+    """A dataset can be compacted again after `CannotCompact`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """A dataset that was quarantined can be looked at again."""
+    """A quarantined dataset can be read again."""
 
     failed_rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class MadeAnew(Event):
-    """The dataset is gone, or another is in its place; what was known of it here is forgotten."""
+    """The dataset was deleted or replaced; its cached state is dropped."""
 
     level = logging.WARNING
 
@@ -227,7 +227,7 @@ class Failed(Event):
     compaction: str
     attempts: int
     reason: str
-    """Why the last attempt came to nothing."""
+    """Why the last attempt failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Committed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Event):
-    """A compaction was committed without a part that did not hold any more; that is planned again."""
+    """A compaction was committed without a part that had become invalid; that part is planned again."""
 
     level = logging.WARNING
 
@@ -251,50 +251,50 @@ class GarbageCollected(Event):
     """A collection of garbage has ended. Reported from a thread of its own."""
 
     dry_run: bool
-    """What was to be deleted is still there."""
+    """Nothing was deleted."""
     deleted: Mapping[str, int]
-    """How many of each kind."""
+    """Number of objects by kind."""
     left: Mapping[str, int]
-    """How many of each kind are still needed, or too young."""
+    """Number of objects by kind that are still needed, or too young."""
     bytes_deleted: int
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRun(Event):
-    """A run that was to let history go has ended. Reported from a thread of its own."""
+    """A run that expires history has ended. Reported from a thread of its own."""
 
     outcome: str
-    """In one word of the kind's."""
+    """One word, defined by the kind."""
     why: str
-    """What stands in the way; empty when nothing does."""
+    """What blocks expiration; empty if nothing does."""
     versions_expired: int
     files_deleted: int
     bytes_deleted: int
     pending_files: int
-    """That wait to be deleted."""
+    """Files that wait to be deleted."""
     pending_bytes: int
     needed_by: str
-    """Who needs the oldest; empty when nobody needs anything."""
+    """The reader or hold that needs the oldest history; empty if none does."""
     needed_ms: int | None
-    """From when on; wall-clock milliseconds."""
+    """The time from which on it is needed; wall-clock milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingForStore(Event):
-    """Requests to a store of the dataset fail or have no answer, and are made again. Told after some seconds,
-    then after growing pauses. Reported from whichever thread waits."""
+    """Requests to a store of the dataset fail or get no answer, and are retried. Reported after some seconds,
+    then after growing pauses, from the waiting thread."""
 
     level = logging.WARNING
 
     url: str
-    """Of the store, or `catalog NAME`."""
+    """The store's URL, or `catalog NAME`."""
     since_s: float
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoreBack(Event):
-    """A store that was waited for, as `WaitingForStore` told, answers again."""
+    """A store answers again after `WaitingForStore`."""
 
     level = logging.WARNING
 
@@ -303,7 +303,8 @@ class StoreBack(Event):
 
 
 def waited_for(url: str) -> str:
-    """What is waited for, within a sentence; the store without its URL, as a dataset has one."""
+    """Return the name of the unavailable service within a sentence; a store without its URL, as a dataset has
+    only one."""
     return "the store" if "://" in url else url
 
 
@@ -313,18 +314,18 @@ _log = logging.getLogger("lithify")
 
 
 def log_event(event: Event) -> None:
-    """The plainest observer: every event becomes one line, at its level."""
+    """Log an event as one line, at its level."""
     names = [name for cls in type(event).__mro__ for name in getattr(cls, "__slots__", ())]
     fields = " ".join(f"{name}={getattr(event, name)}" for name in dict.fromkeys(reversed(names)))
     _log.log(event.level, "%s %s", type(event).__name__, fields)
 
 
 def ignore(_event: Event) -> None:
-    """The observer for which nothing happened."""
+    """Ignore an event."""
 
 
 def each(*observers: Observer) -> Observer:
-    """An observer that passes every event to all of these, in order."""
+    """Return an observer that passes every event to all of these, in order."""
 
     def observe(event: Event) -> None:
         for observer in observers:

@@ -4,8 +4,8 @@ A ULID is 128 bits: 48 bits of wall-clock milliseconds, then 80 random bits. It 
 canonical text, 26 upper-case Crockford base-32 digits, whose order as text is the order of the
 number, so ids compare, sort and print without conversion.
 
-A manifest holds ten thousands of them, so text and number are converted here with what the interpreter
-does in one call; the library checks text of unknown origin.
+A manifest holds tens of thousands of them, so text and number are converted here by single calls of the
+interpreter; the library checks text of unknown origin.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ _PAIR_SHIFTS = tuple(range(12 * _PAIR_BITS, -1, -_PAIR_BITS))
 
 
 def ulid_from_int(value: int) -> Ulid:
-    """The ULID of a 128-bit unsigned number."""
+    """Return the ULID of a 128-bit unsigned number."""
     if not 0 <= value <= _MAX_ULID:
         raise ValueError(f"{value} is no unsigned number of 128 bits")
     return Ulid("".join([_PAIRS[value >> shift & _MAX_PAIR] for shift in _PAIR_SHIFTS]))
 
 
 def ulid_to_int(value: Ulid) -> int:
-    """The 128-bit unsigned number of a ULID."""
+    """Return the 128-bit unsigned number of a ULID."""
     return int(value.translate(_TO_PYTHONS_DIGITS), 32)
 
 
 def ulid_from_halves(high: int, low: int) -> Ulid:
-    """The ULID of two unsigned 64-bit halves."""
+    """Return the ULID of two unsigned 64-bit halves."""
     return ulid_from_int(high << _HALF_BITS | low)
 
 
 def ulid_to_halves(value: Ulid) -> tuple[int, int]:
-    """The two unsigned 64-bit halves of a ULID, high first."""
+    """Return the two unsigned 64-bit halves of a ULID, high first."""
     number = ulid_to_int(value)
     return number >> _HALF_BITS, number & _HALF_MASK
 
 
 def ulid_ms(value: Ulid) -> int:
-    """The wall-clock milliseconds in a ULID."""
+    """Return the wall-clock milliseconds in a ULID."""
     return ulid_to_int(value) >> _RANDOM_BITS
 
 
 def parse_ulid(text: str) -> Ulid:
-    """`text` as a ULID in canonical upper case; `ValueError` when it is none."""
+    """Parse `text` as a ULID, in canonical upper case. Raise `ValueError` if it is not one."""
     return Ulid(str(ULID.from_str(text.upper())))
 
 
 class Ids(Protocol):
-    """Source of new identifiers."""
+    """A source of new identifiers."""
 
     def ulid(self, at_ms: int) -> Ulid:
-        """A new ULID whose time part is `at_ms`."""
+        """Return a new ULID whose time part is `at_ms`."""
         ...
 
     def uuid(self) -> uuid.UUID:
-        """A new random UUID (version 4)."""
+        """Return a new random UUID (version 4)."""
         ...
 
 

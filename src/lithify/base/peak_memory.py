@@ -1,4 +1,4 @@
-"""How much memory this process has had at most."""
+"""Peak memory of this process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 
 
 def peak_memory_bytes() -> int:
-    """High-water mark of this process's resident memory.
-
-    Linux says in `ru_maxrss` what the process that started this one had, if that was more.
-    """
+    """Return the high-water mark of this process's resident memory. Linux's `ru_maxrss` is not used where
+    avoidable: it includes the parent process's peak, if that was higher."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):

@@ -1,15 +1,15 @@
-"""Whether other users of this machine can change what lies at a path.
+"""Checks whether other users of this machine can change files at a path.
 
 Compiled kernels are pickles, a class archive is code of the JVM, and a scratch folder has secrets and
-sockets: Lithify uses such a folder only where no user but its own, and root, can change anything in it. So,
+sockets: Lithify uses such a folder only if no user but its own, and root, can change anything in it. So,
 from the root of the file system down to the path itself, with symbolic links resolved:
 
 1. Every folder belongs to this user or to root.
-2. None can be written by others or by a group, unless its sticky bit lets others only add to it, as in
+2. No folder can be written by others or by a group, unless its sticky bit lets others only add to it, as in
    `/tmp`; the path itself has no such exception.
-3. Below a folder that no other user can enter, none can be, whatever lies there.
+3. Folders below one that no other user can enter are safe.
 
-What is not there yet is made by `make_private`, for this user alone.
+`make_private` creates missing folders, for this user alone.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 
 def why_unsafe(path: Path, *, may_be_shared: bool = False) -> str | None:
-    """Why others could change what lies at `path`, in one sentence; `None` when they cannot, or when nothing
-    is there. `may_be_shared`: others may add to the folder itself, as to `/tmp`. `OSError` when it cannot be
-    seen."""
+    """Return why other users could change the files at `path`, in one sentence; `None` if they cannot, or if
+    it does not exist. `may_be_shared`: others may add to the folder itself, as to `/tmp`. Raise `OSError` if
+    it cannot be read."""
     user, whole = os.geteuid(), path.resolve()
     for place in (*reversed(whole.parents), whole):
         try:
@@ -45,7 +45,8 @@ def why_unsafe(path: Path, *, may_be_shared: bool = False) -> str | None:
 
 
 def check_private(path: Path, *, may_be_shared: bool = False) -> Path:
-    """The path itself, without symbolic links. `PermissionError` when others could change what lies there."""
+    """Return the path with symbolic links resolved. Raise `PermissionError` if other users could change the
+    files there."""
     why = why_unsafe(path, may_be_shared=may_be_shared)
     if why is not None:
         raise PermissionError(errno.EPERM, why)
@@ -53,7 +54,7 @@ def check_private(path: Path, *, may_be_shared: bool = False) -> Path:
 
 
 def check_contents(folder: Path) -> None:
-    """`PermissionError` when something in the folder was made by another user, or can be changed by one."""
+    """Raise `PermissionError` if anything in the folder belongs to another user or can be changed by one."""
     for path in folder.rglob("*"):
         owner = path.lstat().st_uid
         if owner not in (os.geteuid(), _ROOT):
@@ -62,8 +63,7 @@ def check_contents(folder: Path) -> None:
 
 
 def make_private(folder: Path, *, may_be_shared: bool = False) -> Path:
-    """Make the folder, and those above it, for this user alone where they are not there yet; see
-    `check_private`."""
+    """Create the folder and its missing parents, for this user alone; see `check_private`."""
     missing = []
     for place in (folder, *folder.parents):
         if place.exists():

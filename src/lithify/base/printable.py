@@ -1,16 +1,14 @@
-r"""Foreign text as a terminal, a log or a page may show it. Pure.
+r"""Escaping of untrusted text for terminals, logs and pages (pure).
 
-Keys, names, paths, reasons of failures and holders of leases were written by anybody. As they are they could
-move the cursor, colour or clear a terminal, forge a line of a log, or turn around how a line reads. So what
-cannot be seen, or does more than be seen, is written as Python would write it (`\x1b`, `\u202e`), a new line
-too, and of very long text the beginning is shown. It is asked of all text where it leaves the process for
-people (`views.consoles`, `observe.logs`, `web.rendering`), not where text is made: what nobody shows stays
-data, as does JSON.
+Keys, names, paths, failure reasons and lease holders may come from any writer. Raw, they could move the
+cursor, colour or clear a terminal, forge a log line, or reverse how a line reads. So invisible characters and
+characters with an effect are written as Python escapes (`\x1b`, `\u202e`), new lines too, and very long text
+is truncated. This is applied where text is displayed (`views.consoles`, `observe.logs`, `web.rendering`), not
+where it is created: undisplayed text and JSON remain unchanged.
 
-Seen from here, and so escaped: control characters (of both sets, `DEL`, tab and new line among them), half
-characters (lone surrogates), what separates lines and paragraphs, marks and overrides of direction, spaces
-without a width, tags, and what is no character. Joiners inside words and combining marks stay: scripts need
-them.
+Escaped: control characters (of both sets, including `DEL`, tab and new line), lone surrogates, line and
+paragraph separators, marks and overrides of direction, zero-width spaces, tags, and noncharacters. Not
+escaped: joiners inside words and combining marks, which scripts need.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from __future__ import annotations
 import re
 
 MAX_CHARS = 10_000
-"""Of one text."""
+"""Limit of one text."""
 MAX_LINES = 500
-"""Of one that may have several."""
+"""Limit of a text that may have several lines."""
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f"
@@ -29,21 +27,21 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str, limit: int = MAX_CHARS) -> str:
-    """The text in one line, and nothing in it that does more than be seen; of a longer one the first `limit`
-    characters, and how many there are more."""
+    """Return the text escaped, as one line; of a longer text the first `limit` characters and the number of
+    omitted ones."""
     return _escaped(_cut(text, limit))
 
 
 def printable_lines(text: str, limit: int = MAX_CHARS) -> list[str]:
-    """The same of a text that may have several lines. Which of them are ours nobody can tell, so all but the
-    first are to be indented where they could be taken for something else."""
+    """Return the escaped lines of a text that may have several. Any line may be untrusted, so the caller must
+    indent all but the first where they could be mistaken for other output."""
     lines = [_escaped(line) for line in _cut(text, limit).split("\n")]
     left_out = len(lines) - MAX_LINES
     return lines if left_out <= 0 else [*lines[:MAX_LINES], f"… ({left_out:,} lines more)"]
 
 
 def indented(text: str, limit: int = MAX_CHARS) -> str:
-    """Lines that can be taken for one text only: all but the first are set in."""
+    """Return the escaped text with all lines but the first indented."""
     return "\n  ".join(printable_lines(text, limit))
 
 
@@ -53,7 +51,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Most text can be shown as it is, which costs least to find out.
+    # Most text needs no escaping; this check is the cheapest.
     return text if text.isprintable() else _UNPRINTABLE.sub(_escape, text)
 
 

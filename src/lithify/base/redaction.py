@@ -1,14 +1,13 @@
-"""What must not be shown to anybody: secrets in the names and values of settings, and in text.
+"""Masking of secrets in settings and in text (pure).
 
-1. A setting is secret by its name: one of its words says so (`secret`, `password`, `token`, `credential`,
-   `sas`, …), or it is some kind of `key` and not just the id of one.
-2. In a text four things are masked, whoever wrote it: what stands before the `@` of a URL, the value that
-   follows the name of a secret (`name=value`, `"name": "value"`), the credentials of an HTTP header, and
-   private keys.
-3. Secrets whose values are known are masked wherever they stand.
+1. A setting is secret by its name: one of its words indicates it (`secret`, `password`, `token`,
+   `credential`, `sas`, …), or it is some kind of `key` and not just the id of one.
+2. In any text four things are masked: user information before the `@` of a URL, the value after a secret's
+   name (`name=value`, `"name": "value"`), the credentials of an HTTP header, and private keys.
+3. Secrets with known values are masked everywhere.
 
-Pure functions. Masking what was masked changes nothing. Text without secrets stays as it is, apart from
-what only looks like a secret: shown too little is better than too much.
+Masking is idempotent. Text without secrets is not changed, unless it resembles one: masking too much is
+better than too little.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ SPARK_REGEX = (
     r"(?i)secret|passw|passphrase|credential|token|signature|authorization|connection[._-]?string"
     r"|[a-z0-9][._-]key\b(?![._-]id)|(access|account|api)key|[._]sas\b|://[^/@\s]*:[^/@\s]*@"
 )
-"""The same for Spark (`spark.redaction.regex`), which masks a setting when its name or its value matches."""
+"""The equivalent for Spark (`spark.redaction.regex`), which masks a setting if its name or its value
+matches."""
 MIN_KNOWN_CHARS = 6
-"""A shorter value is no secret, and masking it would make nonsense of the text."""
+"""A shorter value is not a secret, and masking it would garble the text."""
 
 _SECRET_PARTS = (
     "secret",
@@ -37,7 +37,7 @@ _SECRET_PARTS = (
 )
 _SECRET_WORDS = frozenset({"sas", "sig", "pwd", "pass", "auth"})
 _HARMLESS_KEYS = frozenset({"id", "enabled", "name", "type"})
-"""What a setting about a key ends with if it does not hold it."""
+"""Last words of settings about a key that do not contain the key itself."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\"[^"]*\\"|[^\s,;&|)}\]'"\\]+)"""
@@ -60,7 +60,7 @@ _PRIVATE_KEY = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of that name holds a secret."""
+    """Return whether a setting with this name holds a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     joined = "".join(words)
     if any(part in joined for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(words):
@@ -69,7 +69,7 @@ def is_secret(name: str) -> bool:
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
-    """The text without secrets. `known` are values to mask wherever they stand."""
+    """Return the text with its secrets masked, and all values in `known`."""
     for secret in sorted(known, key=len, reverse=True):
         if len(secret) >= MIN_KNOWN_CHARS:
             text = text.replace(secret, MASK)
@@ -83,7 +83,7 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
 
 def shown(name: str, value: object) -> object:
-    """The value of a setting as it may be shown."""
+    """Return a setting's value with secrets masked."""
     if value and is_secret(name):
         return MASK
     return redact(value) if isinstance(value, str) else value

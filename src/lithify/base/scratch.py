@@ -1,18 +1,16 @@
-"""Temporary folders that do not stay behind for ever when their process is killed.
+"""Temporary folders that are removed even if their process is killed.
 
-1. A scratch folder is `lithify-…` in the system's temporary folder, for its owner's eyes only (0700). In
-   it lies a marker, which its process keeps locked for as long as it lives; the kernel lets go of the
-   lock with the process, however that ends.
-2. The marker gets its name once it is locked. So a marker that nobody has locked means that its process
-   is gone.
-3. Who makes a scratch folder first removes those of the same user whose marker is not locked: everything
-   but the marker, then the marker, then the folder. A folder without a marker is nobody's to remove.
-4. Where other users can rename what is in the system's temporary folder, no scratch folder is made: they
-   could put their own in its place (`lithify.base.permissions`).
-5. A process that was started with `lock` keeps the folder as well: nobody removes it while that lives.
+1. A scratch folder is `lithify-…` in the system's temporary folder, with mode 0700. It contains a marker,
+   which its process keeps locked; the kernel releases the lock when the process ends in any way.
+2. The marker gets its name only after it is locked, so an unlocked marker means that its process has ended.
+3. Before a scratch folder is created, those of the same user with an unlocked marker are removed: everything
+   but the marker, then the marker, then the folder. A folder without a marker is never removed.
+4. If other users can rename entries of the system's temporary folder, no scratch folder is created: they
+   could replace it (`lithify.base.permissions`).
+5. A child process that inherits `lock` keeps the folder while it lives.
 
-Invariant: nothing is removed that has no marker of ours, belongs to somebody else, is reached through a
-symbolic link, or whose process may be alive. Failures to remove do no harm: the next one tries again.
+Invariant: a folder is not removed if it has no marker, belongs to another user, is reached through a symbolic
+link, or its process may be alive. Failures to remove are harmless: the next creation tries again.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ MARKER = ".lithify-scratch"
 
 
 class Scratch:
-    """A temporary folder of this process. Removed when closed, or when the process ends in order."""
+    """A temporary folder of this process. Removed when closed, or when the process ends normally."""
 
     def __init__(self) -> None:
-        """`Refused` when others could change what is in it."""
+        """Raise `Refused` if other users could change its contents."""
         parent = Path(tempfile.gettempdir())
         if (why := why_unsafe(parent, may_be_shared=True)) is not None:
             raise Refused(
@@ -53,16 +51,16 @@ class Scratch:
             shutil.rmtree(self.path, ignore_errors=True)
             raise
         self.lock = lock
-        """The file descriptor that keeps the folder, in this process and in those that inherit it."""
+        """The file descriptor that keeps the folder, in this process and in children that inherit it."""
         self._close = weakref.finalize(self, _close, self.path, lock, os.getpid())
 
     @property
     def is_open(self) -> bool:
-        """Whether the folder is still there."""
+        """Return whether the folder still exists."""
         return self._close.alive
 
     def close(self) -> None:
-        """Remove the folder and what is in it. May be called again."""
+        """Remove the folder and its contents. May be called again."""
         self._close()
 
     def __enter__(self) -> Scratch:
@@ -75,7 +73,7 @@ class Scratch:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the scratch folders in `parent` whose processes are gone."""
+    """Remove the scratch folders in `parent` whose processes have ended."""
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
@@ -85,7 +83,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _mark(folder: Path) -> int:
-    """Put a locked marker into the folder; what holds the lock."""
+    """Put a locked marker into the folder. Return the file descriptor that holds the lock."""
     staged = folder / f"{MARKER}.staged"
     lock = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -99,7 +97,7 @@ def _mark(folder: Path) -> int:
 
 @contextmanager
 def _taken(folder: Path) -> Iterator[bool]:
-    """Whether the folder is this user's and its process is gone; nobody else removes it meanwhile."""
+    """Lock a folder's marker. Yield whether the folder belongs to this user and its process has ended."""
     marker = folder / MARKER
     lock = os.open(marker, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -123,6 +121,6 @@ def _remove(folder: Path) -> None:
 
 
 def _close(folder: Path, lock: int, owner: int) -> None:
-    if os.getpid() == owner:  # a child that was forked has this object too
+    if os.getpid() == owner:  # a forked child has this object too
         shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)

@@ -1,12 +1,12 @@
-"""Where Lithify keeps what can be made again: the user's cache folder.
+"""The user's cache folder.
 
-What belongs to one version (of Lithify's kernel, of Java, of Spark) is of no use once that version is
-gone. Whoever uses such a file or folder marks it by its time of modification; what has not been marked
-for `KEEP_UNUSED_S` is removed. It is renamed first and looked at again, so that a process that begins to
-use it at that moment gets it back; at worst it makes it anew.
+Entries for one version (of Lithify's kernel, of Java, of Spark) are useless once that version is gone. Each
+use of an entry sets its time of modification; entries unused for `KEEP_UNUSED_S` are removed. An entry is
+renamed first and checked again, so that a process that starts to use it at that moment gets it back; at worst
+it creates the entry again.
 
-What lies there is executed, so a folder that other users could write is not used
-(`lithify.base.permissions`): each use makes or checks its own, and an `OSError` says why it cannot be.
+Entries are executed, so a folder that other users could write is not used (`lithify.base.permissions`): each
+use creates or checks its own, and an `OSError` says why it cannot be used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMOVED = ".removed-"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """`LITHIFY_CACHE_DIR`, else `lithify` in the XDG cache folder."""
+    """Return `LITHIFY_CACHE_DIR`, else `lithify` in the XDG cache folder."""
     if own := environ.get(CACHE_VARIABLE):
         return Path(own)
     shared = environ.get("XDG_CACHE_HOME")
@@ -34,8 +34,8 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _home() -> Path:
-    """The user's; of a user without one, such as a container's with a number only, the root, where containers
-    say that it is."""
+    """Return the user's home folder; `/` for a user without one, such as a container's numeric user, as
+    containers set it."""
     try:
         return Path.home()
     except RuntimeError:
@@ -43,8 +43,8 @@ def _home() -> Path:
 
 
 def write_atomically(path: Path, data: bytes, mode: int) -> None:
-    """Create or replace a file so that no reader and no crash ever sees a part of it. `PermissionError` where
-    other users could write."""
+    """Create or replace a file atomically, even with regard to crashes. Raise `PermissionError` if other
+    users could write to its folder."""
     make_private(path.parent)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     staged = Path(name)
@@ -59,14 +59,14 @@ def write_atomically(path: Path, data: bytes, mode: int) -> None:
 
 
 def mark_used(path: Path) -> None:
-    """Keep `path` from being removed for a while."""
+    """Mark `path` as used, so that it is not removed for a while."""
     with suppress(OSError):
         os.utime(path)
 
 
 def remove_unused(folder: Path, pattern: str, now_s: float) -> None:
-    """Remove the files and folders in `folder` that match and have not been used for long. Failures do
-    no harm: the next process tries again."""
+    """Remove the files and folders in `folder` that match and are unused for long. Failures are harmless: the
+    next process tries again."""
     for path in (*folder.glob(pattern), *folder.glob(f"{_REMOVED}*")):
         with suppress(OSError):
             if _is_unused(path, now_s):

@@ -1,12 +1,12 @@
-"""Deletes many objects, and goes on though some cannot be deleted.
+"""Deletion of many objects, continuing if some cannot be deleted.
 
-An object may be held back for good: by a retention rule, a legal hold, a policy. Who stopped there would
-begin with it again the next time, and never come to what lies behind it. So all are tried, and the first
-failure is raised at the end. A store that is away ends it at once, and so does what is no failure of a store.
+An object may be undeletable for good: by a retention rule, a legal hold, a policy. Stopping there would block
+the deletion of all later objects, each time. So all are tried, and the first failure is raised at the end. An
+unavailable store, and any error that is not a store's, ends the deletion at once.
 
-Between a listing and a deletion by it a folder may be made anew, or restored from a backup: then another
-object has the name of one that was listed, and may be needed. So each is looked at once more right before it
-is deleted (`delete_listed`); stores have no condition for deletions.
+Between listing and deletion a folder may be recreated, or restored from a backup: then a listed name may
+belong to another object, which may be needed. So each object is checked right before it is deleted
+(`delete_listed`); stores have no conditional delete.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 
 MAX_IN_FLIGHT = 8
 _WHOLE_SECOND_MS = 1_000
-"""Some stores tell milliseconds in a listing, and whole seconds of one object."""
+"""Some stores report milliseconds in a listing, and whole seconds for one object."""
 
 
 def delete_listed(store: ObjectStore, listed: ObjectMeta, *, may_change: bool = False) -> None:
-    """Delete an object, if it is still the one that was listed. `Replaced` when another has its name, unless
-    objects like this one `may_change`: then that one stays."""
+    """Delete an object if it is still the listed one. If another object has its name, raise `Replaced`, or
+    keep it if `may_change`."""
     try:
         now = store.head(listed.key)
     except ObjectNotFound:
@@ -43,13 +43,13 @@ def delete_listed(store: ObjectStore, listed: ObjectMeta, *, may_change: bool = 
 
 
 class Deleting:
-    """A context: leaving it raises the first failure, unless something else is raised already."""
+    """A context manager that raises the first failure on exit, unless another error is being raised."""
 
     def __init__(self) -> None:
         self._failure: StoreError | None = None
 
     def all(self, deletions: Iterable[Callable[[], object]]) -> list[bool]:
-        """Carry these out, some at once; whether each was, in their order."""
+        """Run all deletions, some concurrently. Return whether each succeeded, in order."""
         failures = all_of((partial(_tried, deletion) for deletion in deletions), MAX_IN_FLIGHT)
         self._failure = self._failure or next(filter(None, failures), None)
         return [failure is None for failure in failures]
@@ -65,7 +65,7 @@ class Deleting:
 
 
 def _tried(deletion: Callable[[], object]) -> StoreError | None:
-    """Why the object cannot be deleted, if so."""
+    """Return why the object cannot be deleted, or `None`."""
     try:
         deletion()
     except StoreUnavailable:

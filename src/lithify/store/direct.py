@@ -1,17 +1,17 @@
-"""A file written past the page cache, while its writer goes on.
+"""A file written asynchronously past the page cache.
 
-1. Many pages at once that lie on page boundaries go to the disk from the caller's memory as they are
-   (`O_DIRECT`), by a thread, while the caller prepares the next ones. The kernel copies nothing, and
-   takes no page for data that a merge will not read again: pages that a busy machine has to find first
-   are the larger part of what buffered writing costs, and these outputs would push out what readers use.
-2. Anything else collects in a buffer of whole pages, which is written the same way when it is full.
-3. The rest at the end is written through the page cache, which takes any length.
+1. A thread writes large page-aligned data to the disk directly from the caller's memory (`O_DIRECT`), while
+   the caller prepares the next data. The kernel copies nothing and uses no page cache for data that a merge
+   will not read again: on a busy machine, finding free pages is most of the cost of buffered writing, and
+   these outputs would evict pages that readers use.
+2. All other data are collected in a buffer of whole pages, which is written the same way when it is full.
+3. The remainder at the end is written through the page cache, which accepts any length.
 
-A file system that does not support this (it says EINVAL when the file is first written), and a system
-other than Linux, gets the same bytes through the page cache.
+On a file system without support (EINVAL at the first write), and on systems other than Linux, all bytes are
+written through the page cache.
 
-Invariants: one write is under way at most, so the bytes reach the file in order. What failed in the
-thread is raised by every later call, so that nothing with a gap is ever committed.
+Invariants: at most one write is under way, so the bytes reach the file in order. An error in the thread is
+raised by every later call, so that no file with a gap is committed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PAGE_BYTES = 4096
 """The boundary that every disk accepts for address, offset and length."""
 BUFFER_BYTES = 1 << 20
 _MIN_UNCOPIED_BYTES = 256 << 10
-"""Shorter requests keep a disk waiting for the next one."""
+"""Shorter requests leave the disk idle in between."""
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 class DirectFile:
-    """Takes over a descriptor that is open for writing and at the start of an empty file."""
+    """A writer that owns a descriptor, open for writing at the start of an empty file."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -50,7 +50,7 @@ class DirectFile:
         return self._closed
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append. `data` must stay as it is until the next call returns."""
+        """Append `data`, which must not change until the next call returns."""
         self._finish_write()
         rest = memoryview(data).cast("B")
         if not self._used and len(rest) >= _MIN_UNCOPIED_BYTES and _starts_on_page(rest):
@@ -67,7 +67,7 @@ class DirectFile:
             rest = rest[len(part) :]
 
     def sync_and_close(self) -> None:
-        """All bytes are on the disk when this returns."""
+        """Flush all bytes to the disk and close the file."""
         self._finish_write()
         self._begin_buffer()
         self._finish_write()
@@ -75,7 +75,7 @@ class DirectFile:
         self.close()
 
     def close(self) -> None:
-        """Without what is still in the buffer."""
+        """Close the file without writing the buffer."""
         if self._closed:
             return
         self._closed = True
@@ -108,7 +108,7 @@ class DirectFile:
             data = data[self._write_some(data) :]
 
     def _write_some(self, data: memoryview) -> int:
-        """Write at least the first bytes; how many. Direct, if all of `data` can be."""
+        """Write at least the first bytes, directly if all of `data` can be. Return their number."""
         self._set_direct(self._can_be_direct and len(data) % PAGE_BYTES == 0)
         try:
             return os.write(self._fd, data)

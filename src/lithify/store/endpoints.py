@@ -1,14 +1,11 @@
-"""Which endpoint the settings of a store name, whether it may be reached without encryption, and what follows
-from that.
+"""A store's endpoint from options and environment, and whether it may be used without encryption (pure).
 
-1. The endpoint is what an option names, under any of its names; else what an environment variable
-   names, the most specific first. Azure's emulator has an endpoint of its own.
-2. Who writes `http://…` wants that: `allow_http` is then true unless somebody has said otherwise.
-3. Who has said `allow_http=false` is refused, before a request is made.
-4. Over TLS nobody can change what is sent to S3 on its way, so the payload is not signed, which would cost a
-   sixth of a task's time. Without TLS it is. Who says `aws_unsigned_payload` decides.
-
-Everything here is a function of the options and the environment.
+1. An option names the endpoint, under any of its names; else an environment variable, the most specific
+   first. Azure's emulator has an endpoint of its own.
+2. With an `http://…` endpoint, `allow_http` is true unless set explicitly.
+3. An `http://…` endpoint with `allow_http=false` is refused, before any request.
+4. TLS protects payloads to S3, so they are not signed then, which would cost a sixth of a task's time.
+   Without TLS they are signed. `aws_unsigned_payload` takes precedence.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ _YES = frozenset({"true", "1", "yes", "y", "on"})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint that somebody has named."""
+    """An explicitly configured endpoint."""
 
     url: str
     name: str
@@ -43,7 +40,7 @@ class Endpoint:
 
 
 def find_endpoint(provider: str, options: Mapping[str, str], environ: Mapping[str, str]) -> Endpoint | None:
-    """The endpoint in use, `None` for the provider's own. `options` have names in lower case."""
+    """Return the configured endpoint, `None` for the provider's own. `options` have names in lower case."""
     if provider == "azure_" and (emulator := _emulator(options, environ)) is not None:
         return emulator
     names = _NAMES[provider]
@@ -57,7 +54,7 @@ def find_endpoint(provider: str, options: Mapping[str, str], environ: Mapping[st
 
 
 def take_endpoint(provider: str, options: dict[str, str], endpoint: Endpoint | None) -> None:
-    """Leave in `options` no name for the endpoint but one, which wins over every environment variable."""
+    """Reduce the endpoint's names in `options` to one that takes precedence over environment variables."""
     if endpoint is None or endpoint.name in (*_EMULATOR, _EMULATOR_VARIABLE):
         return
     for name in _NAMES[provider]:
@@ -66,8 +63,8 @@ def take_endpoint(provider: str, options: dict[str, str], endpoint: Endpoint | N
 
 
 def allow_http(endpoint: Endpoint | None, said: str | None) -> str | None:
-    """The client's option `allow_http`; `said` is what somebody has given for it. `Refused` when that
-    contradicts the endpoint, or when the endpoint is no URL."""
+    """Return the client's option `allow_http`, given its configured value `said`. Raise `Refused` if that
+    contradicts the endpoint, or if the endpoint is not a URL."""
     if endpoint is None:
         return said
     try:
@@ -90,7 +87,7 @@ def allow_http(endpoint: Endpoint | None, said: str | None) -> str | None:
 def is_payload_unsigned(
     endpoint: Endpoint | None, options: Mapping[str, str], environ: Mapping[str, str]
 ) -> bool:
-    """Whether payloads to S3 go unsigned where the options and the environment do not say."""
+    """Return whether to leave payloads to S3 unsigned; `False` if options or environment set it."""
     if any(name in options for name in _UNSIGNED) or _UNSIGNED[0].upper() in environ:
         return False
     return endpoint is None or endpoint.url.lower().startswith("https:")

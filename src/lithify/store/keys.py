@@ -1,8 +1,7 @@
 """Object keys as text: joining, checking, and the names of staged files.
 
-A *staging name* is `<name>#<digits>` in the folder of the object it will become. SlateDB's local
-store uses the same form and hides such names from its listings, so a leftover of a killed process
-disturbs nobody.
+A *staging name* is `<name>#<digits>` in the folder of the future object. SlateDB's local store uses the same
+form and hides such names from its listings, so leftovers of killed processes are harmless.
 """
 
 from __future__ import annotations
@@ -16,40 +15,38 @@ _LOCK_SUFFIX = "#0"
 
 
 def join(*parts: str) -> str:
-    """The parts with single slashes between them; empty parts vanish."""
+    """Join the non-empty parts with slashes."""
     return "/".join(part for part in parts if part)
 
 
 def url_of(root: str, key: str) -> str:
-    """The URL of an object in the store with the URL `root`."""
+    """Return the URL of an object in the store with the URL `root`."""
     return f"{root}{'' if root.endswith('/') else '/'}{key}"
 
 
 def is_staging_name(key: str) -> bool:
-    """Whether `key` names a file that is still being written, or was when its writer died."""
+    """Return whether `key` names a file that is being written, or was when its writer died."""
     return _STAGING_NAME.search(key) is not None
 
 
 def is_object_name(key: str) -> bool:
-    """Whether `key` can be an object's."""
+    """Return whether `key` can be an object's."""
     return not is_staging_name(key)
 
 
 def is_leftover_name(key: str) -> bool:
-    """Whether `key` names a staged file. `<name>#0` is a lock, which stays."""
+    """Return whether `key` names a staged file that may be deleted. `<name>#0` is a lock, which is kept."""
     return is_staging_name(key) and not key.endswith(_LOCK_SUFFIX)
 
 
 def unstaged(key: str) -> str:
-    """The key of the object that a staged file was to become."""
+    """Return the key of the object that a staged file was to become."""
     return _STAGING_NAME.sub("", key)
 
 
 def check_key(key: str) -> str:
-    """`key` itself, or a `StoreError` when no object may have it.
-
-    Keys can come from bytes that another party wrote, so nothing may climb out of its folder.
-    """
+    """Return `key`. Raise `StoreError` if no object may have it: keys can come from untrusted bytes, and must
+    not lead out of their folder."""
     if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
         raise StoreError(f"object key {key!r} is not valid: it has an empty, '.' or '..' part or a NUL byte")
     if is_staging_name(key):

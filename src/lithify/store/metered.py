@@ -1,6 +1,6 @@
-"""A store that tells of every request it makes, by the verbs that object stores are paid by.
+"""A store that reports every request, by the verbs that object stores bill.
 
-A streamed upload is one PUT, told when it is committed. A listing is one request, however long.
+A streamed upload is one PUT, reported on commit. A listing is one request, however long.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class RequestOutcome(StrEnum):
 
     OK = "ok"
     MISSING = "missing"
-    """There is no such object."""
+    """The object does not exist."""
     CONFLICT = "conflict"
-    """A conditional write found another party's object."""
+    """A conditional write found another object."""
     ERROR = "error"
 
 
@@ -51,7 +51,7 @@ VERBS: Mapping[str, Verb] = {
     "commit": Verb.PUT,
     "delete": Verb.DELETE,
 }
-"""By method of the store or of its writers. Those that are missing make no request."""
+"""By method of the store or of its writers. Missing methods send no request."""
 
 
 class MeteredStore(WrappedStore):

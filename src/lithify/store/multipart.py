@@ -1,23 +1,22 @@
-"""Uploads to a store behind a network, which go on while their writer does.
+"""Asynchronous uploads to a store behind a network.
 
-1. A small object is kept until `commit` and is one PUT, repeated and told of like any other request.
-2. What is as large as a part or larger a thread hands to obstore, which sends it in parts, all of one size
-   but the last (not every store takes others), `IN_FLIGHT_BYTES` at once. So neither the round trip that
-   begins such an upload nor a slow part holds the writer up.
-3. Who writes faster than the network takes waits while `WAITING_BYTES` wait to be handed over.
-4. `commit` returns when all parts are there and the object has been put together.
-5. obstore repeats by itself what fails of the parts. Who waits in 3 or 4 looks now and then whether the store
-   is there, so that an outage is told of as fast as by others (`lithify.store.resilience.requests.Watch`).
-   obstore does not repeat a request whose answer breaks off: an upload that could not be begun so is begun
-   again, and one that may have been put together is looked for. A part that hangs is cut off
-   (`lithify.store.resilience.pace`).
+1. A small object is buffered until `commit` and is one PUT, retried and reported like any other request.
+2. For objects of at least one part, a thread hands the data to obstore, which sends parts of equal size but
+   the last (some stores require this), `IN_FLIGHT_BYTES` at once. So neither the initial round trip nor a
+   slow part blocks the writer.
+3. A writer that is faster than the network waits while `WAITING_BYTES` are queued.
+4. `commit` returns when all parts are uploaded and the object is complete.
+5. obstore retries failed parts by itself. A writer that waits in 3 or 4 polls the store, so that an outage is
+   reported as fast as for other requests (`lithify.store.resilience.requests.Watch`). obstore does not retry
+   a request whose answer breaks off: if that was the start of an upload, it is started again; if it may have
+   completed the object, the object is looked up. A hanging part is aborted (`lithify.store.resilience.pace`).
 
-Invariants: a streamed object has a name that nobody else writes, and appears only by `commit`; what failed
-in the thread is raised by every later call, so that nothing with a gap is ever committed; an upload holds no
-more than the parts in flight and what waits.
+Invariants: a streamed object's name has no other writer, and the object appears only on `commit`; an error in
+the thread is raised by every later call, so that no object with a gap is committed; an upload holds only the
+parts in flight and the queue in memory.
 
-An upload that is aborted or killed never shows an object, but leaves its parts: buckets need a lifecycle rule
-that aborts incomplete multipart uploads, as S3's manual advises for every writer.
+An aborted or killed upload never shows an object, but leaves its parts: buckets need a lifecycle rule that
+aborts incomplete multipart uploads, as S3's manual advises for every writer.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
 PART_BYTES = 8 * 1024 * 1024
-"""Of a part, where nobody wants another. What is written last is on its way alone: a larger part is fewer
-requests, and a longer wait at the end."""
+"""Default size of a part. The last part is sent alone: larger parts mean fewer requests, and a longer wait at
+the end."""
 IN_FLIGHT_BYTES = 64 * 1024 * 1024
 WAITING_BYTES = 32 * 1024 * 1024
 _MAX_BEGINNINGS = 10
 _BROKEN_OFF_S = 5.0
-"""What failed later was repeated already."""
+"""A failure after this time was already retried."""
 
 Failures = Callable[[str, str], AbstractContextManager[None]]
-"""Turns the library's errors into ours, given what is done and to which key."""
+"""Converts the library's errors into ours, given the operation and the key."""
 
 
 class MultipartWriter:
@@ -69,7 +68,7 @@ class MultipartWriter:
         pace: UploadPace,
         part_bytes: int | None = None,
     ) -> None:
-        """`backend` is what large objects are sent with, `store` all else that is asked."""
+        """`backend` sends large objects; `store` is used for all other requests."""
         self._part_bytes = PART_BYTES if part_bytes is None else part_bytes
         self._key = check_key(key)
         self._backend = backend
@@ -78,7 +77,7 @@ class MultipartWriter:
         self._store = store
         self._pace = pace
         self._small: list[bytes | memoryview] = []
-        """What is written, until it is too much for one request."""
+        """The data, until they are too large for one request."""
         self._written_bytes = 0
         self._sender: _Sender | None = None
         self._is_open = True
@@ -100,7 +99,7 @@ class MultipartWriter:
         if self._written_bytes >= self._part_bytes:
             beginning, self._small = self._small, []
             self._sender = _Sender(self._open(beginning), self._key, self._failures, self._watch, self._pace)
-            # Whoever forgets this writer has aborted it.
+            # A writer that is dropped counts as aborted.
             weakref.finalize(self, self._sender.stop)
 
     def commit(self) -> None:
@@ -111,7 +110,7 @@ class MultipartWriter:
         except StoreError:
             if not self._has_landed():
                 raise
-        self._is_open = False  # whatever happens, nobody closes it twice
+        self._is_open = False  # so that it is never closed twice
         if self._sender is None:
             self._store.put(self._key, b"".join(self._small))
         self.abort()
@@ -131,8 +130,8 @@ class MultipartWriter:
         self.abort()
 
     def _open(self, beginning: Sequence[bytes | memoryview]) -> Callable[[], obstore.WritableFile]:
-        """What begins the upload; that takes round trips."""
-        # It must not keep this writer.
+        """Return a function that starts the upload, which takes round trips."""
+        # It must not keep a reference to this writer.
         key, failures, backend, part_bytes = self._key, self._failures, self._backend, self._part_bytes
 
         def begin() -> obstore.WritableFile:
@@ -150,7 +149,7 @@ class MultipartWriter:
         return begin
 
     def _has_landed(self) -> bool:
-        """Whether the object is there, although its upload has failed."""
+        """Return whether the object exists although its upload has failed."""
         try:
             return self._store.head(self._key).size == self._written_bytes
         except ObjectNotFound:
@@ -162,7 +161,7 @@ class MultipartWriter:
 
 
 class _Sender:
-    """Hands pieces to the library, in order, by a thread of its own."""
+    """A thread that hands pieces to the library, in order."""
 
     def __init__(
         self,
@@ -182,7 +181,7 @@ class _Sender:
         self._waiting_bytes = 0
         self._has_ended = False
         self._is_whole = False
-        """All has been written, and the object is to appear."""
+        """All data are written; the object may be completed."""
         self._is_over = False
         """The thread has ended."""
         self._error: BaseException | None = None
@@ -190,7 +189,7 @@ class _Sender:
         self._thread.start()
 
     def send(self, piece: bytes | memoryview) -> None:
-        """Queue a piece; waits while too much waits already."""
+        """Queue a piece; wait while the queue is full."""
 
         def has_room() -> bool:
             fits = not self._waiting or self._waiting_bytes + len(piece) <= WAITING_BYTES
@@ -204,13 +203,13 @@ class _Sender:
             self._changed.notify_all()
 
     def commit(self) -> None:
-        """Return when the object is there."""
+        """Complete the object and wait until it exists."""
         self._end(is_whole=True)
         self._wait_for(lambda: self._is_over)
         self._check()
 
     def stop(self) -> None:
-        """Hand over nothing more. A piece that is being handed over is not waited for: it may take long."""
+        """Hand over nothing more, without waiting for the current piece, which may take long."""
         self._end(is_whole=False)
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
@@ -244,7 +243,7 @@ class _Sender:
                     file.close()
                 self._pace.note(time.monotonic() - started_s)
                 self._watch.got_on()
-        except BaseException as error:  # raised where the pieces come from
+        except BaseException as error:  # raised in the writer's thread
             self._pace.forget()
             self._error = error
         finally:

@@ -1,8 +1,8 @@
-"""A view of a store in which the beginnings of some objects are in memory.
+"""A view of a store with the beginnings of some objects in memory.
 
-Ranges that lie inside of them are answered from there, everything else by the store. For objects that never
-change, such as SSTs. All that nobody has read yet are read at once, by one request each, so whoever needs
-several small pieces of each of many small objects waits for one round trip.
+Ranges inside them are answered from memory, all others by the store. Intended for immutable objects, such as
+SSTs. Missing beginnings are read concurrently, by one request each, so a caller that needs several small
+pieces of many small objects waits for one round trip.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MAX_READERS = 32
 
 
 class PreloadedStore(WrappedStore):
-    """`inner`, with the first `sizes[key]` bytes of each of these objects in memory. `known` are those that
-    have been read already."""
+    """`inner`, with the first `sizes[key]` bytes of each of these objects in memory. `known` has the ones
+    that were read before."""
 
     def __init__(self, inner: ObjectStore, sizes: Mapping[str, int], known: Mapping[str, bytes]) -> None:
         super().__init__(inner)

@@ -1,27 +1,25 @@
-"""Proof that a store keeps what the protocol rests on, found before the first write of a place.
+"""Proof that a store guarantees what the protocol requires, before the first write to a place.
 
-A *place* is a folder of Lithify's own: of a dataset, a fleet, a group. Two promises are tried with an object
-of a random name below `probes/`, which is deleted again (`examine`):
+A *place* is a folder of Lithify's own: of a dataset, a fleet, a group. Two guarantees are tested with an
+object of a random name below `probes/`, which is deleted afterwards (`examine`):
 
-1. *Create-if-absent* (S3: `If-None-Match: *`). An object that exists is not created again and stays as it is.
+1. *Create-if-absent* (S3: `If-None-Match: *`). An existing object is not created again and does not change.
    Otherwise two processes can publish the same version, and the work of one of them is lost.
 2. *Conditional overwrite* (S3: `If-Match`). An object is overwritten by the ETag of its last write, which the
-   store gives when it writes and when it reads; not by an older ETag, and not once the object is gone.
-   Leases, holds, groups and garbage collection rest on it.
+   store returns for writes and reads; not by an older ETag, and not after the object is deleted. Leases,
+   holds, groups and garbage collection depend on it.
 
-`ProvedStore` does that before the first call that changes anything. Reads need no proof, so a plan or a
-status works with any store and with credentials that may only read. A proof that succeeds is remembered in
-the place as `proof.json`, which costs later processes one read. The memory holds only where it was written:
-it names the store, and it has a time of the store's own clock that has to agree with when it was written by
-the same clock. A copy of it, in a bucket that was moved or restored elsewhere, is younger than it says, so
-the store there is tried anew.
+`ProvedStore` tests them before the first modifying call. Reads need no proof, so a plan or a status works
+with any store and with read-only credentials. A successful proof is recorded in the place as `proof.json`,
+which costs later processes one read. The record is valid only for its original store: it names the store, and
+its time by the store's clock must agree with the object's modification time. A copy, in a bucket that was
+moved or restored elsewhere, has a later modification time, so the store there is tested again.
 
-- Two processes that begin at once use objects of their own, and write the same memory.
-- A process that dies meanwhile leaves its object behind and no memory. The next proof deletes such objects
+- Two concurrent processes use separate objects, and write the same record.
+- A process that dies during the proof leaves its object and no record. The next proof deletes such objects
   when they are an hour old.
-- What a store could not be asked (it is away, nothing may be written) proves nothing and is remembered by
-  nobody.
-- The file system of this machine and memory are Lithify's own code and need no proof (`proved`).
+- A test that cannot be made (the store is away, or writing is denied) proves nothing and is not recorded.
+- This machine's file system and memory are accessed by Lithify's own code and need no proof (`proved`).
 """
 
 from __future__ import annotations
@@ -52,11 +50,11 @@ CREATE, OVERWRITE = "create-if-absent", "conditional overwrite"
 PROBES = "probes"
 MEMORY = "proof.json"
 REQUIREMENTS = 1
-"""Changes when more is tried than before: older memories prove nothing then."""
+"""Changes when tests are added: older records are invalid then."""
 LEFTOVER_MS = 3_600_000
-"""A probe of that age has no process any more."""
+"""The process of a probe of this age has ended."""
 MAX_APART_MS = 300_000
-"""Between the end of a proof and the write of its memory, both by the store's clock."""
+"""Maximum time from the end of a proof to the write of its record, both by the store's clock."""
 MAX_MS = (1 << 63) - 1
 _WHOLE_SECOND_MS = 1_000
 _FIRST, _SECOND, _THIRD = b"probe", b"twice", b"again"
@@ -67,39 +65,39 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a store keeps a promise."""
+    """The result of testing one guarantee of a store."""
 
     check: str
     says: str
     do: str = ""
-    """The advice where the promise is not kept; empty where it is."""
+    """Advice if the guarantee does not hold; empty if it does."""
     at_ms: int = 0
-    """When it was tried, by the store's clock, as far as that is known."""
+    """Time of the test by the store's clock, if known."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether it does."""
+        """Return whether the guarantee holds."""
         return not self.do
 
 
 def examine(store: ObjectStore, key: str) -> Iterator[Verdict]:
-    """Try both promises with an object at `key`, where there is none, and delete it. `StoreError` when
-    nothing can be written there, or the store does not answer."""
+    """Test both guarantees with a new object at `key`, and delete it. Raise `StoreError` if it cannot be
+    written, or the store does not answer."""
     try:
         yield _try_create(store, key)
         yield _try_overwrite(store, key)
     finally:
-        with suppress(StoreError):  # the right to delete is another question
+        with suppress(StoreError):  # permission to delete is a separate matter
             store.delete(key)
 
 
 def probe_key(folder: str, ids: Ids) -> str:
-    """A new key for `examine`."""
+    """Return a new key for `examine`."""
     return join(folder, PROBES, f"{ids.uuid().hex}.probe")
 
 
 def sweep(store: ObjectStore, folder: str, now_ms: int) -> None:
-    """Delete the probes that dead processes have left in a place; `now_ms` is by the store's clock."""
+    """Delete the probes of dead processes in a place; `now_ms` is by the store's clock."""
     with suppress(StoreError):
         probes = list(store.list(join(folder, PROBES)))
         for meta in probes:
@@ -107,7 +105,7 @@ def sweep(store: ObjectStore, folder: str, now_ms: int) -> None:
                 store.delete(meta.key)
 
 
-# The promises
+# Guarantees
 
 
 def _try_create(store: ObjectStore, key: str) -> Verdict:
@@ -147,8 +145,7 @@ def _is_there(store: ObjectStore, key: str) -> bool:
 
 
 def _put_instead(store: ObjectStore, key: str, error: StoreError) -> None:
-    """Find out whether a failed create was about its condition; raise its error where nothing can be written
-    at all."""
+    """Write the object without a condition; if that fails too, raise the error of the create."""
     try:
         store.put(key, _FIRST)
     except StoreUnavailable:
@@ -175,7 +172,7 @@ def _try_overwrite(store: ObjectStore, key: str) -> Verdict:
 
 
 def _fault_of_overwriting(store: ObjectStore, key: str) -> tuple[str, int]:
-    """What the store does wrong with the object at `key`, empty where that is nothing; and its time."""
+    """Return the store's fault with the object at `key`, empty if none, and the object's time."""
     first = store.get_with_meta(key)[1].etag
     if first is None:
         return _NO_ETAG, 0
@@ -204,14 +201,14 @@ def _fault_of_overwriting(store: ObjectStore, key: str) -> tuple[str, int]:
     except StoreUnavailable:
         raise
     except StoreError:
-        return "", meta.last_modified_ms  # what cannot be deleted is not gone either
+        return "", meta.last_modified_ms  # without deletion, the last test is not possible
     if not _is_refused(store, key, meta.etag):
         return "the store overwrote an object that was gone, in spite of an etag", 0
     return "", meta.last_modified_ms
 
 
 def _is_refused(store: ObjectStore, key: str, etag: str) -> bool:
-    """Whether an overwrite by an etag that is not the object's any more is refused."""
+    """Return whether an overwrite by a stale etag is refused."""
     try:
         store.replace(key, _FIRST, etag)
     except (PreconditionFailed, ObjectNotFound):
@@ -219,12 +216,12 @@ def _is_refused(store: ObjectStore, key: str, etag: str) -> bool:
     return False
 
 
-# The memory
+# The record
 
 
 class ProvedStore(WrappedStore):
-    """Passes everything on, once the store is proved for the place `folder`. `UnfitStore`, before anything is
-    changed, where the store does not keep a promise."""
+    """Forwards all calls, after the store is proved for the place `folder`. Raises `UnfitStore` before any
+    change if a guarantee does not hold."""
 
     def __init__(self, inner: ObjectStore, folder: str, ids: Ids) -> None:
         super().__init__(inner)
@@ -258,7 +255,7 @@ class ProvedStore(WrappedStore):
         return is_of_here and -_WHOLE_SECOND_MS <= meta.last_modified_ms - proved_ms <= MAX_APART_MS
 
     def _proved_ms(self) -> int:
-        """Prove it; when that was, by the store's clock."""
+        """Prove the store. Return the time of the proof by the store's clock."""
         now_ms = 0
         for verdict in examine(self.inner, probe_key(self._folder, self._ids)):
             if not verdict.is_kept:
@@ -274,10 +271,10 @@ class ProvedStore(WrappedStore):
 
 
 def proved(store: ObjectStore, folder: str, ids: Ids) -> ObjectStore:
-    """The store for a place, proved before its first write where it is another program's."""
+    """Return the store for a place, proved before its first write unless it is local."""
     return store if is_local(store) else ProvedStore(store, folder, ids)
 
 
 def unproved(store: ObjectStore) -> ObjectStore:
-    """The same store without a proof, for the doctor, whose findings are told one by one."""
+    """Return the store without a proof, for the doctor, which reports each finding separately."""
     return store.inner if isinstance(store, ProvedStore) else store

@@ -1,7 +1,7 @@
-"""Ranges of bytes in objects, as they are asked for.
+"""Validation of byte ranges in objects.
 
-Offsets and lengths can come from bytes that another party wrote, so nothing but a range that an object can
-have reaches a library or the operating system.
+Offsets and lengths can come from untrusted bytes, so only possible ranges reach a library or the operating
+system.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ MAX_OFFSET = (1 << 62) - 1
 
 
 def check_range(key: str, offset: int, length: int) -> None:
-    """`StoreError` when no object can have these bytes."""
+    """Raise `StoreError` if no object can have these bytes."""
     if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
         raise StoreError(f"get {key}: no object has {length} bytes at {offset}")

@@ -1,4 +1,4 @@
-"""A store that refuses to be written to: a command with `--read-only` writes nothing, whatever it calls."""
+"""A store that refuses writes, for commands with `--read-only`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READS = frozenset(
 
 
 class ReadOnlyStore(WrappedStore):
-    """Passes reads on, and raises `StoreError` for all else before anything is sent."""
+    """Forwards reads; raises `StoreError` for all other calls before anything is sent."""
 
     def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
         if call.method in READS:

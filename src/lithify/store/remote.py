@@ -1,14 +1,13 @@
 """Object stores behind a network (S3, GCS, Azure), and obstore's own in-memory one.
 
-obstore is the Rust `object_store` library that SlateDB uses too; this file only fits it to the
-protocol and its errors to ours.
+obstore is the Rust `object_store` library that SlateDB uses too; this module adapts it to the protocol and
+its errors to ours.
 
-- Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
-  again by `lithify.store.resilience.requests`. A create that was repeated can answer `ObjectExists` although
-  the first try landed; `put_id` travels as user metadata so that this can be told.
-- Large objects are streamed by `lithify.store.multipart`. The parts of an upload are repeated by obstore
-  itself, for as long as others are; so is an object that is too large to be sent before a connection counts
-  as silent.
+- obstore sends each request once; `lithify.store.resilience.requests` retries connection failures, including
+  those in the bodies of answers. A repeated create can raise `ObjectExists` although its first try succeeded;
+  `put_id` is stored as user metadata to detect this.
+- `lithify.store.multipart` streams large objects. obstore itself retries the parts of an upload, for as long
+  as other requests are retried; likewise an object too large to be sent before a connection counts as silent.
 """
 
 from __future__ import annotations
@@ -45,22 +44,22 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
 MAX_QUICK_BYTES = 4 * 1024 * 1024
-"""What even a slow connection takes before it counts as silent."""
+"""Even a slow connection transfers this much before it counts as silent."""
 PUT_ID_METADATA = "lithifyputid"
-"""Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
+"""Name of the user metadata for `put_id`; letters only, as Azure requires."""
 _CONFLICT = "409 Conflict"
 _MAX_CONFLICTS = 10
-"""S3 answers so when another write to the object ends at that moment, and asks to try again."""
+"""S3 answers with a conflict when another write to the object ends at that moment, and asks to retry."""
 PAGE = 10_000
-"""Objects of a listing that are held in memory at once."""
+"""Objects of a listing held in memory at once."""
 FIRST_PAGE = 1_000
-"""The first time, for who wants only some; so many stores give for one request."""
+"""Size of the first page, for callers that need only a few; most stores return this many per request."""
 PROBE_KEY = "lithify/is-the-store-back"
-"""Asked for by who wants to know; there is no such object."""
+"""Requested to probe the store; the object does not exist."""
 
 
 class ObstoreStore:
-    """A store of obstore's that is rooted at a bucket."""
+    """An obstore store rooted at a bucket."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class ObstoreStore:
         uploads: Callable[[], Backend] | None = None,
         pace: UploadPace | None = None,
     ) -> None:
-        """`uploads` gives the backend of writers, where that is another; `pace` is what is known of their
+        """`uploads` returns the backend of writers if that differs; `pace` is the measured pace of their
         parts."""
         self._url = url
         self._backend = backend
@@ -270,14 +269,14 @@ class ObstoreStore:
 
 
 def probe(backend: Backend) -> None:
-    """Ask for something that is not there. `StoreUnavailable` when there is no answer."""
+    """Request a missing object. Raise `StoreUnavailable` if the store does not answer."""
     with suppress(ObjectNotFound), _failures("head", PROBE_KEY):
         obstore.head(backend, PROBE_KEY)
 
 
 @contextmanager
 def _failures(verb: str, key: str) -> Iterator[None]:
-    """Turn obstore's errors into ours, with the key and the start of the cause."""
+    """Convert obstore's errors into ours, with the key and the beginning of the cause."""
     try:
         yield
     except FileNotFoundError as error:

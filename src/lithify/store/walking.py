@@ -1,14 +1,13 @@
-"""Listing a folder of very many objects: by several threads, in bounded memory.
+"""Listing of a folder with very many objects, by several threads, in bounded memory.
 
-1. A folder is split into the folders in it, these again, until there are enough parts for all threads, or
-   until it was looked so many levels deep. What lies directly in a folder that was split is listed then. A
-   folder is only split if the first objects of it lie in folders: one that has millions of objects has few
-   folders, and a page of them is enough to tell.
-2. Each part is streamed (`ObjectStore.stream`) by one of the threads, which hands over pages; when nobody
-   takes them, it waits.
+1. A folder is split into its subfolders, recursively, until there are enough parts for all threads or
+   `MAX_LEVELS` is reached. Direct objects of a split folder are listed then. A folder is split only if most
+   objects of its first page lie in subfolders: one with millions of direct objects has few subfolders.
+2. Each part is streamed (`ObjectStore.stream`) by one of the threads, which hands over pages, and waits while
+   the consumer is slower.
 
-The first error of a thread ends the listing and is raised where it is consumed. Who stops listing, for
-whatever reason, waits for no thread: each ends after the request that it waits for.
+The first error of a thread ends the listing and is raised in the consumer. A consumer that stops does not
+wait for threads: each ends after its current request.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _Page = list[ObjectMeta]
 
 
 def walk(store: ObjectStore, prefix: str, threads: int = MAX_THREADS) -> Iterator[ObjectMeta]:
-    """All objects under the folder `prefix`, in any order."""
+    """Yield all objects under the folder `prefix`, in any order."""
     parts, found = _split(store, prefix, threads * _PARTS_PER_THREAD)
     yield from found
     waiting: SimpleQueue[str] = SimpleQueue()
@@ -58,7 +57,7 @@ def walk(store: ObjectStore, prefix: str, threads: int = MAX_THREADS) -> Iterato
 
 
 def _split(store: ObjectStore, prefix: str, enough: int) -> tuple[list[str], list[ObjectMeta]]:
-    """Folders that make up the one, and the objects that are in none of them."""
+    """Return folders that make up `prefix`, and the objects outside them."""
     parts, found = [prefix], list[ObjectMeta]()
     for _ in range(MAX_LEVELS):
         if len(parts) >= enough:
@@ -109,7 +108,7 @@ def _list(
         while not stopped.is_set() and (page := list(islice(objects, PAGE))):
             _hand_over(page, pages, stopped)
         _hand_over(None, pages, stopped)
-    except BaseException as error:  # it is the consumer's
+    except BaseException as error:  # raised in the consumer
         _hand_over(error, pages, stopped)
 
 

@@ -1,4 +1,4 @@
-"""A store around another store, with one place through which every call goes."""
+"""A store around another one, with a single hook for all calls."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Call:
     """One call of a store or of one of its writers."""
 
     method: str
-    """Name of the protocol's method; of a writer `write`, `commit` or `abort`."""
+    """Name of the protocol's method; for a writer `write`, `commit` or `abort`."""
     key: str
     bytes_sent: int = 0
     bytes_asked: int = 0
-    """Bytes of the target that `get_range_into` fills, or of the answer of `get_buffer`."""
+    """Size of `get_range_into`'s target, or of `get_buffer`'s answer."""
 
 
 class WrappedStore:
-    """Passes everything on to `inner`. Subclasses override `around`."""
+    """Forwards all calls to `inner`. Subclasses override `around`."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -60,7 +60,7 @@ class WrappedStore:
         return self.around(Call("head", key), lambda: self.inner.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
-        # Listed at once, so that the call happens where it is made.
+        # Listed completely, so that all requests happen within the call.
         return iter(self.around(Call("list", prefix), lambda: builtins.list(self.inner.list(prefix))))
 
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:
@@ -95,7 +95,7 @@ class WrappedStore:
 
 
 class WrappedWriter:
-    """Passes a writer's calls through the store's `around`."""
+    """Forwards a writer's calls through the store's `around`."""
 
     def __init__(self, store: WrappedStore, key: str, inner: ObjectWriter) -> None:
         self._store = store

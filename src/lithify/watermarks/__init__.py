@@ -1,1 +1,1 @@
-"""How far a history may be cut off: marks, holds, the threshold, and why it is not raised (pure)."""
+"""How far a history may be expired: marks, holds, the threshold, and the reasons that block it (pure)."""

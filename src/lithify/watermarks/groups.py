@@ -1,32 +1,33 @@
-"""A group: the copies of one keyed log and the readers of it that keep state, as one value and its rules.
+"""A group: the copies of one keyed log and its stateful readers, as one value and its rules.
 
-Each copy is compacted by itself. What says that something is gone, a tombstone or the marker of a
-transaction, may go only when nobody can have any more what it speaks of, or a deleted key comes back, an
-aborted row is served, a committed one vanishes. So every member says for each partition how far it is done,
-and the group publishes the least of that. There are two tracks, and both hold *exclusive* bounds:
+Each copy is compacted by itself. A tombstone, or a transaction's marker, may be removed only when no member
+can still have the records that it concerns; otherwise a deleted key comes back, an aborted row is served, or
+a committed one vanishes. So every member reports for each partition how far it is done, and the group
+publishes the minimum. There are two tracks; their bounds are *exclusive*:
 
-| track    | a copy's mark: below it                                     | a reader's    | its threshold    |
-|          |                                                             |               | lets go          |
-|----------|-------------------------------------------------------------|---------------|------------------|
-| CLEAN    | of each key only the newest record is left                  | it has read   | tombstones       |
-|          |                                                             | and committed |                  |
-| RESOLVED | no record belongs to a transaction any more: what was       | (none)        | markers of       |
-|          | aborted is gone, what was committed is plain                |               | transactions     |
+| track    | below a copy's mark                                  | below a reader's  | threshold allows |
+|          |                                                      | mark              | removal of       |
+|----------|------------------------------------------------------|-------------------|------------------|
+| CLEAN    | only the newest record of each key is left           | all is read and   | tombstones       |
+|          |                                                      | committed         |                  |
+| RESOLVED | no record belongs to a transaction any more: aborted | (none)            | markers of       |
+|          | ones are removed, committed ones are plain           |                   | transactions     |
 
-A partition that nobody named has marks and thresholds of 0. Who may do what stands in `model`; in short:
+Partitions without reports have marks and thresholds of 0. `model` lists the rules; in short:
 
 1. The group is one versioned value: epoch, members with their incarnations and marks, thresholds. Each
-   version is made of the one before (`joined`, `left`, `led`, `published`). So whoever publishes does it
-   with the members there are, and a leader of an old epoch finds that.
-2. Who joins with what it has is admitted only if no threshold is past it (`passed`): what it lacks is still
-   everywhere. A copy of that kind has no marks yet. Who joins with nothing adopts the thresholds as its
-   marks: all it can copy below them is clean already, if it copies only from copies as clean (`is_source`).
-3. A copy keeps what it has copied, or read, only if it finds itself a member, in the same incarnation, when
-   it has read it: what went before that, went with its marks in the minimum.
-4. Who says less than it has said has lost something (`lost`): it was restored from a backup, or made anew.
-   It is another incarnation from then on, and joins as one.
-5. A member removes below the least of all marks, reckoned by itself, and the threshold (`bound`). Any older
-   version of the group is as good for that as the latest, since thresholds never go down.
+   version is derived from the previous one (`joined`, `left`, `led`, `published`). So each publication
+   includes all present members, and fails for a leader of an old epoch.
+2. A member that joins with data is admitted only if no threshold is past them (`passed`): all records that it
+   lacks still exist everywhere. Such a copy has no marks yet. A member that joins without data adopts the
+   thresholds as its marks: records below them are clean already if it copies only from copies as clean as
+   these (`is_source`).
+3. A copy keeps records that it has copied or read only if a later read shows it as a member, in the same
+   incarnation: then all removals up to that read have considered its marks.
+4. A member that reports less than before has lost data (`lost`): it was restored from a backup, or recreated.
+   It joins again as a new incarnation.
+5. A member removes below the minimum of the threshold and all marks, which it computes itself (`bound`). Any
+   older version of the group will do, since thresholds never go down.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Track(StrEnum):
 
 
 REQUIRED = {Track.CLEAN: frozenset(GroupRole), Track.RESOLVED: frozenset({GroupRole.COPY})}
-"""Whose marks count. A reader of committed records never sees a record before its transaction has ended."""
+"""The roles whose marks count. A reader of committed records never sees a record before its transaction has
+ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +71,24 @@ NO_MARKS = Marks()
 
 @dataclass(frozen=True, slots=True)
 class PartitionStanding:
-    """What a member says of a partition, told from what it has and nothing else."""
+    """A member's report about a partition, derived from its own data only."""
 
     marks: Marks = NO_MARKS
     end: int = 0
-    """How far what it has reaches: the offset that it gets next."""
+    """The next offset it will receive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A member as the group knows it."""
+    """A member's entry in the group."""
 
     member: GroupMember
     role: GroupRole
     since_ms: int
     marks: Mapping[int, Marks] = field(default_factory=dict)
-    """By partition: what it adopted when it joined, or has said since, whichever is more."""
+    """By partition: the marks adopted when joining or reported since, whichever are higher."""
     owner: str = ""
-    """What it is, as a URL: another one may not have its name. Empty for who did not say."""
+    """The member's URL, so that no other may join under its name; empty if not given."""
 
 
 _NONE = Threshold(0)
@@ -94,7 +96,7 @@ _NONE = Threshold(0)
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Those of one partition."""
+    """The thresholds of one partition."""
 
     clean: Threshold = _NONE
     resolved: Threshold = _NONE
@@ -112,19 +114,19 @@ _NO_THRESHOLDS = Thresholds()
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """One version of it."""
+    """One version of a group."""
 
     epoch: int = 0
     leader: str = ""
     published_in: int = 0
-    """The epoch whose leader was the last to publish: a new one publishes again."""
+    """The epoch of the last publication; the leader of a new epoch publishes again."""
     members: Mapping[str, Joined] = field(default_factory=dict)
     """By name."""
     thresholds: Mapping[int, Thresholds] = field(default_factory=dict)
     """By partition."""
 
     def find(self, member: GroupMember) -> Joined | None:
-        """`None` too when another incarnation has its place."""
+        """Return the entry of this incarnation; `None` also if another incarnation has replaced it."""
         found = self.members.get(member.name)
         return found if found is not None and found.member == member else None
 
@@ -134,24 +136,25 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class BlockedRemoval:
-    """What some copy could remove, if it were not for another member."""
+    """A removal on a copy that waits for another member."""
 
     partition: int
     track: Track
     position: int
     """The threshold."""
     by: str
-    """Who keeps it there."""
+    """The member that blocks it."""
     since_ms: int | None
     until: int
-    """The mark of the copy that is the furthest."""
+    """The highest mark of any copy."""
 
 
 # Members
 
 
 def passed(group: GroupState, role: GroupRole, ends: Mapping[int, int]) -> int | None:
-    """A partition in which a threshold is past all that a newcomer has; `None` when it may join with it."""
+    """Return a partition whose threshold is past the data of a new member; `None` if it may join with
+    them."""
     for partition, thresholds in sorted(group.thresholds.items()):
         end = ends.get(partition, 0)
         if not all(admits(thresholds.of(track), end) for track in _tracks_of(role)):
@@ -160,7 +163,7 @@ def passed(group: GroupState, role: GroupRole, ends: Mapping[int, int]) -> int |
 
 
 def taken(group: GroupState, name: str, owner: str) -> str | None:
-    """Who else has this name; `None` when `owner` may have it."""
+    """Return the other owner of this name; `None` if `owner` may use it."""
     there = group.members.get(name)
     if there is None or not owner or there.owner in ("", owner):
         return None
@@ -175,9 +178,8 @@ def joined(
     ends: Mapping[int, int] | None = None,
     owner: str = "",
 ) -> GroupState:
-    """The group with a new member, or with a new incarnation of one in its place. `ends`: how far it has each
-    partition; `None`: it has nothing. Whoever may not join with what it has (`passed`), or under this name
-    (`taken`), has been refused."""
+    """Return the group with a new member, or with a new incarnation replacing the old one. `ends` is how far
+    it has each partition; `None` if it has no data. The caller has checked `passed` and `taken`."""
     if group.find(member) is not None:
         return group
     if ends is None:
@@ -190,8 +192,8 @@ def joined(
 
 
 def adopted(marks: Mapping[int, Marks], now: Mapping[int, PartitionStanding]) -> dict[int, Marks]:
-    """What a member has still to write down of the marks that the group knows of it: those of partitions of
-    which it has nothing."""
+    """Return the marks that a member must still adopt from its entry in the group: those of partitions of
+    which it has no data."""
     found = {}
     for partition, mark in marks.items():
         standing = now.get(partition, PartitionStanding())
@@ -201,15 +203,15 @@ def adopted(marks: Mapping[int, Marks], now: Mapping[int, PartitionStanding]) ->
 
 
 def left(group: GroupState, name: str, now_ms: int) -> GroupState:
-    """The group without a member. What only that one kept is free at once."""
+    """Return the group without a member. Thresholds that only this member blocked rise at once."""
     if name not in group.members:
         return group
     return _raised(replace(group, members={n: m for n, m in group.members.items() if n != name}), now_ms)
 
 
 def is_source(own: Marks, end: int, source: Marks) -> bool:
-    """Whether a copy may go on copying a partition from `end` on from a copy whose *data* have these marks.
-    Below its own marks it relies on that what it gets is as clean as they say."""
+    """Return whether a copy may copy a partition from `end` on from a copy whose *data* have the marks
+    `source`. Below its own marks it relies on copied records being as clean as these say."""
     return all(end >= own.of(track) or source.of(track) >= own.of(track) for track in Track)
 
 
@@ -217,8 +219,8 @@ def is_source(own: Marks, end: int, source: Marks) -> bool:
 
 
 def lost(before: Mapping[int, PartitionStanding], now: Mapping[int, PartitionStanding]) -> int | None:
-    """A partition in which a member has less than it has said before; `None` when it has lost nothing. `now`
-    is to be told from what was read after `before`."""
+    """Return a partition in which a member has less than it has reported before; `None` if it has lost
+    nothing. Read `before` first, then derive `now`."""
     for partition, then in sorted(before.items()):
         found = now.get(partition, PartitionStanding())
         if found.end < then.end or any(found.marks.of(t) < then.marks.of(t) for t in Track):
@@ -229,7 +231,7 @@ def lost(before: Mapping[int, PartitionStanding], now: Mapping[int, PartitionSta
 def said(
     before: Mapping[int, PartitionStanding], now: Mapping[int, PartitionStanding]
 ) -> dict[int, PartitionStanding]:
-    """What a member has said in all. Within an incarnation nothing goes down."""
+    """Return a member's merged reports. Within an incarnation nothing goes down."""
     merged = dict(before)
     for partition, standing in now.items():
         then = merged.get(partition, PartitionStanding())
@@ -241,13 +243,13 @@ def said(
 
 
 def led(group: GroupState, leader: str) -> GroupState:
-    """The group in the next epoch. Its thresholds stay."""
+    """Return the group in the next epoch, with the same thresholds."""
     return replace(group, epoch=group.epoch + 1, leader=leader)
 
 
 def published(group: GroupState, marks: Mapping[GroupMember, Mapping[int, Marks]], now_ms: int) -> GroupState:
-    """The group with what its members have said by now, and the thresholds that follow. Of a member that
-    could not be asked the last that is known counts; what others said does not."""
+    """Return the group with new marks of its members and the resulting thresholds. For a member that did not
+    answer, the last known marks count; marks of non-members do not."""
     members = {}
     for name, one in group.members.items():
         new = marks.get(one.member, {})
@@ -281,11 +283,11 @@ def _next(group: GroupState, partition: int, track: Track, old: Threshold, now_m
     return Threshold(new.position, before if is_same else replace(least, since_ms=now_ms))
 
 
-# What follows for everybody
+# Results
 
 
 def bound(group: GroupState, member: GroupMember, partition: int) -> Marks:
-    """Below which offsets a copy may remove tombstones and markers. Nothing when it is no member."""
+    """Return the offsets below which a copy may remove tombstones and markers; 0 if it is not a member."""
     if group.find(member) is None:
         return NO_MARKS
     thresholds = group.thresholds_of(partition)
@@ -298,7 +300,7 @@ def _least(group: GroupState, partition: int, track: Track, threshold: int) -> i
 
 
 def waiting(group: GroupState) -> tuple[BlockedRemoval, ...]:
-    """What waits for whom, and since when, as the group was published last."""
+    """Return the removals that wait for a member, as of the last publication."""
     found = []
     for partition, thresholds in sorted(group.thresholds.items()):
         for track in Track:
@@ -316,7 +318,7 @@ def waiting(group: GroupState) -> tuple[BlockedRemoval, ...]:
 
 
 def _marks(role: GroupRole, marks: Marks) -> Marks:
-    """Of these those that somebody can have."""
+    """Return the marks that apply to a role."""
     return Marks(*(marks.of(track) if role in REQUIRED[track] else 0 for track in Track))
 
 

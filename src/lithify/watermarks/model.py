@@ -1,48 +1,48 @@
-"""What a history is cut off by: who still needs it, from where on, and how far it was said to be free.
+"""Marks, holds and thresholds: how far a history may be expired.
 
 A *position* is a place in a history: a number that only grows, such as milliseconds, an offset or a
-version. Nothing here knows a dataset, a store or a clock. Snapshots of tables, tombstones of keyed logs and
-versions of a catalog are cut off by the same rules.
+version. Snapshots of tables, tombstones of keyed logs and versions of a catalog expire by the same rules, so
+this module knows no dataset, store or clock.
 
-| who            | may                              | only if                                              |
-|----------------|----------------------------------|------------------------------------------------------|
-| a holder       | put a hold                       | it then reads the threshold, and gives up its hold   |
-|                |                                  | where that is past it (`admits`)                     |
-| a holder       | renew its hold                   | it is its own; if it had lapsed, then as when it was |
-|                |                                  | put                                                  |
-| a member       | raise its mark                   | what is below is done for good, as it will be after  |
-|                |                                  | a crash, and in this incarnation (`raised`)          |
-| the leader     | raise the threshold              | no required mark is missing, to at most the least    |
-|                |                                  | needed and the low watermark; never down             |
-|                |                                  | (`collect`, `next_threshold`)                        |
-| the leader     | cut off                          | below the threshold it has published, and below what |
-|                |                                  | is needed as it was listed after that (`cut`)        |
-| the leader     | remove a hold                    | it has lapsed, and the threshold is past it          |
-|                |                                  | (`is_over`): its holder cannot renew it any more     |
-| a person       | add or drop a member, drop a hold | always; a member is added like a hold is put         |
-| who comes new  | join a group with what it has    | no threshold is past it (`groups.passed`)            |
-| who comes new  | join a group with nothing        | it adopts the thresholds as its marks, and copies    |
-|                |                                  | only from what is as clean (`groups.is_source`)      |
-| a copy         | keep what it has copied          | it is a member, in this incarnation, by what it      |
-|                |                                  | reads after that                                     |
-| a member of a  | remove                           | below the threshold, and below the least of all      |
-| group          |                                  | marks, which it reckons itself (`groups.bound`)      |
-| a group's      | publish                          | on top of the version before, if that has its epoch, |
-| leader         |                                  | for the members in it (`groups.published`)           |
+| role           | may                            | only if                                                |
+|----------------|--------------------------------|--------------------------------------------------------|
+| holder         | create a hold                  | it then reads the threshold, and deletes its hold if   |
+|                |                                | the threshold is past it (`admits`)                    |
+| holder         | renew its hold                 | the hold is its own; an expired one is renewed like a  |
+|                |                                | new one is created                                     |
+| member         | raise its mark                 | all work below it is done, durably, in this            |
+|                |                                | incarnation (`raised`)                                 |
+| leader         | raise the threshold            | no required mark is missing, to at most the least      |
+|                |                                | needed position and the low watermark; never down      |
+|                |                                | (`collect`, `next_threshold`)                          |
+| leader         | expire history                 | below its published threshold, and below all needed    |
+|                |                                | positions listed after publishing (`cut`)              |
+| leader         | delete a hold                  | it has expired and the threshold is past it            |
+|                |                                | (`is_over`), so that its holder cannot renew it        |
+| operator       | add or drop a member,          | always; a member is added like a hold is created       |
+|                | drop a hold                    |                                                        |
+| new member     | join a group with its data     | no threshold is past them (`groups.passed`)            |
+| new member     | join a group without data      | it adopts the thresholds as its marks, and copies only |
+|                |                                | from sources as clean as these (`groups.is_source`)    |
+| copy           | keep copied data               | a read after copying shows it as a member, in this     |
+|                |                                | incarnation                                            |
+| group member   | remove                         | below the threshold, and below the least of all marks, |
+|                |                                | which it computes itself (`groups.bound`)              |
+| group leader   | publish                        | on top of the previous version, if that has its epoch, |
+|                |                                | for that version's members (`groups.published`)        |
 
 Invariants:
 
-1. A threshold never goes down, whoever publishes it, in whatever order.
-2. A threshold is never past a mark of a required member, or past a hold that has not lapsed, of those that
-   were listed for it.
-3. A required member whose mark is missing, or not known in its present incarnation, keeps the threshold where
-   it is. Nobody is left out because he is slow.
-4. Nothing at or past the position of a hold that was admitted is cut off before the hold lapses or is given
-   up, in any interleaving of its holder and of any number of leaders. Nobody is asked: the holder puts and
+1. A threshold never goes down, whatever the order of publishers.
+2. A threshold is never past the mark of a required member or past an unexpired hold, as listed for it.
+3. A required member whose mark is missing, or unknown in its present incarnation, blocks the threshold. Slow
+   members are not left out.
+4. No history at or past the position of an admitted hold is expired before the hold expires or is deleted,
+   in any interleaving of its holder and of any number of leaders. This needs no locks: the holder creates and
    then reads, the leader publishes and then lists.
-5. A lapsed hold keeps nothing.
-6. Of a group (`groups`): what is below a threshold may be removed for ever, by a copy that is done with it
-   itself. Who joins later has it, or what came of it, or copies only from who has.
+5. An expired hold keeps nothing.
+6. In a group (`groups`), a copy may remove everything below a threshold for ever once it is done with it
+   itself. A member that joins later has these records or their result, or copies only from such members.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from enum import StrEnum
 
 
 class BlockReason(StrEnum):
-    """Why nothing is cut off."""
+    """Why no history expires."""
 
     MISSING_MEMBER = "what a member needs cannot be told"
     UNPUBLISHED = "a member has not said yet what it needs"
@@ -63,32 +63,32 @@ class BlockReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """Somebody whose mark is required."""
+    """A party whose mark is required."""
 
     name: str
     incarnation: str = ""
-    """Another one when it lost what it knew: the marks it made before count no more."""
+    """Changes when the member loses its state; marks of earlier incarnations do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a member says: below this position it is done."""
+    """A member's report that it is done with everything below a position."""
 
     member: GroupMember
     position: int | None
-    """`None`: it has not said so yet."""
+    """`None`: not reported yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What somebody says: from this position on I still need everything."""
+    """A holder's claim that it needs everything from a position on."""
 
     name: str
     owner: str
     position: int
     since_ms: int
     until_ms: int | None = None
-    """When it lapses unless it is renewed, by the clock of where it lies; `None`: never by itself."""
+    """When it expires unless renewed, by the clock of the store that contains it; `None`: never."""
 
     def has_lapsed(self, now_ms: int) -> bool:
         return self.until_ms is not None and now_ms >= self.until_ms
@@ -96,18 +96,18 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """From where on a history is needed, and who needs the oldest of it."""
+    """The oldest needed position of a history, and the member or hold that needs it."""
 
     position: int
     by: str
     since_ms: int | None = None
-    """Since when; `None` when nobody knows."""
+    """`None` if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How far a history was said to be free."""
+    """The published position below which a history may be expired."""
 
     position: int
     least: Needed | None = None
-    """The oldest that anybody needed when it was last looked at; `None` when nobody needed anything."""
+    """The oldest needed position at the last check; `None` if there was none."""

@@ -10,42 +10,42 @@ from lithify.watermarks.model import BlockReason, GroupMember, Hold, Mark, Neede
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What all that was asked need."""
+    """The oldest position needed by members and holds."""
 
     least: Needed | None = None
-    """The oldest; `None` when nobody needs anything."""
+    """`None` if nothing is needed."""
     reason: BlockReason | None = None
-    """Why the oldest is not known; then `least` is of those that are known."""
+    """Why the oldest is unknown; then `least` is the oldest known one."""
     by: str = ""
-    """Whose mark is missing."""
+    """The member whose mark is missing."""
 
 
 def raised(old: Mark | None, new: Mark) -> Mark:
-    """The mark of a member after it said something. Within an incarnation it never goes down."""
+    """Return a member's mark after a new report. Within an incarnation it never goes down."""
     if old is None or old.member != new.member or old.position is None:
         return new
     return old if new.position is None or new.position < old.position else new
 
 
 def live(holds: Iterable[Hold], now_ms: int) -> tuple[Hold, ...]:
-    """The holds that have not lapsed."""
+    """Return the unexpired holds."""
     return tuple(hold for hold in holds if not hold.has_lapsed(now_ms))
 
 
 def admits(threshold: Threshold | None, position: int) -> bool:
-    """Whether a hold at a position is good, told from the threshold as it was read after the hold was put."""
+    """Return whether a hold at a position is valid, given the threshold read after the hold was created."""
     return threshold is None or threshold.position <= position
 
 
 def is_over(hold: Hold, threshold: Threshold | None, now_ms: int) -> bool:
-    """Whether a hold may be removed: it has lapsed, and cannot be renewed any more."""
+    """Return whether a hold may be deleted: it has expired and cannot be renewed any more."""
     return hold.has_lapsed(now_ms) and not admits(threshold, hold.position)
 
 
 def collect(
     required: Collection[GroupMember], marks: Iterable[Mark], holds: Iterable[Hold], now_ms: int
 ) -> Collected:
-    """The oldest that required members and live holds need. Marks of others do not count."""
+    """Return the oldest position that required members and live holds need. Other marks do not count."""
     known: dict[GroupMember, Mark] = {}
     for mark in marks:
         if mark.member in required:
@@ -71,8 +71,9 @@ def _missing(
 def next_threshold(
     published: Threshold | None, low_watermark: int | None, collected: Collected
 ) -> Threshold | None:
-    """The threshold to publish: the low watermark of the policy, or the oldest that is needed where that is
-    older; where it was if that is not known, and never lower. `None` when there is none so far either."""
+    """Return the threshold to publish: the policy's low watermark or the oldest needed position, whichever is
+    lower, but never below the published threshold. Unchanged if the oldest is unknown; `None` if nothing was
+    published either."""
     position = None if published is None else published.position
     if collected.reason is None and low_watermark is not None:
         free = low_watermark if collected.least is None else min(low_watermark, collected.least.position)
@@ -81,9 +82,9 @@ def next_threshold(
 
 
 def cut(published: Threshold | None, low_watermark: int | None, collected: Collected) -> int | BlockReason:
-    """Below which position a leader may cut off, or why it may not. `collected` is what was found after
-    `published` was published; `low_watermark` lies just past all that the policy lets go, `None` when that is
-    nothing."""
+    """Return the position below which a leader may expire history, or why it may not. `collected` must have
+    been read after `published` was published. `low_watermark` lies just past the history that the policy
+    expires; `None` if it expires nothing."""
     if collected.reason is not None:
         return collected.reason
     if low_watermark is None:

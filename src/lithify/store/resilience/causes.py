@@ -1,19 +1,19 @@
-"""What obstore's errors mean: whether the same request may succeed later, and why it failed, in a few words.
+"""Classification of obstore's errors: whether to retry the request, and why it failed, in a few words.
 
-obstore has classes for what a store has decided, and one for all the rest, whose text tells: the answer's
-status, or that the connection failed, with the causes of that below `Debug source`.
+obstore has error classes for decisions of the store, and one for the rest. The text of that one contains the
+status of the answer, or that the connection failed, with the causes below `Debug source`.
 
-| what happened | asked again |
+| failure | retried |
 |---|---|
 | no connection, a connection that broke, an answer that broke off, no answer in time | yes |
 | 408, 429, 5xx but for 501 and 505; 400 `RequestTimeout`; 400 and 403 for a clock that is off | yes |
-| credentials that are looked up on the network and not found; a listing that is no XML | a few seconds |
+| credentials looked up on the network and not found; a listing that is not XML | a few seconds |
 | credentials of a profile that cannot be fetched now | yes |
 | a name that is not found, a certificate that is not trusted | a few seconds |
-| 401, 403 and other 4xx, redirections, what no request can be made of | no |
+| 401, 403 and other 4xx, redirections, arguments that form no valid request | no |
 
-What is asked again for a few seconds may be a mistake in the settings. A name or a certificate (`UNREACHED`)
-is none once the store has answered anything: then it is an outage like others
+Failures retried for a few seconds may be mistakes in the settings. A name or a certificate (`UNREACHED`) is
+not one once the store has answered anything: then it is an ordinary outage
 (`lithify.store.resilience.requests`).
 """
 
@@ -30,7 +30,7 @@ _STATUS = re.compile(r"status code: (\d{3})([^:]*)")
 PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
 _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
 _METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
-"""Where a client looks for credentials that nobody has given."""
+"""Services that a client asks for credentials if none are given."""
 _NO_CREDENTIALS = (
     "no credentials are given (in the environment, AWS_ACCESS_KEY_ID for example, in an AWS profile, or by "
     "--store-option), and this machine has no role that has some"
@@ -38,17 +38,17 @@ _NO_CREDENTIALS = (
 _NOT_SERVED = frozenset({405, 501})
 _SERVES_NO = {"list": "lists no objects", "delete": "deletes no objects"}
 _PROVIDER = re.compile(r"External AWS credential provider: (\w+): (.*)", re.DOTALL)
-"""A failure of `aws_profiles`, the name of its class and what it says."""
+"""A failure of `aws_profiles`: the name of its class and its message."""
 _MAX_CHARS = 500
 UNKNOWN_NAME = "its name is not found"
 UNTRUSTED = "its certificate is not trusted"
 UNREACHED = frozenset({UNKNOWN_NAME, UNTRUSTED})
-"""Causes of who has not come to the store at all."""
+"""Causes that occur before a request reaches the store."""
 _MESSAGE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
 def said_by(error: BaseException) -> str:
-    """The start of what it says, after what it means where that is not plain."""
+    """Return the beginning of an error's message, preceded by an explanation if it needs one."""
     said = str(error).partition("\n\nDebug source")[0]
     provider = _PROVIDER.search(said)
     said = (provider[2] if provider is not None else said)[:_MAX_CHARS]
@@ -56,7 +56,7 @@ def said_by(error: BaseException) -> str:
 
 
 def not_served(error: BaseException, verb: str) -> str | None:
-    """Return what to tell of a store that does not have an operation, if that is what an error means."""
+    """Return the message for an operation that the store lacks, if the error means that; else `None`."""
     status = _STATUS.search(str(error).partition("Debug source")[0])
     if status is None or int(status[1]) not in _NOT_SERVED:
         return None
@@ -68,7 +68,7 @@ def not_served(error: BaseException, verb: str) -> str | None:
 
 
 def failure_of(error: BaseException) -> tuple[RequestFailure, str]:
-    """What kind of failure one of obstore's errors is, and its cause in a few words."""
+    """Return the kind of failure of an obstore error, and its cause in a few words."""
     text, _, debug = str(error).partition("Debug source")
     status = _STATUS.search(text)
     if status is not None:
@@ -80,7 +80,7 @@ def failure_of(error: BaseException) -> tuple[RequestFailure, str]:
             RequestFailure.PASSING if provider[1] == StoreUnavailable.__name__ else RequestFailure.LASTING
         )
         return failure, "no credentials"
-    # obstore's writers raise it all as OSError, without what is below `Debug source`.
+    # obstore's writers raise all errors as OSError, without the part below `Debug source`.
     if type(error) is not OSError and (
         type(error).__name__ != "GenericError" or not isinstance(error, BaseError)
     ):

@@ -1,17 +1,17 @@
-"""A request that gets no answer is made again beside itself, and the first answer counts.
+"""Request hedging: a request without an answer is sent again concurrently, and the first answer counts.
 
-1. Every request runs in a thread of its own kind, so that the caller is free: to notice silence, to ask
-   again, and to be interrupted. The threads are kept and used again; they end with the process.
-2. A request that may be hedged, and of which nothing has come when others of this store would have long had
-   their answers (`Usual`), is made a second time, and at last a third time.
-3. That is for what hangs, not for what is slow. A store that has answered anything meanwhile may be busy; of
-   such a one a request hangs that was overtaken, by `OVERTAKERS` for as much that began later and have their
-   answers. A store on whose way all requests are slow gets `MAX_HEDGES` more of them at the most (`Traffic`).
-   A request whose answer has begun is not hedged any more; the client cuts it off when it is silent.
-4. The first answer is the answer. So is the first error with which the store answered. An error on the way
-   counts once none is under way any more.
-5. What comes later is dropped. So only what changes nothing may be hedged, and no request may write to
-   memory that its caller uses.
+1. Every request runs in a separate thread, so that the caller can notice silence, hedge, and be interrupted.
+   The threads are reused; they end with the process.
+2. A hedgeable request that is silent for much longer than usual for this store (`Usual`) is sent a second
+   time, and later a third time.
+3. This is for hanging requests, not for slow ones. A store that has answered anything meanwhile may be busy;
+   then a request hangs only if it was overtaken: `OVERTAKERS` requests of at least its size began later and
+   have their answers. If all requests to a store are slow, it gets at most `MAX_HEDGES` more (`Traffic`).
+   A request whose answer has begun is not hedged any more; the client aborts it when it is silent.
+4. The first answer counts, and so does the first error that the store answered with. A connection error
+   counts only when no other try is under way.
+5. Later answers are dropped. So only reads may be hedged, and no request may write to memory that its caller
+   uses.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ from lithify.base.concurrency import start_thread
 from lithify.base.errors import StoreUnavailable
 
 MAX_ASKED = 3
-"""Requests for the same thing at once."""
+"""Maximum number of concurrent tries of one request."""
 MAX_HEDGES = 2
-"""Requests to one store at once that are made beside others."""
+"""Maximum number of concurrent hedges to one store."""
 OVERTAKERS = 3
-"""One may have come another way, and two by chance."""
+"""One may have taken another route, and two may be chance."""
 LOOK_S = 1.0
-"""Between two looks at a request that is silent."""
+"""Time between two checks of a silent request."""
 _LEAST_S = 3.0
 _TIMES_USUAL = 4.0
 _LEAST_BYTES_PER_S = 1 << 20
-"""Expected of a store that is not known yet."""
+"""Assumed speed of a store without measurements."""
 _UNIT_BYTES = 4 << 20
-"""Bytes that take about as long as the request itself."""
+"""Bytes whose transfer takes about as long as the request itself."""
 _WEIGHT = 0.1
 _REMEMBERED = 32
-"""Answers by which it is told who was overtaken."""
+"""Number of answers kept to detect overtaken requests."""
 
 _T = TypeVar("_T")
 
 
 class Usual:
-    """How long requests to a store take: an average that forgets, of those for ranges by their size, and one
-    of all others. Safe to share between threads, but for a lost update now and then."""
+    """The usual duration of requests to a store: a moving average for ranges, relative to their size, and one
+    for all others. Safe to share between threads, except for an occasional lost update."""
 
     def __init__(self) -> None:
         self._unit_s: dict[bool, float] = {}
-        """By whether they are for ranges."""
+        """Key: whether the requests are for ranges."""
 
     def note(self, took_s: float, size_bytes: int) -> None:
-        """A request has ended well."""
+        """Record the duration of a successful request."""
         unit_s = took_s / (1 + size_bytes / _UNIT_BYTES)
         known_s = self._unit_s.get(size_bytes > 0, unit_s)
         self._unit_s[size_bytes > 0] = known_s + _WEIGHT * (unit_s - known_s)
 
     def note_unfinished(self, waited_s: float, size_bytes: int) -> None:
-        """A request takes longer than that."""
+        """Record that a request takes longer than `waited_s`."""
         known_s = self._unit_s.get(size_bytes > 0)
         if known_s is None or waited_s > known_s * (1 + size_bytes / _UNIT_BYTES):
             self.note(waited_s, size_bytes)
 
     def patience_s(self, size_bytes: int) -> float:
-        """After how much silence a request for so much is likely to be lost."""
+        """Return after how much silence a request of this size is probably lost."""
         known_s = self._unit_s.get(size_bytes > 0)
         if known_s is None:
             return least_patience_s(size_bytes)
@@ -76,35 +76,35 @@ class Usual:
 
 
 def least_patience_s(size_bytes: int) -> float:
-    """For how long a store that nobody knows may be silent about so much."""
+    """Return how long a store without measurements may be silent about a request of this size."""
     return _LEAST_S + size_bytes / _LEAST_BYTES_PER_S
 
 
 class Traffic:
-    """The requests to one store that are under way in this process. Safe to share between threads."""
+    """This process's current requests to one store. Safe to share between threads."""
 
     def __init__(self, clock: Clock) -> None:
         self.usual = Usual()
         self.alive_s = float("-inf")
-        """When anything came from the store for the last time, by the monotonic clock."""
+        """When the store last sent anything, by the monotonic clock."""
         self._clock = clock
         self._lock = threading.Lock()
         self._hedges = 0
         self._answered: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
-        """When the requests began that were answered last, and how many bytes they were for."""
+        """Start time and size of the requests answered last."""
 
     def got_on(self) -> None:
-        """Something has come from the store."""
+        """Record that the store has sent something."""
         self.alive_s = self._clock.monotonic_s()
 
     def note_answer(self, began_s: float, size_bytes: int) -> None:
-        """The answer of a request for so much has begun."""
+        """Record that the answer to a request of this size has begun."""
         with self._lock:
             self._answered.append((began_s, size_bytes))
 
     def begin_hedge(self, began_s: float, size_bytes: int, patience_s: float) -> bool:
-        """Whether a request that has been silent for `patience_s` since it began may be made once more. Then
-        `end_hedge` follows."""
+        """Return whether a request that has been silent for `patience_s` since it began may be hedged. If so,
+        the caller must call `end_hedge` afterwards."""
         with self._lock:
             is_silent = self._clock.monotonic_s() - self.alive_s >= patience_s
             if self._hedges >= MAX_HEDGES or not (is_silent or self._is_overtaken(began_s, size_bytes)):
@@ -122,7 +122,7 @@ class Traffic:
 
 
 GotOn = Callable[[], None]
-"""Tells that a part of the answer is there."""
+"""Reports that a part of the answer has arrived."""
 
 
 def followed(
@@ -134,8 +134,9 @@ def followed(
     patience_s: float | None,
     silent: Callable[[float], None],
 ) -> _T:
-    """What `call` gives. Without `patience_s` it is made once. `silent` is told now and then for how many
-    seconds nothing has come; what it raises ends the wait, while the request may go on."""
+    """Return the result of `call`; without `patience_s` it is not hedged. `silent` is called regularly with
+    the seconds since anything arrived; an error that it raises ends the wait, while the request may
+    continue."""
     outcomes: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()
     started_s = last_s = clock.monotonic_s()
     has_begun = False
@@ -153,7 +154,7 @@ def followed(
     def ask() -> None:
         try:
             outcomes.put((call(got_on), None))
-        except BaseException as error:  # whatever it is, it is for the caller
+        except BaseException as error:  # raised again in the caller's thread
             outcomes.put((None, error))
 
     def hedge() -> None:

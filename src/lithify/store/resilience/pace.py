@@ -1,16 +1,16 @@
-"""How long parts of uploads take on the way to a store, and so for how long one may be silent.
+"""Timeouts for parts of uploads, from the measured pace of earlier uploads.
 
-A part tells nothing until it is over, it shares the way with others, and the client that sends it cuts it off
-by a bound that was fixed before. What is seen is the end of an upload: it takes as long as the parts that are
-still under way, and no more are then than may be at any time.
+A part reports nothing until it is finished, it shares the connection with others, and its client's timeout is
+fixed in advance. Only the end of an upload can be measured: it takes as long as the parts still in flight,
+whose number is bounded.
 
-1. An upload that has ended says how long its end took. Of these the longest counts, and fades: an end with
-   little left to send tells nothing of the next one.
-2. A part is cut off, and sent again, after `_TIMES` as long, rounded up to one of `LIMITS_S`, so that a few
-   clients are enough. The first uploads, and all on a slow way, may take the longest.
-3. An upload that failed may have been cut off too soon: then nothing is known any more.
+1. Each finished upload records how long its end took. The longest one counts, and decays: an end with little
+   left to send shows nothing about the next one.
+2. A part is aborted and sent again after `_TIMES` that duration, rounded up to one of `LIMITS_S`, so that a
+   few clients are enough. The first uploads, and all over a slow connection, get the longest limit.
+3. A failed upload may have been aborted too soon: it resets the measurement.
 
-A part that is sent again takes the place of the one before, whichever arrives last: both are the same bytes.
+A part that is sent again replaces the earlier one; the order does not matter, as both have the same bytes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ _FADED = 0.9
 
 
 class UploadPace:
-    """Of uploads to one store. Safe to share between threads, but for a lost update now and then."""
+    """The pace of uploads to one store. Safe to share between threads, except for an occasional lost
+    update."""
 
     def __init__(self) -> None:
         self._end_s: float | None = None
 
     def note(self, end_s: float) -> None:
-        """An upload has ended well; its end took that long."""
+        """Record how long the end of a successful upload took."""
         self._end_s = max(end_s, _FADED * (self._end_s or 0.0))
 
     def forget(self) -> None:
-        """An upload has failed."""
+        """Reset the measurement after a failed upload."""
         self._end_s = None
 
     @property
     def limit_s(self) -> float:
-        """After how long a part is lost."""
+        """Return the timeout of a part."""
         end_s = self._end_s
         if end_s is None:
             return LIMITS_S[-1]
@@ -46,6 +47,6 @@ class UploadPace:
 
     @property
     def patience_s(self) -> float | None:
-        """After how long without anything sent it is told that the store is waited for; `None`: not known."""
+        """Return after how long without progress the wait is reported; `None` if unknown."""
         end_s = self._end_s
         return None if end_s is None else max(_LEAST_PATIENCE_S, _PATIENCE_TIMES * end_s)

@@ -1,15 +1,15 @@
-"""Every request to a store: repeated while it may help (`retries`), hedged while it hangs (`hedging`), and
-told of while it waits (`waiting`).
+"""Execution of all requests to a store: retried (`retries`), hedged while they hang (`hedging`), and reported
+while they wait (`waiting`).
 
-1. A request is a function that raises `StoreUnavailable` for what may pass, and any other error for what the
-   store has decided.
-2. Who has others to see to (`WaitPolicy.comes_back`) waits no longer than the bound for a store from which
-   nothing comes; for anybody the bound ends the later tries, even those that are under way. A write that is
-   not waited for any more may take effect yet, like one whose answer was lost.
-3. The error at the end names the first cause, the last one if it is another, and how long it was waited for.
+1. A request is a function that raises `StoreUnavailable` for a passing failure, and any other error for a
+   decision of the store.
+2. A process with other work (`WaitPolicy.comes_back`) waits for a silent store no longer than the time limit;
+   for all processes the limit ends later tries, even running ones. An abandoned write may still take effect,
+   like one whose answer was lost.
+3. The final error names the first cause, the last one if it differs, and how long the request waited.
 
-A write that is repeated may find its own first try: a create says `ObjectExists`, a replace
-`PreconditionFailed`. Whoever must know which it was reads back (`lithify.store.versions`).
+A repeated write may find its own first try: a create raises `ObjectExists`, a replace `PreconditionFailed`. A
+caller that must distinguish reads the object back (`lithify.store.versions`).
 """
 
 from __future__ import annotations
@@ -33,33 +33,32 @@ from lithify.store.resilience.retries import RequestFailure, RetryPolicy
 from lithify.store.resilience.waiting import FIRST_AFTER_S, Outages, StoreOutage, WaitPolicy
 
 _SLICE_S = 1.0
-"""Between two looks whether anybody still wants to wait."""
+"""Time between two checks whether to continue waiting."""
 SILENCE = "no answer"
 _FIRST_PROBE_S = 10.0
 _MAX_PROBE_S = 120.0
-"""For so long an answer is waited for by who looks for a store's return; longer each time, as what hangs on
-is held by a thread."""
+"""Timeouts of probes for a store's return; longer each time, as each hanging probe occupies a thread."""
 
 _T = TypeVar("_T")
 _log = logging.getLogger("lithify")
 
 
 class Watch:
-    """Of a sender that repeats by itself what fails, and says nothing of it. For one that waits for it: a
-    store that cannot be away needs none."""
+    """Observation of a sender that retries silently, for a caller that waits for it. This base class does
+    nothing, for stores that cannot be away."""
 
     def got_on(self) -> None:
-        """Something was sent."""
+        """Record that something was sent."""
 
     def look(self) -> None:
-        """Called about every `LOOK_S` by who waits for the sender."""
+        """Check the store; the waiting caller calls this about every `LOOK_S`."""
 
     def end(self) -> None:
-        """The sender has ended, well or not."""
+        """Record that the sender has ended, successfully or not."""
 
 
 class Direct:
-    """Requests to a store that cannot be away: each is made once, by whoever makes it."""
+    """Requests to a store that cannot be away: each is sent once, in the caller's thread."""
 
     def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         return call()
@@ -75,8 +74,7 @@ class Direct:
 
 
 class Requests(Direct):
-    """The requests to one store. Safe to share between threads; travels to other processes without whom to
-    tell."""
+    """The requests to one store. Safe to share between threads; pickled without its observer."""
 
     def __init__(
         self,
@@ -90,9 +88,9 @@ class Requests(Direct):
         known: StoreOutage | None = None,
         limit_s: float = math.inf,
     ) -> None:
-        """`probe` reads something, whatever, by which a service learns that the store is back. `known` is
-        what others in this process know of the same store, for those who come back to it. A try that is
-        silent for `limit_s` has failed; most clients cut it off by themselves."""
+        """`probe` reads anything, to find out whether the store is back. `known` is the process's shared
+        knowledge of the store, for policies with `comes_back`. A try that is silent for `limit_s` has failed;
+        most clients abort it by themselves."""
         waiting = waiting if waiting is not None else WaitPolicy()
         self.url = url
         self._probe = probe
@@ -107,7 +105,7 @@ class Requests(Direct):
         self._traffic = Traffic(self._clock)
         self._has_answered = False
         self._is_asking = False
-        """Whether the store is there, for those who wait for a sender."""
+        """Whether a probe on behalf of a watch is running."""
 
     def __reduce__(
         self,
@@ -115,26 +113,27 @@ class Requests(Direct):
         return _made_elsewhere, (self.url, self._waiting.tasks_max_s, self.policy.max_retries)
 
     def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
-        """What `call` gives, which changes nothing and reads about so much."""
+        """Return the result of `call`, which changes nothing and reads about `size_bytes`."""
 
         return self.read_on(lambda _: call(), size_bytes)
 
     def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0) -> _T:
-        """What `call` gives, which changes nothing and tells whenever a part of the answer is there."""
+        """Return the result of `call`, which changes nothing and reports each arriving part of the answer."""
         return self._repeated(call, size_bytes, is_hedged=True)
 
     def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
-        """What `call` gives, which sends about so much, and may have taken effect although it failed."""
+        """Return the result of `call`, which sends about `size_bytes`. After an error it may still have taken
+        effect."""
         return self._repeated(lambda _: call(), size_bytes, is_hedged=False)
 
     def repeated(self, call: Callable[[], _T]) -> _T:
-        """What `call` gives, which changes nothing. Other things may keep it waiting, so only its failures
-        say anything of the store."""
+        """Return the result of `call`, which changes nothing. It may wait for other things than the store, so
+        only its failures count as signs of an outage, not its silence."""
         return self._repeated(lambda _: call(), 0, is_hedged=False, is_followed=False)
 
     def once(self, call: Callable[[], _T], limit_s: float) -> _T:
-        """What `call` gives, which must not be repeated, and may have taken effect although it failed. When
-        nothing has come for `limit_s` it counts as failed, and may take effect yet."""
+        """Return the result of `call`, which must not be repeated. After an error it may still have taken
+        effect. It counts as failed after `limit_s` of silence, and may take effect later."""
         self._outages.check()
         waiter = object()
 
@@ -156,7 +155,7 @@ class Requests(Direct):
         return answer
 
     def sent(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
-        """What `call` gives, which sends about so much and repeats it by itself."""
+        """Return the result of `call`, which sends about `size_bytes` and retries by itself."""
         watch = self.watch(size_bytes)
         try:
             answer = followed(
@@ -173,13 +172,13 @@ class Requests(Direct):
             watch.end()
 
     def watch(self, size_bytes: int, patience_s: float | None = None) -> Watch:
-        """Of a sender of which nothing need be heard until so much is sent, which takes `patience_s`, if that
-        is known."""
+        """Return a watch for a sender that may be silent while it sends `size_bytes`, which takes
+        `patience_s` if known."""
         return _Watch(self, least_patience_s(size_bytes) if patience_s is None else patience_s)
 
     def look_for(self, waiter: object, since_s: float | None, patience_s: float) -> float:
-        """Somebody waits for what is repeated elsewhere, since then by the monotonic clock if not only now;
-        since when. Asks, beside the caller, whether the store is there, unless that is known."""
+        """Record that a caller has waited for a sender since `since_s` (monotonic clock; `None`: now). Return
+        the start of the wait. Unless the store is known to answer, probe it in the background."""
         now_s = self._clock.monotonic_s()
         since_s = now_s if since_s is None else since_s
         if now_s - since_s >= patience_s:
@@ -190,11 +189,11 @@ class Requests(Direct):
         return since_s
 
     def answered(self, waiter: object) -> None:
-        """What was waited for so has gone on."""
+        """Record that the sender has made progress."""
         self._outages.answered(waiter)
 
     def leaves(self, waiter: object) -> None:
-        """It is not waited for any more."""
+        """Record that the caller does not wait for the sender any more."""
         self._outages.leaves(waiter)
 
     def _ask_whether_there(self) -> None:
@@ -202,7 +201,7 @@ class Requests(Direct):
         try:
             self.read(self._probe)
         except LithifyError:
-            pass  # it was told of; what it means for the sender, the sender finds out
+            pass  # already reported; the sender notices by itself
         finally:
             self._is_asking = False
 
@@ -271,7 +270,7 @@ class Requests(Direct):
                 raise
 
     def _end(self, waiter: object, error: BaseException) -> None:
-        """Any other error is an answer of the store's, but for an interrupt."""
+        """End a request. Any error except an interrupt is an answer of the store."""
         if isinstance(error, Exception):
             self._has_answered = True
             self._traffic.got_on()
@@ -296,7 +295,7 @@ class Requests(Direct):
             self._outages.waits(waiter, since_s, first.cause)
 
     def _look_for_return(self) -> None:
-        """Until the store answers again, or nobody wants to know."""
+        """Probe until the store answers again or the process is stopping."""
         assert self._probe is not None
         waiter, since_s = object(), self._clock.monotonic_s()
         pause = RandomPause(self.policy.first_pause_s, self.policy.max_pause_s)
@@ -315,7 +314,7 @@ class Requests(Direct):
             except StoreError:
                 pass  # an answer
             except LithifyError as error:
-                # Whatever it is, who ends here leaves the store given up for ever.
+                # Ending here would leave the store given up for ever.
                 _log.error("%s", error)
                 continue
             self._outages.answered(waiter)
@@ -323,7 +322,8 @@ class Requests(Direct):
         self._outages.looks_no_more(waiter)
 
     def _probe_for(self, limit_s: float) -> None:
-        """Ask once. What hung when the store fell away may never be answered, though the store is back."""
+        """Probe once, with a timeout: a probe that hangs since the outage began may never be answered, even
+        though the store is back."""
         probe = self._probe
         assert probe is not None
 
@@ -356,7 +356,7 @@ class _Watch(Watch):
         self._requests = requests
         self._patience_s = patience_s
         self._since_s: float | None = None
-        """When the wait began, as far as is known."""
+        """When the wait began, if known."""
         self._lock = threading.Lock()
         self._has_ended = False
 
@@ -367,7 +367,7 @@ class _Watch(Watch):
 
     def look(self) -> None:
         with self._lock:
-            if not self._has_ended:  # else nobody would take it out of those who wait
+            if not self._has_ended:  # else it would remain among the waiting requests
                 self._since_s = self._requests.look_for(self, self._since_s, self._patience_s)
 
     def end(self) -> None:

@@ -1,16 +1,15 @@
-"""When a request that failed is made again: one policy for every store and every verb.
+"""The retry policy for all stores and requests.
 
-A function of values: how many tries there were, how long they have taken, what kind of failure the last one
-was, and a source of chance. The answer is a pause, or that it is given up.
+The policy is a function of the number of tries, the time they took, the kind of the last failure, and a
+random source. It returns a pause, or gives up.
 
-1. What the store has decided (no such object, no right to it, a bad request) is not asked again.
-2. What may be a mistake in the settings is asked again for a few seconds only.
-3. What passes is asked again until the bound in time is reached. Pauses double up to `max_pause_s`, and
-   each is drawn evenly from zero to that (full jitter), so that many clients that lost the same store do not
-   come back in step.
+1. Decisions of the store (no such object, access denied, a bad request) are not retried.
+2. Possible mistakes in the settings are retried for a few seconds only.
+3. Passing failures are retried until the time limit. Pauses double up to `max_pause_s`, and each is drawn
+   evenly from zero to that (full jitter), so that many clients do not retry in step.
 
-The bound counts from the first failure, not from the first try: a request that hung for long has not been
-waited for by anybody who knew.
+The limit counts from the first failure, not from the first try, since a hanging request is not known to have
+failed.
 """
 
 from __future__ import annotations
@@ -28,35 +27,34 @@ MAX_PAUSE_S = 5.0
 
 
 class RequestFailure(Enum):
-    """What a failed request tells about the next one."""
+    """Whether a failed request may succeed later."""
 
     LASTING = "lasting"
-    """The store has answered; it would answer the same again."""
+    """A decision of the store, which would not change."""
     DOUBTFUL = "doubtful"
-    """Nobody may ever answer: credentials that are looked up where there are none, an answer in a language
-    that no store has."""
+    """Possibly permanent: credentials looked up where there are none, an answer that is not from a store."""
     PASSING = "passing"
-    """The store is away, overloaded, or the connection broke."""
+    """The store is unavailable or overloaded, or the connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """See the module. Times are seconds."""
+    """The limits of retrying. Times are seconds."""
 
     max_wait_s: float = DEFAULT_WAIT_S
     """From the first failure on; may be infinite."""
     max_retries: int | None = None
-    """Besides; without a bound by default."""
+    """An additional limit; none by default."""
     first_pause_s: float = FIRST_PAUSE_S
-    """A single failure costs no more than another round trip: a store that refuses a share of all requests
-    takes most of them at once, and after ten refusals the pauses are a second long."""
+    """So short that a single failure costs only another round trip: a store that refuses a share of all
+    requests accepts most retries at once, and after ten refusals the pauses are a second long."""
     max_pause_s: float = MAX_PAUSE_S
-    """Also the longest that the end of an outage goes unnoticed."""
+    """Also the longest delay until the end of an outage is noticed."""
 
     def pause_s(
         self, tries: int, waited_s: float, failure: RequestFailure, rng: random.Random
     ) -> float | None:
-        """How long to wait before the next try, after so many in so long; `None` to give up."""
+        """Return the pause before the next try, after `tries` in `waited_s`; `None` to give up."""
         max_wait_s = (
             min(self.max_wait_s, MAX_DOUBTFUL_S) if failure is RequestFailure.DOUBTFUL else self.max_wait_s
         )
