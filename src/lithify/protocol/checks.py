@@ -1,13 +1,14 @@
 """Checks of a dataset's compactions, the same for all kinds. Pure.
 
-1. A coordinator is alive where compactions are active; workers that run something send heartbeats.
-Compactions that are only possible may wait for the next run, for operators that compact now and then
-(`lithify compact`).
+1. A coordinator is alive if compactions are active, and workers that run ranges send heartbeats. Compactions
+   that are only possible may wait for the next run, for operators that compact now and then
+   (`lithify compact`).
 2. No compaction stays in a state longer than its owner needs to notice it.
-3. No compaction has failed for good. Ages are differences of the store's times: if the store does not report
-its time, nothing is reported.
+3. No compaction has failed for good.
 4. Clocks that wrote times into the dataset do not run ahead of the store's.
 5. Old versions do not pile up.
+
+Ages are differences of the store's times: if the store does not report its time, nothing is reported.
 """
 
 from __future__ import annotations
