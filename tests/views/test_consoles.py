@@ -66,7 +66,7 @@ def test_who_reads_only_the_beginning_hears_of_no_error() -> None:
 
 
 def test_nothing_is_printed_except_through_consoles() -> None:
-    """Which shows foreign text, whoever prints it; `print` itself is the linter's to find."""
+    """Which shows foreign text as text, whoever prints it; `print` itself is the linter's to find."""
     makers = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")

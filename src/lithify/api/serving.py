@@ -393,7 +393,7 @@ class Service:
         count = None if recorder is None else recorder.counting(url)
         shared = self._shared.get(url)
         dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count, shared)
-        # Events call it calls itself.
+        # Events call it as it calls itself.
         if recorder is not None:
             records = wiring.commit_records(dataset)
             if shared is not None:

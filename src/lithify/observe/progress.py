@@ -122,7 +122,7 @@ class ProgressBars:
             self._progress.stop()
 
     def refresh(self) -> None:
-        """Draw it is now; that happens several times a second anyway."""
+        """Draw it as it is now; that happens several times a second anyway."""
         self._progress.refresh()
 
     def say(self, sentence: str) -> None:

@@ -29,7 +29,7 @@ UNBOUNDED_WIDTH = 100_000
 
 
 class _SafeConsole(Console):
-    """A console that shows foreign text."""
+    """A console that shows foreign text as text."""
 
     def render_str(self, text: str, *arguments: Any, **options: Any) -> Text:
         """A string that is printed, or stands in a cell."""

@@ -91,7 +91,7 @@ def read_avro(path: Path) -> AvroContent:
 
 
 def write_avro(path: Path, content: AvroContent, block_bytes: int = 16_000) -> None:
-    """Write a file as that library does, or leave it was when the format cannot say this."""
+    """Write a file as that library does, or leave it as it was when the format cannot say this."""
     out = BytesIO()
     it = content
     fastavro.writer(out, it.schema, it.records, it.codec, sync_interval=block_bytes, metadata=it.said)

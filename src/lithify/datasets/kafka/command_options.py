@@ -33,7 +33,7 @@ OPTIONS = CommandOptions(
         KindOption(
             "copy_to",
             _WORKING | {"gc", "submit"},
-            "Of a topic in a broker's bucket: leave it is, and make a new topic of this name, "
+            "Of a topic in a broker's bucket: leave it as it is, and make a new topic of this name, "
             "compacted, with the same offsets.",
             metavar="TOPIC",
             setting="kafka.copy_to",

@@ -64,7 +64,7 @@ class PartitionLook:
     new_segments: int
     new_bytes: int
     folder: str | None
-    """Of the compacted partition, in the output; `None` if there is none of it is now, or if it is
+    """Of the compacted partition, in the output; `None` if there is none of it as it is now, or if it is
     compacted in its place."""
     copy: PartitionCopy | None = None
     """Of a topic that is copied."""

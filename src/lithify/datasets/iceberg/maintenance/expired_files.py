@@ -73,7 +73,7 @@ class ExpiredFiles:
         others: Callable[[], Sequence[Neighbour]],
         record: Callable[[Table, int], None],
     ) -> None:
-        """`url` is the table's; `load` gives it is now, and raises when it must not be touched;
+        """`url` is the table's; `load` gives it as it is now, and raises when it must not be touched;
         `others` gives the other tables of its catalog, and raises when one cannot be read; `record` has the
         table record that files stay for good."""
         self._url = url

@@ -11,7 +11,7 @@ offsets, compacted. Pure.
    The same goes for partitions that the source gains later: the number there is raised once they are copied.
    It is never lowered, since rows would be hidden.
 2. A partition that the broker was not told of yet is compacted in the copy. What the source gets later is put
-   behind it is, so that producers have to stand still for a moment only.
+   behind it as it is, so that producers have to stand still for a moment only.
 3. What was copied of the source may not have changed since: where it was compacted meanwhile, a tombstone may
    be gone that deletes what the copy has.
 4. Nobody may have written into NEW: the copy would not have the same offsets any more.
