@@ -3,13 +3,14 @@
 The ledger's format belongs to the dataset's owner and has no place for how far a running range is, how
 often a compaction was tried, or why it failed. These live in small objects of their own, the *journal*:
 
-| what       | written by                           | read by                                  |
-|------------|--------------------------------------|------------------------------------------|
-| `Movement` | a range's task, while bytes move     | its worker before a heartbeat; status    |
-| finished   | the worker, when it records ranges   | the worker that resumes                  |
-| `Attempt`  | who gives up, or reclaims            | workers before a claim; the coordinator; status |
-| `FailedAttempt`  | the coordinator, or who cancels, with Failed | the coordinator before it proposes; status
-|
+| value           | written by                                | read by                                         |
+|-----------------|-------------------------------------------|-------------------------------------------------|
+| `Movement`      | a range's task, while bytes move          | its worker before a heartbeat; status           |
+| finished        | the worker, when it records ranges        | the worker that resumes                         |
+| `Attempt`       | the worker that gives up, the coordinator | workers before a claim; the coordinator; status |
+|                 | that reclaims                             |                                                 |
+| `FailedAttempt` | the coordinator, or a cancelling command, | the coordinator before it proposes; status      |
+|                 | with Failed                               |                                                 |
 
 Invariants:
 
