@@ -3,14 +3,14 @@
 The ledger's format belongs to the dataset's owner and has no place for how far a running range is, how
 often a compaction was tried, or why it failed. These live in small objects of their own, the *journal*:
 
-| value           | written by                                | read by                                         |
-|-----------------|-------------------------------------------|-------------------------------------------------|
-| `Movement`      | a range's task, while bytes move          | its worker before a heartbeat; status           |
-| finished        | the worker, when it records ranges        | the worker that resumes                         |
-| `Attempt`       | the worker that gives up, the coordinator | workers before a claim; the coordinator; status |
-|                 | that reclaims                             |                                                 |
-| `FailedAttempt` | the coordinator, or a cancelling command, | the coordinator before it proposes; status      |
-|                 | with Failed                               |                                                 |
+| value           | written by                                | read by                                    |
+|-----------------|-------------------------------------------|--------------------------------------------|
+| `Movement`      | a range's task, while bytes move          | its worker before a heartbeat; status      |
+| finished        | the worker, when it records ranges        | the worker that resumes                    |
+| `Attempt`       | the worker that gives up, the coordinator | workers before a claim; coordinator;       |
+|                 | that reclaims                             | status                                     |
+| `FailedAttempt` | the coordinator, or a cancelling command, | the coordinator before it proposes; status |
+|                 | with Failed                               |                                            |
 
 Invariants:
 
@@ -90,7 +90,7 @@ class FailedAttempt:
     """0: it was never tried, because it was found invalid or was cancelled before."""
     at_ms: int
     spec: str
-    """As `Dataset.encode_spec` gives it, so that it can be submitted again."""
+    """As `DatasetPort.encode_spec` gives it, so that it can be submitted again."""
     is_cancelled: bool = False
     """Somebody gave it up who did not want it now. That says nothing against it."""
     unit: str = ""
@@ -114,7 +114,7 @@ class Journal(Protocol):
         ...
 
     def finished(self, compaction_id: Ulid) -> frozenset[str]:
-        """Names (`Dataset.output_name`) of outputs that are the last of a finished range."""
+        """Names (`DatasetPort.output_name`) of outputs that are the last of a finished range."""
         ...
 
     def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:

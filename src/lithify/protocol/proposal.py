@@ -11,7 +11,7 @@ from lithify.protocol.model import SpecT
 
 MAX_PRIORITY = 1.0
 Held = Mapping[str, str]
-"""What is to be left alone for now: names of sources (`Dataset.sources`), each with a sentence why."""
+"""What is to be left alone for now: names of sources (`DatasetPort.sources`), each with a sentence why."""
 NOTHING_HELD: Held = MappingProxyType({})
 
 
@@ -27,7 +27,7 @@ class Proposal(Generic[SpecT]):
     reason: str
     """One sentence for people."""
     after: tuple[str, ...] = ()
-    """Names (`Dataset.name`) of others, planned or active, that must have ended before."""
+    """Names (`DatasetPort.name`) of others, planned or active, that must have ended before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Plan(Generic[SpecT]):
     """By what is to become of it, how much the dataset has; every file counts once. Empty where the
     planner does not look at everything."""
     memory: Any = field(default=None, compare=False, repr=False)
-    """What the kind found out meanwhile and wants to keep, for `Dataset.remember`."""
+    """What the kind found out meanwhile and wants to keep, for `DatasetPort.remember`."""
 
 
 class Planner(Protocol):
-    """What decides what should be compacted; see `Dataset.propose`."""
+    """What decides what should be compacted; see `DatasetPort.propose`."""
 
     def __call__(self, snapshot: Any, ledger: Any, held: Held = NOTHING_HELD, /) -> Plan: ...
