@@ -47,7 +47,7 @@ EVENTS = (
     "event: Lost",
     "event: AttemptFailed",
     "event: Failed",
-    "event: Refused",
+    "event: CompactionRefused",
     "event: collected number created again",
     "event: compaction committed",
     "event: person submitted",

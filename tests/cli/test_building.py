@@ -13,7 +13,7 @@ from lithify.config.loading import load
 from lithify.datasets.registry import config_type
 
 DATABASE, TABLE = "s3://bucket/db", "iceberg://lake/db.events"
-KERNEL, REWRITING = "slatedb.kernel.warm_up:warm_up", "iceberg.preload:preload"
+KERNEL, REWRITING = "slatedb.kernel.warm_up:warm_up", "iceberg.compaction.preload:preload"
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def a_timed_store(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, step_ms: 
     monkeypatch.setattr(
         "lithify.datasets.kafka.cleaning.tasks.open_store", lambda url, options=None: (store, "")
     )
-    for module in ("publishing", "copying"):
+    for module in ("buckets.publishing", "buckets.copying"):
         monkeypatch.setattr(f"lithify.datasets.kafka.{module}.SystemClock", lambda: clock)
     return store
 
