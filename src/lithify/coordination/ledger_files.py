@@ -87,7 +87,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version.id:
             own = self._encoded
-            # Equal bytes may be another version: a compaction that was claimed and released is encoded as before.
+            # Equal bytes may be another version: claiming and releasing a compaction restores the old bytes.
             is_own = own is not None and own[0] is version.data
             ledger = own[1] if own is not None and is_own else self.files.decode(version, self._format.decode)
             self._decoded = decoded = version.id, ledger
