@@ -130,7 +130,7 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
     from lithify.store.resilience.waiting import WaitPolicy
 
     clock, ids = SystemClock(), RandomIds()
-    engine = SparkEngine(MASTER, preload="lithify.datasets.iceberg.warm_up:warm_up")
+    engine = SparkEngine(MASTER, preload="lithify.datasets.iceberg.kernel.warm_up:warm_up")
     started_s = time.perf_counter()
     for call in [engine.submit("start", time.sleep, _LONGER_THAN_A_FORK_S) for _ in range(engine.slots)]:
         call.result()
