@@ -19,7 +19,7 @@ from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.planning.admission import Capacity
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.model import Compaction, Ledger
-from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal, TaskIdentity
 from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.versions import Version, VersionedFiles
 from simulator.fleet.scenario import MAX_SOURCES, MIN_SOURCES, ShelfPlan, Trouble
@@ -125,23 +125,15 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
             for unit, names in by_unit(snapshot).items()
         )
 
-    def unit(self, spec: Spec) -> str:
-        return unit_of(spec[0])
-
-    def name(self, spec: Spec) -> str:
-        return unit_of(spec[0])
-
-    def scope(self, spec: Spec) -> frozenset[str]:
-        return self.sources(spec)
+    def identify(self, spec: Spec) -> TaskIdentity:
+        unit = unit_of(spec[0])
+        return TaskIdentity(unit, unit, frozenset(spec), frozenset(spec))
 
     def capacity(self, snapshot: Names) -> Capacity:
         return Capacity(max_running=16)
 
     def newest_ms(self, snapshot: Names) -> int:
         return max((ulid_ms(Ulid(name.partition("/")[2][:26])) for name, _ in snapshot), default=0)
-
-    def sources(self, spec: Spec) -> frozenset[str]:
-        return frozenset(spec)
 
     def cost_bytes(self, spec: Spec, snapshot: Names) -> int:
         return sum(size for name, size in snapshot if name in spec)
@@ -153,10 +145,10 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
         return output[1]
 
     def priority(self, spec: Spec, snapshot: Names) -> float:
-        return min(1.0, len(by_unit(snapshot).get(self.unit(spec), ())) / MAX_SOURCES)
+        return min(1.0, len(by_unit(snapshot).get(self.identify(spec).unit, ())) / MAX_SOURCES)
 
     def propose(self, snapshot: Names, ledger: ShelfLedger, held: Held = NOTHING_HELD) -> Plan[Spec]:
-        busy = {self.unit(c.spec) for c in ledger.active()}
+        busy = {self.identify(c.spec).unit for c in ledger.active()}
         proposals, notes = [], []
         for unit, names in by_unit(snapshot).items():
             spec = tuple(name for name in names if name not in held)

@@ -131,7 +131,7 @@ class DatabasePlace(Place):
 
     def may_plan(self, unit: str, ledger: AnyLedger) -> bool:
         """Unless L0 SSTs of the segment are being compacted, or a full group of runs waits there."""
-        if any(self.truth.unit(c.spec) == unit and c.spec.l0_view_ids for c in ledger.active()):
+        if any(self.truth.identify(c.spec).unit == unit and c.spec.l0_view_ids for c in ledger.active()):
             return False
         tree = next(tree for tree in self.manifest.segments if tree_label(tree.prefix) == unit)
         return len(tree.runs) < MAX_SOURCES
@@ -178,7 +178,7 @@ class ToyDatabase(SlateDataset):
         whole = (KeyRange(first, last, end_inclusive=True),)
         halves = (KeyRange(first, middle), KeyRange(middle, last, end_inclusive=True))
         ranges = whole if world.scenario.max_ranges == 1 else halves
-        is_poisoned = self.unit(spec) in self._place.poisoned
+        is_poisoned = self.identify(spec).unit in self._place.poisoned
         works = []
         for index, part in enumerate(ranges):
             assert part.start is not None

@@ -113,7 +113,7 @@ class Judge:
         if not note["attempts"] and not note["is_cancelled"]:
             return  # it was refused, which holds nothing back
         truth = self._places[place].truth
-        sources = truth.sources(truth.decode_spec(note["spec"]))
+        sources = truth.identify(truth.decode_spec(note["spec"])).inputs
         self._world.count("event: failure noted" if not note["is_cancelled"] else "event: cancellation noted")
         compaction = note["compaction"]
         self._facts[place].failures[compaction] = Failure(
@@ -235,7 +235,7 @@ class Judge:
         for name, place in self._places.items():
             facts = self._facts[name]
             for compaction in facts.ledger.active() if facts.ledger is not None else ():
-                unit = place.truth.unit(compaction.spec)
+                unit = place.truth.identify(compaction.spec).unit
                 if unit not in place.poisoned:
                     return f"{unit} of {name} is {compaction.state.value}"
             for unit in place.sources():

@@ -117,7 +117,7 @@ class Place(ABC):
 
     @abstractmethod
     def unit_name(self, unit: int) -> str:
-        """As `DatasetPort.unit` calls it."""
+        """As `TaskIdentity.unit` calls it."""
 
     @abstractmethod
     def add(self, unit: int, count: int) -> None:
@@ -125,7 +125,7 @@ class Place(ABC):
 
     @abstractmethod
     def sources(self) -> Mapping[str, frozenset[str]]:
-        """What there is in each unit to be compacted, by the names of `DatasetPort.sources`; nothing where
+        """What there is in each unit to be compacted, by the names of `TaskIdentity.inputs`; nothing where
         there is too little for a compaction."""
 
     @abstractmethod

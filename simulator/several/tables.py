@@ -118,7 +118,7 @@ class TablePlace(Place):
 
     def may_plan(self, unit: str, ledger: AnyLedger) -> bool:
         """Unless the chunk is being compacted."""
-        return not any(self.truth.unit(c.spec) == unit for c in ledger.active())
+        return not any(self.truth.identify(c.spec).unit == unit for c in ledger.active())
 
     def has_planner_slot(self, ledger: AnyLedger) -> bool:
         return len(ledger.active()) < self.plan.planner_slots
@@ -174,7 +174,7 @@ class ToyTable(IcebergDataset):
             lower_bounds={TIME_FIELD: bound(low)},
             upper_bounds={TIME_FIELD: bound(high - 1)},
         )
-        task = ToyTask(compaction.id, self.unit(spec) in self._place.poisoned, (output,))
+        task = ToyTask(compaction.id, self.identify(spec).unit in self._place.poisoned, (output,))
         return RangeJob((RangeWork((TimeRange(low, high),), toy, task, size_bytes),))
 
     def remember(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:

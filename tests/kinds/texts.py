@@ -34,7 +34,7 @@ from lithify.protocol.backlog import Backlog, Detail
 from lithify.protocol.checks import check_compactions
 from lithify.protocol.finding import Finding, ok, problem
 from lithify.protocol.model import Compaction, Ledger
-from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal, TaskIdentity
 from lithify.protocol.status import Status
 from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.objects import ObjectStore
@@ -135,23 +135,14 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
         detail = Detail("texts", len(snapshot), "lithify_texts", "Texts of a folder", by_unit=False)
         return (Backlog("all", len(snapshot), 1000, None, (detail,)),)
 
-    def unit(self, spec: Spec) -> str:
-        return "all"
-
-    def name(self, spec: Spec) -> str:
-        return "all"
-
-    def scope(self, spec: Spec) -> frozenset[str]:
-        return self.sources(spec)
+    def identify(self, spec: Spec) -> TaskIdentity:
+        return TaskIdentity("all", "all", frozenset(spec), frozenset(spec))
 
     def capacity(self, snapshot: Texts) -> Capacity:
         return Capacity()
 
     def newest_ms(self, snapshot: Texts) -> int:
         return self._clock.now_ms()
-
-    def sources(self, spec: Spec) -> frozenset[str]:
-        return frozenset(spec)
 
     def cost_bytes(self, spec: Spec, snapshot: Texts) -> int:
         return sum(size for name, size in snapshot if name in spec)

@@ -60,7 +60,7 @@ class World:
         compaction = ledger.get(Ulid(compaction_id))
         assert compaction is not None
         spec: Any = compaction.spec
-        return self.dataset.unit(spec)
+        return self.dataset.identify(spec).unit
 
     def _fault(self, call: SubmittedCall) -> TaskFault:
         return TaskFault.FAIL_BEFORE if self._units[call.job] in self.poisoned else TaskFault.NONE

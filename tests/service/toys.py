@@ -20,6 +20,7 @@ from lithify.datasets.kind import DatasetPort
 from lithify.engine.ports import Engine
 from lithify.protocol.attempts import Journal
 from lithify.protocol.model import Compaction, CompactionState, Ledger
+from lithify.protocol.proposal import TaskIdentity
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.service.slots import WorkerSlots
@@ -105,8 +106,8 @@ class ToyDataset:
     def priority(self, spec: ToySpec, snapshot: str) -> float:
         return spec.priority
 
-    def unit(self, spec: ToySpec) -> str:
-        return spec.unit
+    def identify(self, spec: ToySpec) -> TaskIdentity:
+        return TaskIdentity(spec.unit, spec.unit, frozenset(), frozenset())
 
     def output_name(self, output: str) -> str:
         return output

@@ -145,7 +145,8 @@ class Dataset:
         plan = choice.plan
         drawn = self._kind.show_plan(self._dataset, snapshot, ledger, plan, asked, self._clock)
         found = tuple(
-            Proposed(self._dataset.unit(p.spec), p.cost_bytes, p.priority, p.reason) for p in plan.proposals
+            Proposed(self._dataset.identify(p.spec).unit, p.cost_bytes, p.priority, p.reason)
+            for p in plan.proposals
         )
         return Proposals(found, plan.notes, drawn.shown, drawn.timeline)
 

@@ -2,15 +2,6 @@
 
 The coordinator, the worker and the one-shot run are written once, against `DatasetPort`; commands are written
 against `Kind`. Snapshots, specs, ranges and outputs are values of the kind, opaque to all other modules.
-
-Four methods identify a spec:
-
-| method    | used for                                                              |
-|-----------|-----------------------------------------------------------------------|
-| `unit`    | grouping compactions in status, metrics and logs                      |
-| `name`    | the key of a planned or active compaction; unique at any time         |
-| `scope`   | backing off after a commit conflict                                   |
-| `sources` | backing off after a failure                                           |
 """
 
 from __future__ import annotations
@@ -37,7 +28,7 @@ from lithify.protocol.finding import Finding
 from lithify.protocol.history import History
 from lithify.protocol.model import Compaction, Ledger, OutputT, RangeT, SpecT
 from lithify.protocol.presence import CoordinatorStatus
-from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, TaskIdentity
 from lithify.protocol.retained import Past, Retained
 from lithify.protocol.run_summary import RunSummary
 from lithify.protocol.status import Status
@@ -139,18 +130,8 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         use them. Costs a few small requests."""
         return None
 
-    def unit(self, spec: SpecT) -> str:
-        """Return the name of the unit that a spec compacts (pure)."""
-        ...
-
-    def name(self, spec: SpecT) -> str:
-        """Return the key of a spec: unique among all planned and active specs, and the same if the same work
-        is planned again (pure)."""
-        ...
-
-    def scope(self, spec: SpecT) -> frozenset[Any]:
-        """Return the parts of the dataset that a spec rewrites. After a commit conflict, the planner backs
-        off from specs of the same scope, but not from larger ones (pure)."""
+    def identify(self, spec: SpecT) -> TaskIdentity:
+        """Return what identifies a spec (pure)."""
         ...
 
     def capacity(self, snapshot: SnapshotT) -> Capacity:
@@ -173,11 +154,6 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """Return the time to put into ids of new compactions, given the time `now_ms` of this machine's
         clock."""
         return min(now_ms, self.newest_ms(snapshot))
-
-    def sources(self, spec: SpecT) -> frozenset[str]:
-        """Return the names of a spec's inputs, unique within the dataset (pure). After a compaction has
-        failed for good, the planner backs off from specs that share an input with it."""
-        ...
 
     def encode_spec(self, spec: SpecT) -> str:
         """Encode a spec as text for the journal (pure)."""

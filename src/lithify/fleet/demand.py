@@ -125,10 +125,11 @@ class Demand:
         }
 
         def want(compaction: AnyCompaction) -> PendingTask:
-            band = bands.get(dataset.unit(compaction.spec), PriorityClass.NORMAL)
+            task = dataset.identify(compaction.spec)
+            band = bands.get(task.unit, PriorityClass.NORMAL)
             if compaction.id in self._asked:
                 band = min(band, PriorityClass.ASKED)
-            key = WorkKey(self.url, dataset.name(compaction.spec))
+            key = WorkKey(self.url, task.key)
             since_ms = self._active_since_ms.get(compaction.id)
             if since_ms is None:
                 since_ms = self._since_ms.get(key)
@@ -161,10 +162,11 @@ class Demand:
         """Return the proposals that have not started."""
         wants = []
         for proposal in plan.proposals:
-            key = WorkKey(self.url, dataset.name(proposal.spec))
+            task = dataset.identify(proposal.spec)
+            key = WorkKey(self.url, task.key)
             if key in started:
                 continue
-            band = bands.get(dataset.unit(proposal.spec), PriorityClass.NORMAL)
+            band = bands.get(task.unit, PriorityClass.NORMAL)
             since_ms = self._since_ms.get(key, now_ms)
             after = tuple(WorkKey(self.url, name) for name in proposal.after)
             priority = _bounded(proposal.priority)

@@ -314,12 +314,12 @@ class ManagedDataset:
             self._lost()
             raise
         self._see(dataset, result.ledger, result.seen.snapshot, self._plan)
-        self._given_up += (WorkKey(self.url, dataset.name(c.spec)) for c, _ in result.failed)
+        self._given_up += (WorkKey(self.url, dataset.identify(c.spec).key) for c, _ in result.failed)
         now_s = self._now_s()
         for compaction_id in result.committed:
             done = result.ledger.get(compaction_id)
             if done is not None and done.worker is not None:
-                self._tried.append((WorkKey(self.url, dataset.name(done.spec)), done.worker.id, True))
+                self._tried.append((WorkKey(self.url, dataset.identify(done.spec).key), done.worker.id, True))
         if result.committed:
             self.known = replace(self.known, committed_ms=self._clock.now_ms())
         is_busy = self.demand.is_any or bool(result.refused or result.committed)
@@ -435,13 +435,13 @@ class ManagedDataset:
         """Return the part of the plan that may start."""
         self._plan = plan
         dataset = self._opened()
-        keys = ((p, WorkKey(self.url, dataset.name(p.spec))) for p in plan.proposals)
+        keys = ((p, WorkKey(self.url, dataset.identify(p.spec).key)) for p in plan.proposals)
         return replace(plan, proposals=tuple(p for p, key in keys if key in self._admitted))
 
     def _count_attempts(self, compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
         """Return the number of attempts that are evidence against the compaction; report all of them to the
         fleet coordinator."""
-        key = WorkKey(self.url, self._opened().name(compaction.spec))
+        key = WorkKey(self.url, self._opened().identify(compaction.spec).key)
         new = self.demand.note_attempts(compaction.id, attempts)
         self._tried += ((key, attempt.worker, False) for attempt in new)
         return sum(not self._peers.excuses(attempt.worker) for attempt in attempts)

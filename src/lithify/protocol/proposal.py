@@ -11,8 +11,24 @@ from lithify.protocol.model import SpecT
 
 MAX_PRIORITY = 1.0
 Held = Mapping[str, str]
-"""Inputs (`DatasetPort.sources`) that must not be compacted for now, each with a sentence that says why."""
+"""Inputs (`TaskIdentity.inputs`) that must not be compacted for now, each with a sentence that says why."""
 NOTHING_HELD: Held = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """What identifies a spec, planned or active."""
+
+    key: str
+    """Unique among all planned and active specs, and the same if the same work is planned again."""
+    unit: str
+    """The unit that it compacts: groups compactions in status, metrics and logs."""
+    inputs: frozenset[str]
+    """Names of its inputs, unique within the dataset. After a compaction has failed for good, the planner
+    backs off from specs that share an input with it."""
+    conflict_scope: frozenset[Any]
+    """The parts of the dataset that it rewrites. After a commit conflict, the planner backs off from specs of
+    the same scope, but not from larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +43,7 @@ class Proposal(Generic[SpecT]):
     reason: str
     """One sentence for the operator."""
     after: tuple[str, ...] = ()
-    """Names (`DatasetPort.name`) of planned or active compactions that must end first."""
+    """Keys (`TaskIdentity.key`) of planned or active compactions that must end first."""
 
 
 @dataclass(frozen=True, slots=True)

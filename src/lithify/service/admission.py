@@ -82,17 +82,17 @@ class Admission:
 
     def conflicted(self, spec: Any) -> None:
         """Note that a compaction failed because another writer changed its inputs."""
-        name = self._dataset.name(spec)
-        self._budget.failed(self._key(name), monotonic_ms(self._clock))
-        self._conflicts[name] = self._dataset.scope(spec)
+        task = self._dataset.identify(spec)
+        self._budget.failed(self._key(task.key), monotonic_ms(self._clock))
+        self._conflicts[task.key] = task.conflict_scope
 
     def look(self, plan: Plan, ledger: AnyLedger, snapshot: Any) -> Choice:
         """Decide which of the planned compactions start now."""
-        proposals = {self._dataset.name(p.spec): p for p in plan.proposals}
+        proposals = {self._dataset.identify(p.spec).key: p for p in plan.proposals}
         budget = self._in_step(proposals, ledger, snapshot)
         conflicts = {name: scope for name, scope in self._conflicts.items() if name in proposals}
         for name in list(conflicts):
-            if not conflicts[name].issuperset(self._dataset.scope(proposals[name].spec)):
+            if not conflicts[name].issuperset(self._dataset.identify(proposals[name].spec).conflict_scope):
                 budget.finished(self._key(name))
                 del conflicts[name]
         dropped = budget.offer(
@@ -111,7 +111,7 @@ class Admission:
     def _in_step(self, proposals: Mapping[str, Proposal], ledger: AnyLedger, snapshot: Any) -> Budget:
         budget = self._budget.copy()
         budget.capacity = self._dataset.capacity(snapshot)
-        active = {self._key(self._dataset.name(c.spec)): c for c in ledger.active()}
+        active = {self._key(self._dataset.identify(c.spec).key): c for c in ledger.active()}
         for work in budget.running:
             if work.key not in active:
                 budget.finished(work.key)

@@ -78,9 +78,9 @@ def submit(dataset: DatasetPort, clock: Clock, ids: Ids, specs: Sequence[Any]) -
 
 
 def _check_free(dataset: DatasetPort, compaction: AnyCompaction, ledger: AnyLedger) -> None:
-    wanted = dataset.sources(compaction.spec)
+    wanted = dataset.identify(compaction.spec).inputs
     for other in ledger.active():
-        shared = wanted & dataset.sources(other.spec)
+        shared = wanted & dataset.identify(other.spec).inputs
         if shared:
             raise Refused(
                 f"{', '.join(sorted(shared))} is a source of compaction {other.id} already, which is "
@@ -102,7 +102,7 @@ def cancel(dataset: DatasetPort, clock: Clock, compaction_ids: Sequence[Ulid]) -
     attempts = dataset.journal.attempts()
     for compaction in [_cancellable(dataset, ledger, i) for i in compaction_ids]:
         tries = len(attempts.get(compaction.id, ()))
-        spec, unit = dataset.encode_spec(compaction.spec), dataset.unit(compaction.spec)
+        spec, unit = dataset.encode_spec(compaction.spec), dataset.identify(compaction.spec).unit
         dataset.journal.add_failure(
             FailedAttempt(compaction.id, CANCELLED, tries, clock.now_ms(), spec, is_cancelled=True, unit=unit)
         )

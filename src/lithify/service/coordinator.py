@@ -339,7 +339,7 @@ class Coordinator:
             self._companion.settled(finished)
         self._batches.published(self._cost_bytes(ready, snapshot))
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
-        units = {compaction.id: self._dataset.unit(compaction.spec) for compaction in ready}
+        units = {compaction.id: self._dataset.identify(compaction.spec).unit for compaction in ready}
         for compaction_id in committed:
             self._observe(events.Committed(self._dataset.url, compaction_id, units[compaction_id]))
         for compaction_id, reason in dropped:
@@ -437,7 +437,7 @@ class Coordinator:
             owner = compaction.worker.id if compaction.worker is not None else "unknown"
             self._observe(events.Reclaimed(url, compaction.id, owner))
         for compaction_id, proposal in outcome.added:
-            unit = self._dataset.unit(proposal.spec)
+            unit = self._dataset.identify(proposal.spec).unit
             self._observe(events.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes, unit))
         for compaction, reason in outcome.refused:
             self._observe(events.CompactionRefused(url, compaction.id, reason))

@@ -52,7 +52,7 @@ class Failures:
 
     def note(self, compaction: AnyCompaction, attempts: int, reason: str) -> None:
         """Record that a compaction is, or is about to be, Failed."""
-        spec, unit = self._dataset.encode_spec(compaction.spec), self._dataset.unit(compaction.spec)
+        spec, unit = self._dataset.encode_spec(compaction.spec), self._dataset.identify(compaction.spec).unit
         self._dataset.journal.add_failure(
             FailedAttempt(compaction.id, reason, attempts, self._clock.now_ms(), spec, unit=unit)
         )
@@ -113,7 +113,7 @@ class Failures:
             if causes and pause.lasts(len(causes), causes[-1].at_ms, now_ms):
                 last = causes[-1]
                 left_s = (last.at_ms + pause.after_ms(len(causes)) - now_ms) // 1000
-                unit = self._dataset.unit(self._dataset.decode_spec(last.spec))
+                unit = self._dataset.identify(self._dataset.decode_spec(last.spec)).unit
                 return (
                     f"{unit} is left alone for {left_s} s more: compaction {last.compaction} of the same "
                     f"sources {_what_happened(last)}"
@@ -122,7 +122,7 @@ class Failures:
 
     def _sources_of(self, failure: FailedAttempt) -> frozenset[str]:
         try:
-            return self._dataset.sources(self._dataset.decode_spec(failure.spec))
+            return self._dataset.identify(self._dataset.decode_spec(failure.spec)).inputs
         except (CorruptObject, Unsupported):
             return frozenset()
 
@@ -133,7 +133,7 @@ def without(plan: Plan, held: Held, dataset: DatasetPort) -> Plan:
     if not held:
         return plan
     reasons = [
-        next((held[source] for source in dataset.sources(proposal.spec) if source in held), None)
+        next((held[source] for source in dataset.identify(proposal.spec).inputs if source in held), None)
         for proposal in plan.proposals
     ]
     passed = (p for p, reason in zip(plan.proposals, reasons, strict=True) if reason is None)

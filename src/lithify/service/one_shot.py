@@ -89,7 +89,7 @@ def run(
             dataset.foresee(proposal.spec, snapshot)
     # The run ends only when everything is committed, so a time limit gains nothing.
     coordinator_options = replace(coordinator_options or CoordinatorOptions(), max_commit_wait_ms=None)
-    shunned = _Shunned(dataset)
+    shunned = _FailedInputs(dataset)
     # There are no other workers to leave compactions to.
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
     worker = Worker(dataset, engine, clock, leadership.holder, options=alone, observer=observer)
@@ -132,7 +132,7 @@ def _turn(
     worker: Worker,
     clock: Clock,
     leadership: Leadership,
-    shunned: _Shunned,
+    shunned: _FailedInputs,
 ) -> RunSummary:
     committed: list[Ulid] = []
     dropped: list[FailedCompaction] = []
@@ -147,7 +147,7 @@ def _turn(
         dropped.extend(FailedCompaction(compaction_id, reason) for compaction_id, reason in tick.dropped)
         for compaction, reason in tick.refused:
             refused.append(FailedCompaction(compaction.id, reason))
-            unit = dataset.unit(compaction.spec)
+            unit = dataset.identify(compaction.spec).unit
             refusals[unit] += any(proposal.spec == compaction.spec for proposal in tick.plan.proposals)
             if refusals[unit] >= MAX_REFUSALS:
                 refusals[unit] = 0
@@ -181,7 +181,7 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, CorruptObject | Refused)
 
 
-class _Shunned:
+class _FailedInputs:
     """Sources of compactions that failed in this run; not planned again until the next run."""
 
     def __init__(self, dataset: DatasetPort) -> None:
@@ -190,5 +190,6 @@ class _Shunned:
 
     def add(self, compaction: AnyCompaction | None) -> None:
         if compaction is not None:
-            reason = f"{self._dataset.unit(compaction.spec)} is left alone: compaction {compaction.id} failed"
-            self.held |= dict.fromkeys(self._dataset.sources(compaction.spec), reason)
+            task = self._dataset.identify(compaction.spec)
+            reason = f"{task.unit} is left alone: compaction {compaction.id} failed"
+            self.held |= dict.fromkeys(task.inputs, reason)

@@ -74,7 +74,7 @@ def _describe(
     return tuple(
         describe(
             compaction,
-            dataset.unit(compaction.spec),
+            dataset.identify(compaction.spec).unit,
             _known(dataset, compaction, snapshot, history, attempts, compaction.id in noted),
             store_ms,
             heartbeat_timeout_ms,

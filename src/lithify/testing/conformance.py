@@ -102,19 +102,19 @@ def check_proposals(world: World) -> None:
     snapshot = dataset.snapshot()
     proposals = dataset.propose(snapshot, Ledger()).proposals
     readers: dict[str, str] = {}
-    names = [dataset.name(proposal.spec) for proposal in proposals]
+    names = [dataset.identify(proposal.spec).key for proposal in proposals]
     assert len(set(names)) == len(names)
     for name, proposal in zip(names, proposals, strict=True):
-        assert dataset.unit(proposal.spec)
+        assert dataset.identify(proposal.spec).unit
         assert proposal.reason
         assert proposal.cost_bytes == dataset.cost_bytes(proposal.spec, snapshot) > 0
         assert 0 <= proposal.priority <= 1
         assert 0 <= dataset.priority(proposal.spec, snapshot) <= 1
-        sources = dataset.sources(proposal.spec)
+        sources = dataset.identify(proposal.spec).inputs
         assert sources
         assert {readers[source] for source in sources & readers.keys()} <= set(proposal.after)
         readers |= dict.fromkeys(sources, name)
-        assert dataset.scope(proposal.spec)
+        assert dataset.identify(proposal.spec).conflict_scope
     assert dataset.newest_ms(snapshot) >= 0
     for backlog in dataset.backlog(snapshot, world.clock.now_ms()):
         assert backlog.unit
@@ -125,9 +125,9 @@ def check_held_back_is_not_proposed(world: World) -> None:
     dataset = world.dataset()
     snapshot = dataset.snapshot()
     proposals = dataset.propose(snapshot, Ledger()).proposals
-    held = dict.fromkeys(dataset.sources(proposals[0].spec), "it failed")
+    held = dict.fromkeys(dataset.identify(proposals[0].spec).inputs, "it failed")
     plan = dataset.propose(snapshot, Ledger(), held)
-    assert not any(dataset.sources(proposal.spec) & held.keys() for proposal in plan.proposals)
+    assert not any(dataset.identify(proposal.spec).inputs & held.keys() for proposal in plan.proposals)
 
 
 def check_specs_travel(world: World) -> None:

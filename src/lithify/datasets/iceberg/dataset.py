@@ -98,12 +98,12 @@ from lithify.datasets.iceberg.policy import TablePolicy, branch_of, left_out_of,
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
-from lithify.planning.timeline.model import ChunkKey, TimelinePlan
+from lithify.planning.timeline.model import TimelinePlan
 from lithify.planning.timeline.plan import Replanning, remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Permit
-from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, TaskIdentity
 from lithify.protocol.retained import Past, Retained
 from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
 from lithify.store.keys import join, url_of
@@ -548,14 +548,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
     # Planning
 
-    def unit(self, spec: ChunkSpec) -> str:
-        return spec.task
-
-    def name(self, spec: ChunkSpec) -> str:
-        return spec.task
-
-    def scope(self, spec: ChunkSpec) -> frozenset[ChunkKey]:
-        return frozenset(spec.chunks)
+    def identify(self, spec: ChunkSpec) -> TaskIdentity:
+        return TaskIdentity(spec.task, spec.task, frozenset(spec.inputs), frozenset(spec.chunks))
 
     def capacity(self, snapshot: TableState) -> Capacity:
         return capacity_of(snapshot.policy)
@@ -567,9 +561,6 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
     def newest_ms(self, snapshot: TableState) -> int:
         return max(snapshot.timestamp_ms, 0)  # ids start at 0
-
-    def sources(self, spec: ChunkSpec) -> frozenset[str]:
-        return frozenset(spec.inputs)
 
     def priority(self, spec: ChunkSpec, snapshot: TableState) -> float:
         return priority(spec, snapshot)

@@ -46,7 +46,7 @@ from lithify.planning.admission import Capacity
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Permit
 from lithify.protocol.model import Ledger
-from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal, TaskIdentity
 from lithify.store.versions import Version, VersionedFiles
 from lithify.watermarks.groups import Marks, PartitionStanding
 
@@ -137,14 +137,13 @@ class LogDataset(LogSteps):
     def backlog(self, snapshot: LogSnapshot, now_ms: int) -> tuple[Backlog, ...]:
         return ()  # nobody writes it
 
-    def unit(self, spec: LogSpec) -> str:
-        return spec.partition
-
-    def name(self, spec: LogSpec) -> str:
-        return f"{spec.partition} {spec.step}"
-
-    def scope(self, spec: LogSpec) -> frozenset[str]:
-        return frozenset({f"{spec.partition} {spec.fingerprint} {spec.step}"})
+    def identify(self, spec: LogSpec) -> TaskIdentity:
+        return TaskIdentity(
+            key=f"{spec.partition} {spec.step}",
+            unit=spec.partition,
+            inputs=frozenset({spec.partition}),
+            conflict_scope=frozenset({f"{spec.partition} {spec.fingerprint} {spec.step}"}),
+        )
 
     def capacity(self, snapshot: LogSnapshot) -> Capacity:
         return Capacity()
@@ -156,9 +155,6 @@ class LogDataset(LogSteps):
         """A round goes by the time in its ids: tombstones whose delete horizon has come are removed, and
         others get one. So it is the store's."""
         return self.dated_ms()
-
-    def sources(self, spec: LogSpec) -> frozenset[str]:
-        return frozenset({spec.partition})
 
     def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
         found = snapshot.partitions.get(spec.partition)

@@ -53,7 +53,7 @@ from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Lease, Permit, Taking, Tries, judge_lease, next_epoch
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.presence import CoordinatorStatus, Presence
-from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, TaskIdentity
 from lithify.protocol.work import RangeJob, RangeOutcome
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
@@ -319,16 +319,11 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     # Planning
 
-    def unit(self, spec: Spec) -> str:
-        return tree_label(spec.segment)
-
-    def name(self, spec: Spec) -> str:
-        if not isinstance(spec, TieredSpec):
-            return f"{self.unit(spec)}, drained"
-        return f"{self.unit(spec)}, run {spec.destination}"
-
-    def scope(self, spec: Spec) -> frozenset[str]:
-        return self.sources(spec)
+    def identify(self, spec: Spec) -> TaskIdentity:
+        tree = tree_label(spec.segment)
+        target = f"run {spec.destination}" if isinstance(spec, TieredSpec) else "drained"
+        inputs = frozenset(source_names(spec.segment, spec.l0_view_ids, spec.sorted_runs))
+        return TaskIdentity(f"{tree}, {target}", tree, inputs, inputs)
 
     def capacity(self, snapshot: Manifest) -> Capacity:
         """Return the capacity. The planner respects it as well: its later choices depend on its earlier
@@ -341,9 +336,6 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         l0 = [view.id for tree in trees for view in tree.l0]
         l0 += [tree.last_compacted_l0 for tree in trees if tree.last_compacted_l0 is not None]
         return max(map(ulid_ms, l0 or [view.sst.id for tree in trees for view in tree.views()]), default=0)
-
-    def sources(self, spec: Spec) -> frozenset[str]:
-        return frozenset(source_names(spec.segment, spec.l0_view_ids, spec.sorted_runs))
 
     def priority(self, spec: Spec, snapshot: Manifest) -> float:
         return priority(spec, snapshot, self.options.policy)
