@@ -135,7 +135,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
         world = _World(_template(Path(folder)), count, hot)
     stores = {world.hot.url.removeprefix("memory://"): world.hot}
-    with mock.patch.object(concurrency, "beside", AtOnce()), mock.patch.dict(urls._memory_stores, stores):
+    with mock.patch.object(concurrency, "background", AtOnce()), mock.patch.dict(urls._memory_stores, stores):
         actors = [world.keeper() for _ in range(keepers)] + [world.crew() for _ in range(workers)]
         actors += [world.writer(60 / per_minute)] if hot else []
         world.turn(actors, warm_up_s)

@@ -29,7 +29,7 @@ from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer
 from lithify.datasets.iceberg.maintenance.orphans import DEFAULT_AGE_MS, OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.maintenance.reachable import FileKind, Names
 from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.protocol.model import Ledger
 from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, folder_of
 
@@ -129,8 +129,8 @@ def _plan(folder: Path, files: int) -> dict[str, float]:
     ledger, snapshot = dataset.glance()
     known = ledger if ledger is not None else Ledger()
     listed_s = time.perf_counter() - started_s
-    plan = KIND.planner(dataset, Asked(), clock)(snapshot, known)
-    KIND.show_plan(dataset, snapshot, known, plan, Asked(), clock)
+    plan = KIND.planner(dataset, CommandArgs(), clock)(snapshot, known)
+    KIND.show_plan(dataset, snapshot, known, plan, CommandArgs(), clock)
     manifests = ManifestRewriter(dataset, clock).run(dry_run=True)
     plan_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     assert manifests.plan.manifests > 0

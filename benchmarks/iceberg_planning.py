@@ -74,7 +74,7 @@ def _run(folder: Path, files: int, chunks: int) -> PlanningRun:
     calm = _table(folder / "calm", _spread(chunks, chunks))
     first = _dataset(calm)
     first.take_epoch()
-    first.remember(first.propose(first.snapshot(), Ledger()), (), is_queue_empty=True)
+    first.save_planner_state(first.propose(first.snapshot(), Ledger()), (), is_queue_empty=True)
     second = _dataset(calm)
     started_s = time.perf_counter()
     snapshot = second.snapshot()

@@ -92,7 +92,7 @@ def replacements(world: World) -> Iterator[None]:
         put(lithify.service.worker_pool, "wait", wait)
         for name, ms in _LEASE_TIMES.items():
             put(lithify.coordination.leadership, name, ms)
-        put(together_module, "beside", AnyTime(world.rng))
+        put(together_module, "background", AnyTime(world.rng))
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)
         for module, name in users_of_codecs():

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from lithify.base import concurrency
-from lithify.base.concurrency import Beside
+from lithify.base.concurrency import Background
 from lithify.store.metered import VERBS
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
@@ -94,9 +94,13 @@ def named(key: str) -> str:
 def round_trips() -> Iterator[RoundTrips]:
     """Watch which request waits for which, in the stores given to `watching`."""
     trips = RoundTrips()
-    honest_beside, honest_submit, honest_result = concurrency.beside, ThreadPoolExecutor.submit, Future.result
+    honest_beside, honest_submit, honest_result = (
+        concurrency.background,
+        ThreadPoolExecutor.submit,
+        Future.result,
+    )
 
-    class Carrying(Beside):
+    class Carrying(Background):
         def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
             started, ended = trips.now, [0]
 
@@ -138,7 +142,7 @@ def round_trips() -> Iterator[RoundTrips]:
             trips.reach(getattr(self, "ended", [0])[0])
 
     with (
-        mock.patch.object(concurrency, "beside", Carrying()),
+        mock.patch.object(concurrency, "background", Carrying()),
         mock.patch.object(ThreadPoolExecutor, "submit", submit),
         mock.patch.object(Future, "result", result),
     ):

@@ -44,7 +44,7 @@ def test_what_would_end_a_thread_in_silence_is_a_defect(defects: list[str]) -> N
             raise SystemExit(3)
 
     with pytest.raises(Unexpected, match="a test ended with SystemExit"):
-        concurrency.beside.start(leave)()
+        concurrency.background.start(leave)()
     defects.clear()
 
 

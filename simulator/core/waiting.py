@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from lithify.base.concurrency import Beside
+from lithify.base.concurrency import Background
 from simulator.core.fibers import EPOCH_MS, Scheduler
 
 ResultT = TypeVar("ResultT")
@@ -43,7 +43,7 @@ def wait_for_futures(scheduler: Scheduler, least_ms: int = 0) -> Callable[..., N
     return wait
 
 
-class AtOnce(Beside):
+class AtOnce(Background):
     """What is to be done beside the caller is done at once, in the calling fiber."""
 
     def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
@@ -59,7 +59,7 @@ class AtOnce(Beside):
         return lambda: found
 
 
-class AnyTime(Beside):
+class AnyTime(Background):
     """What is to be done beside the caller is done before it goes on, or when somebody waits for it, and so
     perhaps never: chance decides. In the calling fiber."""
 
@@ -70,7 +70,7 @@ class AnyTime(Beside):
         return AtOnce().start(action) if self._rng.random() < 0.5 else action
 
 
-class InFibers(Beside):
+class InFibers(Background):
     """What is to be done beside the caller goes on in a fiber of its own; where no fiber calls, at once."""
 
     _LOOK_MS = 5

@@ -37,7 +37,7 @@ def replacements(world: World) -> Iterator[None]:
         put(logging.getLogger("lithify"), "disabled", True)
         put(logging.getLogger("lithify.base.defects"), "disabled", True)
         put(lithify.base.errors, "redact", lambda text: text)
-        put(concurrency, "beside", InFibers(world.scheduler))
+        put(concurrency, "background", InFibers(world.scheduler))
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, _LEAST_WAIT_MS))
         put(managed_dataset, "REST_S", scenario.REST_S)
         put(history, "KEEP_MS", scenario.KEEP_MS)

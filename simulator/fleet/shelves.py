@@ -159,7 +159,7 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
                 proposals.append(Proposal(spec, self.priority(spec, snapshot), cost_bytes, "enough of them"))
         return Plan(tuple(sorted(proposals, key=lambda p: (-p.priority, p.spec))), tuple(notes))
 
-    def remember(self, plan: Plan[Spec], shed: Sequence[Spec], *, is_queue_empty: bool) -> None: ...
+    def save_planner_state(self, plan: Plan[Spec], shed: Sequence[Spec], *, is_queue_empty: bool) -> None: ...
 
     def validate(self, compaction: ShelfCompaction, snapshot: Names, ledger: ShelfLedger) -> str | None:
         if not set(compaction.spec) <= dict(snapshot).keys():

@@ -23,5 +23,5 @@ def replacements(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
         stack.enter_context(mock.patch.object(lithify.base.errors, "redact", lambda text: text))
-        stack.enter_context(mock.patch.object(concurrency, "beside", AnyTime(world.rng)))
+        stack.enter_context(mock.patch.object(concurrency, "background", AnyTime(world.rng)))
         yield

@@ -44,7 +44,7 @@ def replacements(world: World) -> Iterator[None]:
 
         put(logging.getLogger("lithify"), "disabled", True)
         put(lithify.base.errors, "redact", lambda text: text)
-        put(together_module, "beside", AnyTime(world.rng))
+        put(together_module, "background", AnyTime(world.rng))
         put(reachable_module, "fetched_lists", _lists)
         put(reachable_module, "fetched_manifests", _manifests)
         put(reachable_module, "ManifestLists", _Decoded)

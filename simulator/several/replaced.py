@@ -49,7 +49,7 @@ def replacements(world: World) -> Iterator[None]:
         put(logging.getLogger("lithify"), "disabled", True)
         put(logging.getLogger("lithify.base.defects"), "disabled", True)
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, MAX_LATENCY_MS))
-        put(together_module, "beside", AnyTime(world.rng))
+        put(together_module, "background", AnyTime(world.rng))
         put(uuid, "uuid4", new_uuid)
         put(lithify.base.errors, "redact", lambda text: text)
         put(table_module, "plan_table", _Timelines(plan_table))

@@ -177,10 +177,10 @@ class ToyTable(IcebergDataset):
         task = ToyTask(compaction.id, self.identify(spec).unit in self._place.poisoned, (output,))
         return RangeJob((RangeWork((TimeRange(low, high),), toy, task, size_bytes),))
 
-    def remember(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:
+    def save_planner_state(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:
         if shed:
             self._place.world.count("event: chunk deferred")
-        super().remember(plan, shed, is_queue_empty=is_queue_empty)
+        super().save_planner_state(plan, shed, is_queue_empty=is_queue_empty)
 
     def outcome(self, result: Any) -> RangeOutcome:
         assert isinstance(result, RangeOutcome)

@@ -15,7 +15,7 @@ from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.compaction.request import request
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.kind import KIND
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.protocol.model import CompactionState
@@ -68,8 +68,8 @@ class Set:
         return dataset_of(self.table, clock=self.clock)
 
     def request(self, names: Collection[str] | None = None) -> Plan:
-        asked = Asked(names is None, {} if names is None else {"chunk": names})
-        planner = KIND.request(self.dataset(), asked, self.clock)
+        args = CommandArgs(names is None, {} if names is None else {"chunk": names})
+        planner = KIND.request(self.dataset(), args, self.clock)
         return starting(self.dataset(), self.clock, planner)[2].plan
 
     def submit(self, names: Collection[str] | None = None) -> tuple[Ulid, ...]:

@@ -11,4 +11,4 @@ from lithify.base import concurrency
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes out together is done one by one, so that the requests of a test have an order."""
-    monkeypatch.setattr(concurrency, "beside", AtOnce())
+    monkeypatch.setattr(concurrency, "background", AtOnce())

@@ -15,7 +15,7 @@ import pytest
 from simulator.core.waiting import AtOnce
 
 from lithify.base import concurrency
-from lithify.base.concurrency import Beside
+from lithify.base.concurrency import Background
 from lithify.base.errors import (
     CoordinatorAlive,
     CorruptObject,
@@ -29,7 +29,7 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.coordination.ledger_documents import NEWEST_VERSION
 from lithify.datasets.slatedb.model import ExternalDb
-from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
+from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, EpochClaim, Lease
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import (
@@ -438,7 +438,7 @@ def test_whatever_ends_the_leadership_ends_the_lease() -> None:
     assert world.clock.now_ms() == started_ms, "nobody has to be waited for"
 
 
-class WhenWaitedFor(Beside):
+class WhenWaitedFor(Background):
     """What is to be done beside the caller is done as late as can be."""
 
     def start(self, action: Callable[[], T]) -> Callable[[], T]:
@@ -448,7 +448,7 @@ class WhenWaitedFor(Beside):
 def test_the_lease_says_that_the_epoch_was_taken_before_it_is_renewed_or_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(concurrency, "beside", WhenWaitedFor())
+    monkeypatch.setattr(concurrency, "background", WhenWaitedFor())
     world = untouched()
     with world.leadership().acquire():
         announced = lease_of(world)
@@ -463,11 +463,11 @@ def test_the_lease_says_that_the_epoch_was_taken_before_it_is_renewed_or_ended(
 
 
 def test_who_is_fenced_before_its_lease_says_so_writes_over_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "beside", WhenWaitedFor())
+    monkeypatch.setattr(concurrency, "background", WhenWaitedFor())
     world = untouched()
     first, second = world.leadership(), world.leadership()
     with first.acquire():
-        monkeypatch.setattr(concurrency, "beside", AtOnce())
+        monkeypatch.setattr(concurrency, "background", AtOnce())
         with second.acquire(take_over=True):
             world.clock.advance_s(LOOK_AFTER_MS / 1000)
             with pytest.raises(Fenced):
@@ -682,7 +682,7 @@ def test_what_is_no_lease_but_changes_is_alive(tmp_path: Path) -> None:
 
 def test_a_lease_reads_as_it_was_written() -> None:
     world = untouched()
-    taking = Taking(MAX_EPOCH, MAX_EPOCH, "ab" * 16)
+    taking = EpochClaim(MAX_EPOCH, MAX_EPOCH, "ab" * 16)
     lease = Lease("lithify-1", 7, False, MAX_EPOCH - 1, taking, "lithify-2")
     world.dataset().lease.write(lease, None)
     found = world.dataset().lease.read()

@@ -13,7 +13,7 @@ import pytest
 
 from lithify.base.errors import CoordinatorAlive, Fenced, PreconditionFailed, StoreError
 from lithify.coordination.leadership import Leadership
-from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, Lease, Taking, encode_lease
+from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, EpochClaim, Lease, encode_lease
 from lithify.protocol.presence import Presence
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedStore
@@ -213,7 +213,7 @@ def announce(world: Database) -> Lease:
     """What one leaves who wrote his announcement, and is slow or dead. He was told to take over."""
     found = found_in(world)
     manifest = world.manifest
-    taking = Taking(manifest.compactor_epoch + 1, world.numbers[-1] + 1, "ab" * 16)
+    taking = EpochClaim(manifest.compactor_epoch + 1, world.numbers[-1] + 1, "ab" * 16)
     lease = Lease("lithify-rival", 1, taken=manifest.compactor_epoch, taking=taking)
     world.dataset().lease.write(lease, found.etag)
     return lease

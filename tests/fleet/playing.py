@@ -23,7 +23,7 @@ from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import DatasetRule, Queue
 from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.managed_dataset import WatchPorts
-from lithify.fleet.members import FleetRole, Says, new_member_name, unheard
+from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
 from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator, CountAttempts
@@ -127,7 +127,7 @@ class Play(World):
         """What others do in each second in which a keeper waits for one of them."""
         self.slowly: Callable[[str], None] = lambda what: None
         """What goes on while a keeper looks for a pattern, or a keeper or worker opens a URL."""
-        self.says: Says = unheard
+        self.says: ReportListener = unheard
         self.worked_with: list[tuple[str, dict[str, str]]] = []
         """Datasets that workers have opened, and with which settings of a rule."""
         self.claims: Counter[bool] = Counter()
@@ -297,5 +297,5 @@ def play(faults: float = 0.0) -> AbstractContextManager[Play]:
 def playing(made: PlayT) -> Iterator[PlayT]:
     """With a store that tasks find too, and all in one thread."""
     known = {made.memory.url.removeprefix("memory://"): made.memory}
-    with mock.patch.dict(urls._memory_stores, known), mock.patch.object(concurrency, "beside", AtOnce()):
+    with mock.patch.dict(urls._memory_stores, known), mock.patch.object(concurrency, "background", AtOnce()):
         yield made

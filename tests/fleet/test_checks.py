@@ -13,7 +13,7 @@ from lithify.fleet.catalog.model import DatasetRule, Queue
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load
 from lithify.fleet.status import fleet_status
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.protocol.finding import Finding, Severity
 from tests.fleet.worlds import World
 
@@ -68,7 +68,7 @@ def test_a_queue_nobody_serves(world: World) -> None:
     world.files.members.beat(replace(KEEPER, catalog=3))
     world.files.members.beat(replace(WORKER, catalog=3))
     assert found(world) == []
-    world.files.boards.write("Q1", KEEPER.name, [Hint("s3://b/x", "01", 3, 0.5, 1, 1)])
+    world.files.boards.write("Q1", KEEPER.name, [ClaimOffer("s3://b/x", "01", 3, 0.5, 1, 1)])
     (finding,) = found(world)
     assert finding.severity is Severity.PROBLEM
     assert "nobody serves queue small, and 1 wait in it" in finding.says

@@ -15,7 +15,7 @@ from lithify.api import wiring
 from lithify.config.model import Config as Settings
 from lithify.fleet.catalog.model import DatasetRule, QueueState
 from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load, Running
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_json import DATABASE, documented
 from tests.datasets.iceberg.tables import new_catalog, new_table
@@ -147,7 +147,7 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     files.members.beat(keeper)
     assert opened.queue("small").is_unserved, "while nobody serves it nothing is admitted"
     assert "7, since no worker serves the queue" in invoke("queue", "info", fleet, "small").stdout
-    hint = Hint("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 700, 1)
+    hint = ClaimOffer("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 700, 1)
     files.boards.write(queue.id, keeper.name, [hint])
     assert opened.queue("small").is_unserved
     files.members.beat(worker)

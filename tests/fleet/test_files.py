@@ -24,13 +24,13 @@ from lithify.fleet.members import IDLE_BEAT_EVERY_MS, Amounts, FleetMember, Flee
 from lithify.fleet.notifications import Ear
 from lithify.fleet.task_queue_files import MAX_HINTS, order
 from lithify.planning.fleet.notifications import MAX_RINGS
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.planning.fleet.waits import Waits
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore, crash_at_every_call
 from tests.fleet.worlds import World
 
-HINT = Hint("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 1_000, 1)
+HINT = ClaimOffer("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 1_000, 1)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import Coordinates, DatasetRule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS
 from lithify.fleet.status import fleet_status
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.protocol.lease import Lease
 from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
@@ -383,7 +383,7 @@ def test_what_a_dead_keeper_left_goes_though_its_object_was_lost(world: Play) ->
     world.crew(slots=1, stepped=True).close()
     world.run(90)
     queue_id = world.files.catalog.read().catalog.queues[0].id
-    hint = Hint(url_of("a"), "01HF7YATZ8R1RWQ3926H4NHA1C", 0, 1.0, 1, 0)
+    hint = ClaimOffer(url_of("a"), "01HF7YATZ8R1RWQ3926H4NHA1C", 0, 1.0, 1, 0)
     world.files.boards.write(queue_id, first.name, [hint])
     assert first.name in world.files.memory.members()
     world.keepers.remove(first)

@@ -26,7 +26,7 @@ from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
-from lithify.datasets.options import Asked, CommandOptions
+from lithify.datasets.options import CommandArgs, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.datasets.waiting import command_waiting
 from lithify.planning.admission import Capacity
@@ -164,7 +164,7 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
         spec = tuple(name for name, _ in snapshot)
         return Plan((Proposal(spec, 0.5, self.cost_bytes(spec, snapshot), f"{len(spec)} texts"),))
 
-    def remember(self, plan: Plan, shed: Sequence[Spec], *, is_queue_empty: bool) -> None: ...
+    def save_planner_state(self, plan: Plan, shed: Sequence[Spec], *, is_queue_empty: bool) -> None: ...
 
     def validate(self, compaction: TextCompaction, snapshot: Texts, ledger: TextLedger) -> str | None:
         names, spec = [name for name, _ in snapshot], list(compaction.spec)
@@ -226,12 +226,12 @@ class TextKind:
     def own_place(self, dataset: TextDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
 
-    def planner(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planner:
-        least = 2 if asked.full else None
+    def planner(self, dataset: TextDataset, args: CommandArgs, clock: Clock) -> Planner:
+        least = 2 if args.full else None
         return lambda texts, ledger, held=NOTHING_HELD, /: dataset.propose(texts, ledger, held, least)
 
-    def request(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planner:
-        return self.planner(dataset, asked, clock)
+    def request(self, dataset: TextDataset, args: CommandArgs, clock: Clock) -> Planner:
+        return self.planner(dataset, args, clock)
 
     def show_plan(
         self,
@@ -239,7 +239,7 @@ class TextKind:
         snapshot: Texts,
         ledger: TextLedger,
         plan: Plan,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
     ) -> ShownPlan:
         table = Table("Would put together", columns("what"), [(p.reason,) for p in plan.proposals])
@@ -284,7 +284,7 @@ class TextKind:
         self,
         url: str,
         config: Config,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
         ids: Ids,
         *,
@@ -299,7 +299,7 @@ class TextKind:
     def maintenance(self, dataset: TextDataset, clock: Clock, ids: Ids) -> Maintenance:
         raise Refused("texts have no history")
 
-    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+    def inspect(self, url: str, config: Config, part: str, args: CommandArgs) -> Shown:
         raise AssertionError
 
 

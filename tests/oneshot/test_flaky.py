@@ -86,13 +86,13 @@ def test_an_outage_while_a_compaction_is_foreseen_is_waited_for(
     model = site.write(name)
     told: list[Event] = []
     dataset = opened(site, name, WaitPolicy(60.0, name, told.append))
-    foresee = dataset.foresee
+    prefetch = dataset.prefetch
     is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
 
     def fall_away(*compaction: Any) -> None:
         site.server.weather = replace(FAIR, outage=how)
         is_back.start()
-        foresee(*compaction)
+        prefetch(*compaction)
 
     monkeypatch.setattr(dataset, "foresee", fall_away)
     result = compact(dataset, engine=InlineEngine())

@@ -18,7 +18,7 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import CoordinatorAlive
 from lithify.coordination.leases import ObjectLease
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.protocol.lease import Lease, Taking
+from lithify.protocol.lease import EpochClaim, Lease
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import S3Server
 from tests.cli.invoking import invoke
@@ -216,7 +216,7 @@ def test_a_lease_that_was_left_behind_proves_nothing(tmp_path: Path) -> None:
     epoch, (latest, _) = dataset.snapshot().compactor_epoch, dataset.latest_manifest()
     assert epoch == 1
     lease = ObjectLease(dataset.store, dataset.paths.own_folder, SystemClock())
-    taking = Taking(epoch, latest + 1, "00" * 16)
+    taking = EpochClaim(epoch, latest + 1, "00" * 16)
     lease.write(Lease("lithify-1", taken=epoch, taking=taking, is_ended=True), None)
     assert isinstance(dataset, SlateDataset)
     assert dataset_at(path).why_held(epoch, lease.read().lease)  # type: ignore[union-attr]

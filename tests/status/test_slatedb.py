@@ -15,7 +15,7 @@ from lithify.datasets.slatedb.format.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
 from lithify.datasets.slatedb.planning.backlog import backlog
 from lithify.protocol import transitions
-from lithify.protocol.lease import LEASE_MS, VALID_MS, Lease, Taking
+from lithify.protocol.lease import LEASE_MS, VALID_MS, EpochClaim, Lease
 from lithify.protocol.model import AssignedWorker, CompactionState, Progress, RangeProgress
 from lithify.protocol.presence import Presence
 from lithify.service.status import status
@@ -31,7 +31,7 @@ from tests.ledgers import take_epoch
 NOW_MS = 1_700_000_000_000
 LEASE = Lease("lithify-1", taken=7)
 ASKED = replace(LEASE, challenger="lithify-2")
-ANNOUNCED = Lease("lithify-1", taken=6, taking=Taking(7, 2, "00" * 16))
+ANNOUNCED = Lease("lithify-1", taken=6, taking=EpochClaim(7, 2, "00" * 16))
 
 
 @pytest.mark.parametrize(

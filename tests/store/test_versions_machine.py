@@ -212,7 +212,7 @@ class ProtocolWithoutPutIds(Protocol):
 def test_two_parties_never_both_win_and_nothing_promised_is_lost(
     machine: type[Protocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(concurrency, "beside", AtOnce())  # calls are numbered
+    monkeypatch.setattr(concurrency, "background", AtOnce())  # calls are numbered
     run_state_machine_as_test(
         machine, settings=settings(max_examples=150, stateful_step_count=25, deadline=None)
     )

@@ -49,13 +49,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for name in REQUESTS:
         count(LocalStore, name)
     count(SqlCatalog, "load_table")
-    start = concurrency.Beside.start
+    start = concurrency.Background.start
 
     def starting(self: Any, action: Any) -> Any:
         counted[threading.current_thread().name] += 1
         return start(self, action)
 
-    monkeypatch.setattr(concurrency.Beside, "start", starting)
+    monkeypatch.setattr(concurrency.Background, "start", starting)
     return counted
 
 

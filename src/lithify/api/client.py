@@ -46,7 +46,7 @@ from lithify.datasets.maintenance import (
     MaintenanceResult,
     OrphansAsked,
 )
-from lithify.datasets.options import Asked, KindOption
+from lithify.datasets.options import CommandArgs, KindOption
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
@@ -139,11 +139,11 @@ class Dataset:
 
     def plan(self, *, full: bool = False, **options: Any) -> Proposals:
         """What would be compacted now: what the planner finds worth it, or everything (`full`)."""
-        asked = self._asked("plan", full, options)
-        planner = self._kind.planner(self._dataset, asked, self._clock)
+        args = self._asked("plan", full, options)
+        planner = self._kind.planner(self._dataset, args, self._clock)
         snapshot, ledger, choice = starting(self._dataset, self._clock, planner)
         plan = choice.plan
-        drawn = self._kind.show_plan(self._dataset, snapshot, ledger, plan, asked, self._clock)
+        drawn = self._kind.show_plan(self._dataset, snapshot, ledger, plan, args, self._clock)
         found = tuple(
             Proposed(self._dataset.identify(p.spec).unit, p.cost_bytes, p.priority, p.reason)
             for p in plan.proposals
@@ -160,9 +160,9 @@ class Dataset:
     ) -> Result:
         """Compact until nothing is left to do. `CoordinatorAlive`, before anything is written, when a
         coordinator may be at work and this is not to `take_over`."""
-        asked, totals = self._asked("compact", full, options), Totals()
+        args, totals = self._asked("compact", full, options), Totals()
         with self._listening(on_event):
-            return self._compact(asked, totals, take_over, on_event)
+            return self._compact(args, totals, take_over, on_event)
 
     def _count(self, verb: Verb, answer: RequestOutcome) -> None:
         if self._requests is not None:
@@ -183,13 +183,15 @@ class Dataset:
             self._requests = None
             recorder.close()
 
-    def _compact(self, asked: Asked, totals: Totals, take_over: bool, on_event: Observer | None) -> Result:
+    def _compact(
+        self, args: CommandArgs, totals: Totals, take_over: bool, on_event: Observer | None
+    ) -> Result:
         with self._recording() as recorder:
-            return self._compact_recorded(asked, totals, take_over, on_event, recorder)
+            return self._compact_recorded(args, totals, take_over, on_event, recorder)
 
     def _compact_recorded(
         self,
-        asked: Asked,
+        args: CommandArgs,
         totals: Totals,
         take_over: bool,
         on_event: Observer | None,
@@ -202,7 +204,7 @@ class Dataset:
             self._clock,
             self._ids,
             wiring.leadership(self._dataset),
-            planner=self._kind.planner(self._dataset, asked, self._clock),
+            planner=self._kind.planner(self._dataset, args, self._clock),
             take_over=take_over,
             options=replace(
                 wiring.worker_options(self._config),
@@ -303,11 +305,11 @@ class Dataset:
         """What is not needed any more; deleted, if so wished. Its `document` is what `lithify gc --json`
         prints."""
         min_age_ms = arguments.optional(arguments.milliseconds, "min_age_s", min_age_s)
-        asked = self._asked("gc", False, options)
+        args = self._asked("gc", False, options)
         return self._kind.collect(
             self.url,
             self._config,
-            asked,
+            args,
             self._clock,
             self._ids,
             dry_run=not delete,
@@ -369,9 +371,9 @@ class Dataset:
 
     def add_reader(self, checkpoint: str, *, name: str | None = None, **options: Any) -> Shown:
         """Register a reader, from which nothing is taken that it has not read (`lithify readers add`)."""
-        asked = self._asked("readers add", False, options)
+        args = self._asked("readers add", False, options)
         name = arguments.optional(arguments.text, "name", name)
-        return self._maintenance().add_reader(arguments.place("checkpoint", checkpoint), name, asked.given)
+        return self._maintenance().add_reader(arguments.place("checkpoint", checkpoint), name, args.given)
 
     def drop_reader(self, name: str) -> Shown:
         """Wait for a reader no more: by its name or its checkpoint folder."""
@@ -393,14 +395,14 @@ class Dataset:
         """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
         grace period ago. Its `outcome` says what came of it, in a word. `accept_loss`: although holds or
         readers that the table records are lost."""
-        asked = ExpiryAsked(
+        args = ExpiryAsked(
             arguments.optional(arguments.time_ms, "older_than", older_than),
             arguments.optional(arguments.number, "retain_last", retain_last),
             arguments.optional(arguments.milliseconds, "grace_s", grace_s),
             dry_run,
             accept_loss,
         )
-        return self._maintenance().expire(asked)
+        return self._maintenance().expire(args)
 
     def rewrite_position_delete_files(self, *, dry_run: bool = False) -> MaintenanceResult:
         """Drop the table's delete files that apply to nothing, and merge small ones that delete by position.
@@ -475,7 +477,7 @@ class Dataset:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)
         return found
 
-    def _asked(self, command: str, full: bool, options: Mapping[str, Any]) -> Asked:
+    def _asked(self, command: str, full: bool, options: Mapping[str, Any]) -> CommandArgs:
         registered = registered_for(self.url)
         known = [o for o in registered.load_options().options if command in o.commands and o.setting is None]
         unknown = options.keys() - {option.name for option in known}
@@ -485,7 +487,7 @@ class Dataset:
                 f"{', '.join(sorted(unknown))}: no option of a {registered.noun} here; it has: {has}"
             )
         given = {o.name: _checked(o, options[o.name]) for o in known if options.get(o.name) is not None}
-        return Asked(full, given)
+        return CommandArgs(full, given)
 
     @contextmanager
     def _listening(self, on_event: Observer | None) -> Iterator[None]:

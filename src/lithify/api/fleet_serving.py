@@ -39,7 +39,7 @@ from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
-from lithify.fleet.members import FleetRole, Says, new_member_name, unheard
+from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
 from lithify.fleet.status import fleet_status
 from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
 from lithify.mirror.dataset_mirror import SharingRecords, shared_of
@@ -441,7 +441,7 @@ class FleetProcess:
         return None if self._metrics is None else self._metrics.count_request
 
     @property
-    def _says(self) -> Says:
+    def _says(self) -> ReportListener:
         return unheard if self._metrics is None else self._metrics.says
 
     def _waiting(self, url: str, config: Config) -> WaitPolicy:

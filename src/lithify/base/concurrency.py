@@ -55,7 +55,7 @@ def start_thread(work: Callable[[], None]) -> None:
     _threads.start(work)
 
 
-class Beside:
+class Background:
     """Runs actions concurrently with the caller."""
 
     def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
@@ -80,13 +80,13 @@ class Beside:
         return result
 
 
-beside = Beside()
+background = Background()
 """Simulations replace it by one that runs all actions in the caller's thread, sooner or later."""
 
 
 def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
     """Return the results of two actions. The first runs in the caller's thread."""
-    finish = beside.start(second)
+    finish = background.start(second)
     try:
         found = first()
     except Exception:
@@ -109,7 +109,7 @@ def each_of(actions: Iterable[Callable[[], ResultT]], most: int) -> Iterator[Res
         for action in actions:
             if len(under_way) == most:
                 yield under_way.popleft()()
-            under_way.append(beside.start(action))
+            under_way.append(background.start(action))
         while under_way:
             yield under_way.popleft()()
     except Exception:

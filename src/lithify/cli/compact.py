@@ -23,7 +23,7 @@ from lithify.cli.options.common import (
 from lithify.cli.options.of_kinds import Given, takes_kind_options
 from lithify.cli.options.settings import settings
 from lithify.cli.running import GOES_ON, errors, print_json
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.views.consoles import standard_output
 
 if TYPE_CHECKING:
@@ -57,15 +57,15 @@ def plan(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
-        _plan(url, effective, given.asked(full=full), as_json, png)
+        _plan(url, effective, given.args(full=full), as_json, png)
 
 
-def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | None = None) -> None:
+def _plan(url: str, config: Config, args: CommandArgs, as_json: bool, png: Path | None = None) -> None:
     from lithify.api import client
     from lithify.views.drawing import draw
 
     with client.open(url, settings=config) as dataset:
-        planned = dataset.plan(full=asked.full, **asked.given)
+        planned = dataset.plan(full=args.full, **args.given)
     if png is not None:
         from lithify.views.timeline_picture import save_picture
 
@@ -114,10 +114,10 @@ def compact(
         effective = settings(
             config, sets, given, master=master, store_option=store_option, spark_conf=spark_conf
         )
-        asked = given.asked(full=full)
+        args = given.args(full=full)
         if dry_run:
-            _plan(url, effective, asked, as_json)
+            _plan(url, effective, args, as_json)
             return
         from lithify.cli.once import compact_once
 
-        compact_once(url, effective, asked, take_over=take_over, as_json=as_json)
+        compact_once(url, effective, args, take_over=take_over, as_json=as_json)

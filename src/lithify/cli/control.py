@@ -56,7 +56,7 @@ def submit(
         from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
-            _report(dataset.submit(full=full, **given.asked().given), as_json)
+            _report(dataset.submit(full=full, **given.args().given), as_json)
 
 
 def cancel(

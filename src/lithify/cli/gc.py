@@ -50,5 +50,5 @@ def gc(
         from lithify.api import client
 
         with client.open(url, settings=effective) as dataset:
-            shown = dataset.collect_garbage(delete=delete, min_age_s=min_age_s, **given.asked().given)
+            shown = dataset.collect_garbage(delete=delete, min_age_s=min_age_s, **given.args().given)
         print_shown(shown, as_json)

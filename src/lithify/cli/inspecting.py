@@ -32,7 +32,7 @@ def _add(kind: Registered, inspection: Inspection) -> None:
                 noun = registered_for(url).noun
                 raise Refused(f"{url}: this command works on {kind.plural} only, and this is a {noun}")
             effective = settings(config, sets, store_option=store_option)
-            print_shown(kind.load().inspect(url, effective, inspection.part, given.asked()), as_json)
+            print_shown(kind.load().inspect(url, effective, inspection.part, given.args()), as_json)
 
     show.__doc__ = inspection.help
     others = {}

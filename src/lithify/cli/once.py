@@ -13,7 +13,7 @@ from lithify.base.clock import SystemClock
 from lithify.base.events import Observer, each
 from lithify.cli.running import print_json
 from lithify.config.model import Config
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.observe.logs import LOGGER, EventLog
 from lithify.observe.progress import ProgressBars
 from lithify.views.blocks import Line, notes
@@ -21,7 +21,7 @@ from lithify.views.consoles import standard_error, standard_output
 from lithify.views.drawing import draw
 
 
-def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_json: bool) -> None:
+def compact_once(url: str, config: Config, args: CommandArgs, *, take_over: bool, as_json: bool) -> None:
     """Compact until nothing is left to do, and print what was done. Exits with 1 when something failed, or
     cannot be compacted and grows worse."""
     with (
@@ -30,7 +30,7 @@ def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_
         _telling(config, url, bars, as_json),
     ):
         observe = _observer(config, bars, as_json)
-        result = dataset.compact(full=asked.full, take_over=take_over, on_event=observe, **asked.given)
+        result = dataset.compact(full=args.full, take_over=take_over, on_event=observe, **args.given)
     if as_json:
         print_json(result.document)
     elif result.started:

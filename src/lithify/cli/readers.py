@@ -58,7 +58,7 @@ def add(
     """
 
     def ask(dataset: Dataset) -> Shown:
-        return dataset.add_reader(checkpoint, name=name, **given.asked().given)
+        return dataset.add_reader(checkpoint, name=name, **given.args().given)
 
     _run(url, as_json, config, sets, store_option, ask, given)
 

@@ -29,11 +29,11 @@ from lithify.protocol.lease import (
     LEASE_MS,
     LOOK_AFTER_MS,
     RENEW_AFTER_MS,
+    EpochClaim,
     FoundLease,
     Lease,
     LeaseFile,
     Permit,
-    Taking,
 )
 
 WATCH_PAUSE_MS = 1_000
@@ -53,7 +53,7 @@ class Term:
     """The name of the previous holder, if it ended without releasing its lease."""
 
 
-def _follows(taking: Taking, epoch: int) -> bool:
+def _follows(taking: EpochClaim, epoch: int) -> bool:
     """Return whether no epoch was taken since `epoch` was read."""
     return taking.epoch == epoch + 1
 
@@ -84,12 +84,12 @@ class FencedResource(Protocol):
         repeated."""
         ...
 
-    def has_taken(self, taking: Taking) -> bool:
+    def has_taken(self, taking: EpochClaim) -> bool:
         """Return whether the announced version exists with its mark, which proves that its author took the
         epoch. Also false if that version has been collected meanwhile."""
         ...
 
-    def may_have_taken(self, taking: Taking) -> bool:
+    def may_have_taken(self, taking: EpochClaim) -> bool:
         """Return, without a request, whether the epoch of a lease can have been taken in this dataset. The
         lease may be left over from another dataset in the same place."""
         ...
@@ -180,7 +180,7 @@ class Leadership:
         self._is_announced = self._is_said = False
         self._gave_way_to = None
 
-        def permit(taking: Taking) -> None:
+        def permit(taking: EpochClaim) -> None:
             is_free = take_over or _follows(taking, epoch)
             if is_free:
                 is_free = self._write(
@@ -193,12 +193,12 @@ class Leadership:
                     f"{taking.epoch - 1}); see `lithify status`"
                 )
             self._is_announced = True
-            self._telling = concurrency.beside.start(self._dataset.lease.look)
+            self._telling = concurrency.background.start(self._dataset.lease.look)
 
         try:
             taken = self._dataset.take_epoch(permit)
             self._wait_until_told()
-            self._saying = concurrency.beside.start(partial(self._say, taken))
+            self._saying = concurrency.background.start(partial(self._say, taken))
             yield Term(taken, last.holder if last is not None and not last.is_ended else None)
         finally:
             self._resign()

@@ -16,7 +16,7 @@ from lithify.base.errors import Fenced, Refused
 from lithify.base.ids import Ids
 from lithify.coordination.ledger_documents import LedgerFormat, Texts
 from lithify.coordination.ledger_history import LedgerHistory
-from lithify.protocol.lease import Permit, Taking, Tries, next_epoch
+from lithify.protocol.lease import EpochClaim, Permit, Tries, next_epoch
 from lithify.protocol.model import Ledger, OutputT, RangeT, SpecT
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -160,7 +160,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
             if ledger is not None and self._tries.has_landed(ledger.epoch, self.has_taken):
                 return None  # only the answer was lost
             number = version.id + 1 if version is not None else 1
-            taking = Taking(self._next_epoch(ledger), number, mark)
+            taking = EpochClaim(self._next_epoch(ledger), number, mark)
             permit(taking)
             self._tries.made(taking)
             compactions = ledger.compactions if ledger is not None else ()
@@ -169,6 +169,6 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         self.files.update(raise_epoch, self._clock, self._rng)
         return self._tries.taken()
 
-    def has_taken(self, taking: Taking) -> bool:
+    def has_taken(self, taking: EpochClaim) -> bool:
         """Return whether the announced version of the ledger exists with its mark."""
         return self.files.has_mark(taking.version, taking.mark.encode())

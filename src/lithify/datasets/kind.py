@@ -19,7 +19,7 @@ from lithify.config.model import Config
 from lithify.coordination.leadership import FencedResource
 from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.maintenance import Maintenance
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
 from lithify.protocol.attempts import Journal
@@ -125,7 +125,7 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         error."""
         return None
 
-    def beside(self) -> Any:
+    def plan_details(self) -> Any:
         """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
         use them. Costs a few small requests."""
         return None
@@ -189,7 +189,7 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         plan, and a note explains what would be planned without `held`."""
         ...
 
-    def remember(self, plan: Plan[SpecT], shed: Sequence[SpecT], *, is_queue_empty: bool) -> None:
+    def save_planner_state(self, plan: Plan[SpecT], shed: Sequence[SpecT], *, is_queue_empty: bool) -> None:
         """Save the planner's state after a coordinator has acted on the plan. Specs in `shed` did not fit
         into the queue and may be deferred until it is empty. This is a cache: nothing is lost if it is never
         called."""
@@ -209,7 +209,7 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """Return whether a worker has to rewrite data; otherwise the coordinator commits it directly."""
         ...
 
-    def foresee(self, spec: SpecT, snapshot: SnapshotT) -> None:
+    def prefetch(self, spec: SpecT, snapshot: SnapshotT) -> None:
         """Start reading what `prepare` will need, because a compaction of this spec will probably be prepared
         next. `prepare` raises any error again."""
         return
@@ -290,17 +290,17 @@ class Kind(Protocol[DatasetT]):
         """Return the folder where Lithify may write: its store and key."""
         ...
 
-    def planner(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planner:
+    def planner(self, dataset: DatasetT, args: CommandArgs, clock: Clock) -> Planner:
         """Return the planner for a run with these options."""
         ...
 
-    def request(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planner:
+    def request(self, dataset: DatasetT, args: CommandArgs, clock: Clock) -> Planner:
         """Return a planner that proposes exactly what the options request. Raise `Refused` unless they
         request exactly one thing."""
         ...
 
     def show_plan(
-        self, dataset: DatasetT, snapshot: Any, ledger: AnyLedger, plan: Plan, asked: Asked, clock: Clock
+        self, dataset: DatasetT, snapshot: Any, ledger: AnyLedger, plan: Plan, args: CommandArgs, clock: Clock
     ) -> ShownPlan:
         """Return how to display a plan, and which of its proposals would start now."""
         ...
@@ -342,7 +342,7 @@ class Kind(Protocol[DatasetT]):
         self,
         url: str,
         config: Config,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
         ids: Ids,
         *,
@@ -358,6 +358,6 @@ class Kind(Protocol[DatasetT]):
         history that Lithify could expire."""
         ...
 
-    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+    def inspect(self, url: str, config: Config, part: str, args: CommandArgs) -> Shown:
         """Return one part of a dataset for display (`Registered.inspections` lists the parts)."""
         ...

@@ -51,7 +51,7 @@ class CommandOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandArgs:
     """What a command was told to do with one dataset."""
 
     full: bool = False

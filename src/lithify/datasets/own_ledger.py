@@ -15,7 +15,7 @@ from lithify.coordination.ledger_files import LedgerFiles
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import DatasetPort, SnapshotT
-from lithify.protocol.lease import Lease, Permit, Taking, judge_lease, without_lease
+from lithify.protocol.lease import EpochClaim, Lease, Permit, judge_lease, without_lease
 from lithify.protocol.model import Ledger, OutputT, RangeT, SpecT
 from lithify.protocol.presence import CoordinatorStatus
 from lithify.store.keys import join
@@ -119,10 +119,10 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
             both(self.snapshot, self.ledger)
         return self._ledger.take_epoch(permit)
 
-    def has_taken(self, taking: Taking) -> bool:
+    def has_taken(self, taking: EpochClaim) -> bool:
         return self._ledger.has_taken(taking)
 
-    def may_have_taken(self, taking: Taking) -> bool:
+    def may_have_taken(self, taking: EpochClaim) -> bool:
         """Its ledger and its lease lie in one folder."""
         return True
 

@@ -53,7 +53,7 @@ from lithify.fleet.members import (
     MAX_TROUBLED,
     FleetMember,
     FleetRole,
-    Says,
+    ReportListener,
     unheard,
 )
 from lithify.fleet.peers import PeerSummary
@@ -63,7 +63,7 @@ from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Quarantine, QuarantinedDataset
 from lithify.planning.fleet.routing import Routing
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 
 WAKES_EVERY_S = 5.0
 REMEMBER_EVERY_S = 60.0
@@ -98,7 +98,7 @@ class KeeperPorts:
     """Return whether garbage is collected in datasets of a rule."""
     left: Callable[[str], None] = _untold
     """Called with the URL of a dataset that is not watched any more."""
-    says: Says = unheard
+    says: ReportListener = unheard
 
 
 @dataclass(slots=True)
@@ -377,7 +377,7 @@ class FleetCoordinator:
             tenant = watched.rule.tenant_of(watched.url) if watched.demand.free else None
             for free in watched.demand.free:
                 want = PendingTask(free.key, free.band, free.priority, free.bytes, free.since_ms, tenant)
-                hint = Hint(
+                hint = ClaimOffer(
                     url=watched.url,
                     compaction=free.compaction,
                     band=free.band,

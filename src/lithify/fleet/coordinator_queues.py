@@ -31,7 +31,7 @@ from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.quotas import quota, tenant_cap
 from lithify.planning.fleet.routing import Route, Routing
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 
 
@@ -177,7 +177,7 @@ class OwnQueues:
     # Reports
 
     def loads(
-        self, catalog: Catalog, having: Iterable[str | None], hints: Callable[[str], Sequence[Hint]]
+        self, catalog: Catalog, having: Iterable[str | None], hints: Callable[[str], Sequence[ClaimOffer]]
     ) -> dict[str, Load]:
         """Return this coordinator's load of each queue, by queue id, given the tenants that have work.
         `hints` returns the task offers it has published in a queue."""
@@ -186,7 +186,7 @@ class OwnQueues:
         self._waits = {p: waits for p, waits in self._waits.items() if self._is_told_of(*p, catalog)}
         return loads
 
-    def _load(self, queue: Queue, hints: Sequence[Hint]) -> Load:
+    def _load(self, queue: Queue, hints: Sequence[ClaimOffer]) -> Load:
         now_ms = self._clock.now_ms()
         admission = self._admission(queue)
         figures = admission.figures()

@@ -411,7 +411,7 @@ class ManagedDataset:
             asking.is_over = True
 
         self._asking = asking
-        concurrency.beside.start(ask)
+        concurrency.background.start(ask)
 
     def _take_leadership(self, dataset: DatasetPort, leadership: Leadership, dead: Collection[str]) -> None:
         stack = ExitStack()

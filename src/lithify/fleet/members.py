@@ -173,7 +173,7 @@ class FleetMember:
 
 Asked = Callable[[], int | None]
 """Return the time by the store's clock; `None` if the store does not report it."""
-Says = Callable[[FleetMember, Catalog], None]
+ReportListener = Callable[[FleetMember, Catalog], None]
 """Called with each heartbeat of a member, and the catalog that the member uses."""
 
 

@@ -21,7 +21,7 @@ from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.base.ids import Ids
 from lithify.base.jsonvalues import UNDECODABLE, name, text, whole_number
 from lithify.planning.fleet.notifications import MAX_RINGS, Ring, added, ring_of, unheard
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -38,7 +38,7 @@ class Bells:
         self._ids = ids
 
     def ring(
-        self, queue_id: str, board: str, new: Iterable[Hint], write: Callable[[], None] = lambda: None
+        self, queue_id: str, board: str, new: Iterable[ClaimOffer], write: Callable[[], None] = lambda: None
     ) -> None:
         """Notify workers of new task offers of a member, once `write` has written these."""
         key, ring = join(self._folder, queue_id), ring_of(self._ids.uuid().hex, board, new)

@@ -15,7 +15,7 @@ from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import DatasetRule, Queue, QueueState
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Amounts, FleetMember, FleetRole, ListedMember, Load, combined
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyLedger
 
@@ -34,7 +34,7 @@ class QueueStatus:
     """A queue."""
 
     queue: Queue
-    hints: tuple[Hint, ...]
+    hints: tuple[ClaimOffer, ...]
     """Claimable tasks, the most urgent first."""
     workers: int
     """The number of live workers that serve the queue."""

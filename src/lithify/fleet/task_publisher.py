@@ -27,7 +27,7 @@ from lithify.fleet.members import FleetMember
 from lithify.fleet.task_queue_files import TAKE_OFF_AFTER_MS, WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.polling import BUSY_MS
-from lithify.planning.fleet.task_offers import Hint, meant_for
+from lithify.planning.fleet.task_offers import ClaimOffer, meant_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Claimable:
     queue_id: str
     key: WorkKey
     """The work that the task does."""
-    hint: Hint
+    hint: ClaimOffer
     """The offer, without an addressee."""
 
 
@@ -60,7 +60,7 @@ class IdleWorkers:
 class _Board:
     """The offers in one queue, as last written."""
 
-    hints: tuple[Hint, ...] = ()
+    hints: tuple[ClaimOffer, ...] = ()
     written_s: float = float("-inf")
     less_since_s: float | None = None
     """Since when the file has had offers that are not claimable any more."""
@@ -83,7 +83,7 @@ class OwnBoards:
         self.due_s = float("inf")
         """When a file that has changed may be written."""
 
-    def hints(self, queue_id: str) -> tuple[Hint, ...]:
+    def hints(self, queue_id: str) -> tuple[ClaimOffer, ...]:
         """Return the published offers of a queue."""
         board = self._boards.get(queue_id)
         return () if board is None else board.hints
@@ -136,11 +136,11 @@ class OwnBoards:
         for queue_id in self._boards:
             self._files.boards.write(queue_id, self._name, ())
 
-    def _addressed(self, claimable: Iterable[Claimable], workers: IdleWorkers) -> dict[str, list[Hint]]:
+    def _addressed(self, claimable: Iterable[Claimable], workers: IdleWorkers) -> dict[str, list[ClaimOffer]]:
         """Return the offers of each queue, in order, with their addressees."""
         known = {_id_of(hint): hint for board in self._boards.values() for hint in board.hints}
         keys: dict[WorkKey, WorkKey] = {}
-        found: dict[str, list[Hint]] = {}
+        found: dict[str, list[ClaimOffer]] = {}
         for one in claimable:
             keys[one.hint.key] = one.key
             before = known.get(_id_of(one.hint))
@@ -181,5 +181,5 @@ class OwnBoards:
         }
 
 
-def _id_of(hint: Hint) -> tuple[str, str, int]:
+def _id_of(hint: ClaimOffer) -> tuple[str, str, int]:
     return hint.url, hint.compaction, hint.attempts

@@ -22,7 +22,7 @@ from typing import Any
 from lithify.base import concurrency
 from lithify.base.errors import ObjectNotFound
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -36,7 +36,7 @@ _MAX_BYTES = 4 << 20
 _MOST = (1 << 63) - 1
 
 
-def order(hint: Hint) -> tuple[int, float, int, str]:
+def order(hint: ClaimOffer) -> tuple[int, float, int, str]:
     """Sort key: the most urgent first."""
     return hint.band, -hint.priority, hint.since_ms, hint.compaction
 
@@ -48,7 +48,7 @@ class BoardFiles:
         self._store = store
         self._folder = join(folder, "boards")
 
-    def write(self, queue_id: str, member: str, hints: Iterable[Hint]) -> None:
+    def write(self, queue_id: str, member: str, hints: Iterable[ClaimOffer]) -> None:
         """Replace the task offers of this member."""
         best = sorted(hints, key=order)[:MAX_HINTS]
         key = self._key(queue_id, member)
@@ -57,7 +57,7 @@ class BoardFiles:
         else:
             self._store.delete(key)
 
-    def read(self, queue_id: str) -> tuple[Hint, ...]:
+    def read(self, queue_id: str) -> tuple[ClaimOffer, ...]:
         """Return the offers of all members, the most urgent first, one for each compaction."""
         return self.read_of(queue_id, self.members(queue_id))
 
@@ -69,19 +69,19 @@ class BoardFiles:
             if meta.key.endswith(_SUFFIX) and meta.size <= _MAX_BYTES
         )
 
-    def read_of(self, queue_id: str, members: Iterable[str]) -> tuple[Hint, ...]:
+    def read_of(self, queue_id: str, members: Iterable[str]) -> tuple[ClaimOffer, ...]:
         """Return the offers of these members, with one GET for each, several at a time."""
         boards = sorted(members)  # to make replays deterministic
         if len(boards) == 1:
             return tuple(sorted(self._read(queue_id, boards[0]), key=order))
         reads = (partial(self._read, queue_id, member) for member in boards)
-        found: dict[tuple[str, str], Hint] = {}
+        found: dict[tuple[str, str], ClaimOffer] = {}
         for hints in concurrency.all_of(reads, READS_AT_ONCE):
             for hint in hints:
                 found.setdefault((hint.url, hint.compaction), hint)
         return tuple(sorted(found.values(), key=order))
 
-    def _read(self, queue_id: str, member: str) -> Sequence[Hint]:
+    def _read(self, queue_id: str, member: str) -> Sequence[ClaimOffer]:
         try:
             data = self._store.get(self._key(queue_id, member))
         except ObjectNotFound:
@@ -109,7 +109,7 @@ def _member_of(key: str) -> str:
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
 
 
-def _decode(data: bytes, member: str) -> Sequence[Hint]:
+def _decode(data: bytes, member: str) -> Sequence[ClaimOffer]:
     try:
         found = [_decode_hint(fields, member) for fields in json.loads(data)["hints"][:MAX_HINTS]]
     except UNDECODABLE:
@@ -117,18 +117,18 @@ def _decode(data: bytes, member: str) -> Sequence[Hint]:
     return [hint for hint in found if hint is not None]
 
 
-def _decode_hint(fields: Any, member: str) -> Hint | None:
+def _decode_hint(fields: Any, member: str) -> ClaimOffer | None:
     try:
         return _hint(fields, member)
     except UNDECODABLE:
         return None
 
 
-def _hint(fields: Any, member: str) -> Hint:
+def _hint(fields: Any, member: str) -> ClaimOffer:
     priority, tenant, worker = fields["priority"], fields["tenant"], fields["worker"]
     if isinstance(priority, bool) or not isinstance(priority, int | float) or not 0 <= priority <= 1:
         raise ValueError(f"{priority!r} is no priority")
-    return Hint(
+    return ClaimOffer(
         url=text(fields["url"]),
         compaction=text(fields["compaction"]),
         band=whole_number(fields["band"], most=1_000),

@@ -11,7 +11,7 @@ from lithify.fleet.catalog.model import Catalog, CatalogTenant, DatasetRule, Que
 from lithify.fleet.members import Amounts, FleetRole, amounts_document
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
 from lithify.planning.fleet.priorities import PriorityClass, rank
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns
@@ -171,7 +171,7 @@ _BANDS = {
 }
 
 
-def _why_wanted(hint: Hint) -> str:
+def _why_wanted(hint: ClaimOffer) -> str:
     """Explain the urgency of a task, and the results of earlier attempts."""
     why = _BANDS[PriorityClass(hint.band)] if hint.band in set(PriorityClass) else f"band {hint.band}"
     return f"{why}; failed {hint.attempts} times" if hint.attempts else why

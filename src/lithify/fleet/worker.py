@@ -44,8 +44,8 @@ from lithify.fleet.members import (
     FleetMember,
     FleetRole,
     Load,
+    ReportListener,
     Running,
-    Says,
     unheard,
 )
 from lithify.fleet.notifications import Ear
@@ -55,7 +55,7 @@ from lithify.planning.fleet.notifications import Ring
 from lithify.planning.fleet.pace import SlotPace
 from lithify.planning.fleet.polling import PollBackoff
 from lithify.planning.fleet.slots import Slots, Usage, left_for, reserved_of
-from lithify.planning.fleet.task_offers import Hint, HintChoice
+from lithify.planning.fleet.task_offers import ClaimOffer, HintChoice
 from lithify.service.worker_pool import WorkerPool
 
 LIST_BOARDS_EVERY_MS = 300_000
@@ -84,7 +84,7 @@ class CrewPorts:
     clock: Clock
     host: str
     version: str
-    says: Says = unheard
+    says: ReportListener = unheard
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class _Claimed:
     """A compaction that runs here."""
 
     queue_id: str
-    hint: Hint
+    hint: ClaimOffer
     since_ms: int
     """By the monotonic clock."""
     catalog: int
@@ -417,7 +417,7 @@ class FleetWorker:
         if is_due or boards:
             self._asking = self._asking.missed(now_ms)
 
-    def _all_hints(self, queue_id: str) -> Sequence[Hint]:
+    def _all_hints(self, queue_id: str) -> Sequence[ClaimOffer]:
         """Return the offers of all members. Members with offers are listed only now and then, because a
         notification names each new one."""
         served, now_ms = self._served[queue_id], monotonic_ms(self._clock)
@@ -458,7 +458,7 @@ class FleetWorker:
                 self._choice.lost(hint, now_ms)
         return has_claimed
 
-    def _catalog_of(self, hint: Hint) -> Numbered | None:
+    def _catalog_of(self, hint: ClaimOffer) -> Numbered | None:
         """Return the catalog that the task was admitted under; the newest one if that is unknown or deleted,
         `None` if this version cannot read it."""
         now = self._catalog.now

@@ -193,7 +193,7 @@ class DatasetMirror:
         self.saw_failures(dataset.journal.failures())
         commits = records.newest(self._most_commits)
         retained = dataset.retained(snapshot, ledger if ledger is not None else Ledger())
-        beside = dataset.beside()
+        beside = dataset.plan_details()
         with self._lock:
             self._commits = merged((*commits, *self._commits))[-self._most_commits :]
             self._retained, self._beside = retained, beside
@@ -273,8 +273,8 @@ class DatasetMirror:
                 ),
             )
 
-    def beside(self) -> tuple[Retained | None, Any]:
-        """What of its past is kept and for whom, and `DatasetPort.beside`; as last read."""
+    def plan_details(self) -> tuple[Retained | None, Any]:
+        """What of its past is kept and for whom, and `DatasetPort.plan_details`; as last read."""
         with self._lock:
             return self._retained, self._beside
 
@@ -468,12 +468,12 @@ class _Watching:
         return self._shared.history()
 
     def retained(self, snapshot: Any, ledger: AnyLedger) -> Retained | None:
-        found, _ = self._shared.beside()
+        found, _ = self._shared.plan_details()
         past = self._dataset.past(snapshot)
         return found if found is not None or past is None else Retained(past)
 
-    def beside(self) -> Any:
-        return self._shared.beside()[1]
+    def plan_details(self) -> Any:
+        return self._shared.plan_details()[1]
 
 
 class _SeenJournal:

@@ -42,7 +42,7 @@ MARK_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
+class EpochClaim:
     """The announcement of an epoch: the version of the numbered files that is to carry it."""
 
     epoch: int
@@ -51,7 +51,7 @@ class Taking:
     """Hexadecimal; random bytes in a part of the version that readers ignore."""
 
 
-Permit = Callable[[Taking], None]
+Permit = Callable[[EpochClaim], None]
 """Called before a version is written that carries a new epoch. It raises an error to forbid that."""
 
 
@@ -65,7 +65,7 @@ class Tries:
 
     def __init__(self) -> None:
         self._mark = ""
-        self._last: Taking | None = None
+        self._last: EpochClaim | None = None
 
     def begin(self, mark: str) -> str:
         """Return the mark of the following attempts; `mark`, if none is open."""
@@ -73,12 +73,12 @@ class Tries:
             self._mark = mark
         return self._mark
 
-    def has_landed(self, epoch: int, has_taken: Callable[[Taking], bool]) -> bool:
+    def has_landed(self, epoch: int, has_taken: Callable[[EpochClaim], bool]) -> bool:
         """Return whether `epoch`, which is the newest, was taken by the last attempt."""
         last = self._last
         return last is not None and last.epoch == epoch and has_taken(last)
 
-    def made(self, taking: Taking) -> None:
+    def made(self, taking: EpochClaim) -> None:
         """Record an attempt that is about to be made."""
         self._last = taking
 
@@ -101,13 +101,16 @@ class Lease:
     """Whether the holder has resigned."""
     taken: int | None = None
     """The newest epoch known to have been taken by a Lithify process."""
-    taking: Taking | None = None
+    taking: EpochClaim | None = None
     """The version the holder was about to take when it wrote this, or has taken (`taken`)."""
     challenger: str | None = None
     """The process that checks whether the holder is alive; all other fields are as the holder wrote them."""
 
     def proves(
-        self, epoch: int, has_taken: Callable[[Taking], bool], may_have_taken: Callable[[Taking], bool]
+        self,
+        epoch: int,
+        has_taken: Callable[[EpochClaim], bool],
+        may_have_taken: Callable[[EpochClaim], bool],
     ) -> bool:
         """Return whether `epoch` was taken by Lithify; `has_taken` reads whether a version has its mark. A
         lease may have been left behind by another dataset in the same place: `may_have_taken` returns whether
@@ -215,8 +218,8 @@ def decode_lease(data: bytes) -> Lease | None:
         return None
 
 
-def _taking(fields: Any) -> Taking:
-    taking = Taking(_number(fields["epoch"]), _number(fields["version"]), text(fields["mark"]))
+def _taking(fields: Any) -> EpochClaim:
+    taking = EpochClaim(_number(fields["epoch"]), _number(fields["version"]), text(fields["mark"]))
     if len(bytes.fromhex(taking.mark)) != MARK_BYTES or taking.version < 1:
         raise ValueError("a mark or version that nobody writes")
     return taking

@@ -77,7 +77,7 @@ class Plan(Generic[SpecT]):
     """The dataset's totals by planned action; every file counts once. Empty if the planner does not read
     everything."""
     memory: Any = field(default=None, compare=False, repr=False)
-    """Planner state for `DatasetPort.remember`, opaque to all but the kind."""
+    """Planner state for `DatasetPort.save_planner_state`, opaque to all but the kind."""
 
 
 class Planner(Protocol):

@@ -211,7 +211,7 @@ class Coordinator:
         assert outcome is not None, "planned above, or in the publication"
         choice = outcome.choice
         self._scheduler.goes_on(choice)
-        self._dataset.remember(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
+        self._dataset.save_planner_state(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
         given_up = {c.id for c, _ in outcome.refused}
         self._unnoted += [(c, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
         self._report(outcome)

@@ -86,7 +86,7 @@ def run(
     for proposal in plan.proposals[:1]:
         # Preparing the compaction raises any error again.
         with suppress(LithifyError), contained(f"foreseeing a compaction of {dataset.url}"):
-            dataset.foresee(proposal.spec, snapshot)
+            dataset.prefetch(proposal.spec, snapshot)
     # The run ends only when everything is committed, so a time limit gains nothing.
     coordinator_options = replace(coordinator_options or CoordinatorOptions(), max_commit_wait_ms=None)
     shunned = _FailedInputs(dataset)

@@ -166,7 +166,7 @@ class PendingVersion:
 
     def __init__(self, prove: Callable[[], None] | None = None) -> None:
         self._prove = prove
-        self._under_way = concurrency.beside.start(prove) if prove is not None else None
+        self._under_way = concurrency.background.start(prove) if prove is not None else None
 
     def __call__(self) -> bool:
         """Wait for the check, and return whether the version is valid. After a `StoreError`, call again to

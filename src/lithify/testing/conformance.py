@@ -19,7 +19,7 @@ from lithify.base.errors import CorruptObject, Fenced, Unsupported
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.kind import DatasetPort, Kind
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.presence import Presence
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
@@ -146,9 +146,9 @@ def check_specs_travel(world: World) -> None:
 def check_what_is_shown_is_json(world: World) -> None:
     kind, dataset = world.kind, world.dataset()
     for full in (False, True):
-        asked = Asked(full)
-        snapshot, ledger, choice = starting(dataset, world.clock, kind.planner(dataset, asked, world.clock))
-        drawn = kind.show_plan(dataset, snapshot, ledger, choice.plan, asked, world.clock)
+        args = CommandArgs(full)
+        snapshot, ledger, choice = starting(dataset, world.clock, kind.planner(dataset, args, world.clock))
+        drawn = kind.show_plan(dataset, snapshot, ledger, choice.plan, args, world.clock)
         json.dumps(drawn.shown.document)
         assert drawn.shown.blocks
         for proposal in choice.plan.proposals:

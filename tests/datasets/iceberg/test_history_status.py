@@ -22,7 +22,7 @@ from lithify.datasets.iceberg.maintenance.expire import ExpireOptions, Expirer, 
 from lithify.datasets.iceberg.maintenance.history_checks import FORGOTTEN, STOPPED_MS
 from lithify.datasets.iceberg.maintenance.history_size import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.view import show_status
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.mirror.metered_reads import metered
 from lithify.observe.metrics import Metrics
 from lithify.protocol.finding import Finding, Severity
@@ -329,7 +329,7 @@ def planned(table: Table) -> str:
     clock = ManualClock(a_clock().now_ms())
     snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
     plan = dataset.propose(snapshot, ledger)
-    shown = KIND.show_plan(dataset, snapshot, ledger, plan, Asked(), clock).shown
+    shown = KIND.show_plan(dataset, snapshot, ledger, plan, CommandArgs(), clock).shown
     assert shown.document["history"]
     with StringIO() as text:
         draw(Console(file=text, width=200), shown.blocks)

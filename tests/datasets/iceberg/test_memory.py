@@ -142,7 +142,7 @@ def test_a_plan_changes_nothing_until_a_coordinator_acts_on_it(catalog: Catalog)
     assert list(dataset.store.list(dataset.root)) == before
     assert dataset.snapshot().states == ChunkStates()
     choice = Admission(dataset, a_clock()).look(first, Ledger(), dataset.snapshot())
-    dataset.remember(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
+    dataset.save_planner_state(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
     states = [record.state for record in dataset.snapshot().states.records.values()]
     assert states.count(ChunkState.DEFERRED) == 4
     assert timeline_of(dataset).totals[DeletesStatus.DEFERRED].chunks == 4, "the queue is not empty any more"

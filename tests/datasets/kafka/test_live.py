@@ -17,7 +17,7 @@ from lithify.datasets.kafka.buckets.live_topic import LiveTopic, build_order, ch
 from lithify.datasets.kafka.kind import LogKind
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.protocol.model import Ledger
 from lithify.protocol.run_summary import RunSummary
 from lithify.service import one_shot
@@ -134,7 +134,7 @@ def test_a_run_ends_though_producers_do_not() -> None:
     places = (bucket.store, bucket.topic), (bucket.store, f"{bucket.root}/clusters/c/lithify/orders")
     busy = Busy("kafka+memory://x", *places, bucket.clock, RandomIds(), of())
     leadership = Leadership(busy, bucket.clock, RandomIds())
-    planner = LogKind().planner(busy, Asked(), bucket.clock)
+    planner = LogKind().planner(busy, CommandArgs(), bucket.clock)
     summary = one_shot.run(busy, InlineEngine(), bucket.clock, RandomIds(), leadership, planner=planner)
     assert len(summary.committed) == 4
     assert bucket.bases()[:2] == [0, 3]

@@ -203,7 +203,7 @@ def test_what_was_foreseen_is_read_once_and_then_again() -> None:
     store = RangesStore(bench.store)
     preparation = CompactionPreparer(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
     compaction, manifest = compaction_of_all(bench)
-    preparation.foresee(compaction, manifest)
+    preparation.prefetch(compaction, manifest)
     first = preparation.prepare(compaction, manifest, lambda index: None, 2)
     asked = len(store.asked)
     assert asked == len(set(store.asked)) == 3 + 2  # indexes, stats of the largest, the newest filter
@@ -219,7 +219,7 @@ def test_what_went_wrong_when_it_was_foreseen_is_told_when_it_is_prepared() -> N
     bench.store.put(part.key, b"x" * len(good))
     preparation = CompactionPreparer(bench.store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
     compaction, manifest = compaction_of_all(bench)
-    preparation.foresee(compaction, manifest)
+    preparation.prefetch(compaction, manifest)
     with pytest.raises(CorruptObject):
         preparation.prepare(compaction, manifest, lambda index: None, 2)
     bench.store.put(part.key, good)
@@ -288,7 +288,7 @@ def foreseen_and_prepared(bench: Bench, store: ObjectStore) -> RangeJob:
     """One task for all sources of the bench."""
     preparation = CompactionPreparer(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=1 << 20))
     compaction, manifest = compaction_of_all(bench)
-    preparation.foresee(compaction, manifest)
+    preparation.prefetch(compaction, manifest)
     return preparation.prepare(compaction, manifest, lambda index: None, 2)
 
 

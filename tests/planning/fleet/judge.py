@@ -17,7 +17,7 @@ from lithify.planning.fleet.faults import FaultOrigin
 from lithify.planning.fleet.pending_tasks import SMALL_BYTES, PendingTask
 from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 from tests.planning.fleet import rules
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Judge:
         self._first_seen: dict[tuple[str, WorkKey, int], int] = {}
         self._hint_passed: dict[str, Counter[WorkKey]] = defaultdict(Counter)
         self._hint_streak: Counter[tuple[str, str]] = Counter()
-        self._seen_by: dict[str, dict[WorkKey, tuple[str, Hint]]] = defaultdict(dict)
+        self._seen_by: dict[str, dict[WorkKey, tuple[str, ClaimOffer]]] = defaultdict(dict)
         self._tried: dict[str, set[WorkKey]] = defaultdict(set)
         self._idle_since: dict[tuple[str, WorkKey], int] = {}
 
@@ -239,7 +239,7 @@ class Judge:
     # Claims
 
     def read(
-        self, worker: Worker, boards: Mapping[str, Iterable[Hint]], members: Collection[str] | None
+        self, worker: Worker, boards: Mapping[str, Iterable[ClaimOffer]], members: Collection[str] | None
     ) -> None:
         """All boards, or of these queues those of `members`."""
         kept = {
@@ -253,7 +253,7 @@ class Judge:
         for key in [key for key in passed if key not in self._seen_by[worker.name]]:
             del passed[key]
 
-    def claimed(self, worker: Worker, queue: str, hint: Hint, usage: Usage) -> None:
+    def claimed(self, worker: Worker, queue: str, hint: ClaimOffer, usage: Usage) -> None:
         world = self._world
         reserved = self._reserved(worker, queue)
         if not _may_use_reserve(hint.band, hint.bytes) and usage.ordinary >= worker.count - reserved:
@@ -297,7 +297,7 @@ class Judge:
             if now_ms - since_ms > IDLE_MS:
                 raise self._fail(rules.IDLE, f"{worker.name} idles since {since_ms} ms beside {hint}")
 
-    def _for(self, worker: Worker) -> dict[WorkKey, Hint]:
+    def _for(self, worker: Worker) -> dict[WorkKey, ClaimOffer]:
         """What stands on the boards that it could do."""
         _, usage, _ = worker.room()
         return {
@@ -313,7 +313,7 @@ class Judge:
             )
         }
 
-    def _is_free(self, hint: Hint) -> bool:
+    def _is_free(self, hint: ClaimOffer) -> bool:
         piece = self._world.datasets[hint.url].pieces.get(hint.key)
         return piece is not None and piece.state.name == "ADMITTED" and piece.attempts == hint.attempts
 

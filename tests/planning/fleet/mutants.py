@@ -111,15 +111,15 @@ def _only_when_rung(self: PollBackoff, now_ms: int, *, has_rung: bool) -> bool:
     return has_rung
 
 
-def _for_ever(hint: task_offers.Hint, worker: str) -> int:
+def _for_ever(hint: task_offers.ClaimOffer, worker: str) -> int:
     return 0 if hint.worker in (worker, None) else 1 << 40
 
 
-def _at_once(hint: task_offers.Hint, worker: str) -> int:
+def _at_once(hint: task_offers.ClaimOffer, worker: str) -> int:
     return 0
 
 
-def _ignored(self: HintChoice, hint: task_offers.Hint, now_ms: int) -> None:
+def _ignored(self: HintChoice, hint: task_offers.ClaimOffer, now_ms: int) -> None:
     pass
 
 

@@ -13,7 +13,7 @@ from lithify.planning.fleet.task_offers import (
     LONGEST_DELAY_MS,
     LOST_MS,
     SPREAD,
-    Hint,
+    ClaimOffer,
     HintChoice,
     delay_ms,
     meant_for,
@@ -25,11 +25,11 @@ FREE = {"q": Slots(9, 9)}
 
 def hint(
     name: str, band: PriorityClass = PriorityClass.NORMAL, priority: float = 0.5, **fields: object
-) -> Hint:
-    return replace(Hint(f"db-{name}", name, band, priority, LARGE_BYTES, 0), **fields)  # type: ignore[arg-type]
+) -> ClaimOffer:
+    return replace(ClaimOffer(f"db-{name}", name, band, priority, LARGE_BYTES, 0), **fields)  # type: ignore[arg-type]
 
 
-def choice_of(*hints: Hint, now_ms: int = 0) -> HintChoice:
+def choice_of(*hints: ClaimOffer, now_ms: int = 0) -> HintChoice:
     choice = HintChoice("me")
     choice.see({"q": hints}, now_ms)
     return choice
@@ -47,7 +47,7 @@ def take(
     return found[1].compaction
 
 
-def mine(name: str, band: PriorityClass = PriorityClass.NORMAL, priority: float = 0.5) -> Hint:
+def mine(name: str, band: PriorityClass = PriorityClass.NORMAL, priority: float = 0.5) -> ClaimOffer:
     return hint(name, band, priority, worker="me")
 
 

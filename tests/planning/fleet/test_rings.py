@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lithify.planning.fleet.notifications import BACKUPS, MAX_RINGS, Ring, added, ring_of, unheard
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 
 WORKERS = [f"worker-{n:03}" for n in range(100)]
-HINT = Hint("s3://b/x", "C", 3, 0.5, 1, 1, worker="worker-007", idle_workers=100)
+HINT = ClaimOffer("s3://b/x", "C", 3, 0.5, 1, 1, worker="worker-007", idle_workers=100)
 
 
 def test_a_ring_wakes_whom_the_hint_is_for_and_a_few_others() -> None:

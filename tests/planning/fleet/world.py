@@ -33,7 +33,7 @@ from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.quotas import Demand
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.task_offers import Hint, HintChoice
+from lithify.planning.fleet.task_offers import ClaimOffer, HintChoice
 from lithify.planning.rest import Rest
 from tests.planning.fleet.judge import Judge
 
@@ -133,7 +133,7 @@ class World:
         self.view_ms = 0
         """Since when."""
         self._shares: dict[tuple[tuple[str, ...], str], list[str]] = {}
-        self.boards: dict[str, dict[str, tuple[Hint, ...]]] = {q.name: {} for q in self.queues}
+        self.boards: dict[str, dict[str, tuple[ClaimOffer, ...]]] = {q.name: {} for q in self.queues}
         self.bells: dict[str, tuple[Ring, ...]] = {q.name: () for q in self.queues}
         self.demands: dict[str, dict[str, Demand]] = {q.name: {} for q in self.queues}
         self.tenant_demands: dict[str, dict[str, dict[str | None, int]]] = {q.name: {} for q in self.queues}
@@ -284,7 +284,7 @@ class Keeper:
         self.watched: dict[str, PollState] = {}
         self.versions: dict[str, int] = {}
         self.recalled: set[str] = set()
-        self.hints: dict[WorkKey, Hint] = {}
+        self.hints: dict[WorkKey, ClaimOffer] = {}
         self.published_ms = -PUBLISH_MS
         world.at(world.rng.randrange(TICK_MS), self.tick)
 
@@ -418,7 +418,7 @@ class Keeper:
             hint = before.get(piece.key)
             if hint is None or hint.attempts != piece.attempts:
                 since_ms = world.now_ms + self.offset_ms
-                hint = Hint(
+                hint = ClaimOffer(
                     piece.key.dataset, piece.key.unit, piece.band, piece.priority, piece.cost_bytes, since_ms,
                     piece.attempts, piece.tenant, whom.get(piece.key), len(idle), board=self.name,
                 )  # fmt: skip
@@ -512,7 +512,7 @@ class Worker:
         }
         return room, usage, {q.name: q.weight for q in world.queues}
 
-    def claimed(self, queue: str, hint: Hint) -> None:
+    def claimed(self, queue: str, hint: ClaimOffer) -> None:
         world = self.world
         self.is_claiming = False
         if self.is_dead:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from lithify.base.errors import Refused
-from lithify.datasets.options import Asked, KindOption
+from lithify.datasets.options import CommandArgs, KindOption
 from lithify.datasets.registry import Registered, all_registered, registered_for
 
 
@@ -44,10 +44,10 @@ class Given:
             if option.setting is not None and option.name in self.values
         }
 
-    def asked(self, *, full: bool = False) -> Asked:
+    def args(self, *, full: bool = False) -> CommandArgs:
         """What the others ask for."""
         names = {option.name for _, option in self.options if option.setting is None}
-        return Asked(full, {name: value for name, value in self.values.items() if name in names})
+        return CommandArgs(full, {name: value for name, value in self.values.items() if name in names})
 
 
 NOTHING = Given({}, ())

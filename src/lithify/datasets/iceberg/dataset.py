@@ -16,7 +16,7 @@ the ledger and the record of the table's lineage are checked just before. If a c
 that moment still commits, nothing is lost, because its successor finds the compaction in the table's history.
 
 Cache: a plan's states of chunks and its queue are saved once a coordinator has acted on the plan
-(`remember`); a commit's outputs are saved at once. The cache may be lost or overwritten.
+(`save_planner_state`); a commit's outputs are saved at once. The cache may be lost or overwritten.
 """
 
 from __future__ import annotations
@@ -391,7 +391,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
     # Publishing
 
-    def remember(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:
+    def save_planner_state(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:
         if isinstance(plan.memory, _Memory):
             self._may_revive = is_queue_empty
             chunks = (chunk for spec in shed for chunk in spec.chunks)
@@ -500,7 +500,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             metadata, ledger, self.store, self.own_folder, self._clock, self._ids, self.store_ms
         )
 
-    def beside(self) -> PlanDetails:
+    def plan_details(self) -> PlanDetails:
         from lithify.datasets.iceberg.maintenance.plan_details import (
             read_beside,  # with the operations that are given a dataset
         )

@@ -31,7 +31,7 @@ from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.datasets.waiting import command_waiting
 from lithify.protocol.finding import Finding
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
@@ -90,18 +90,18 @@ class IcebergKind:
 
     # Queries
 
-    def planner(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planner:
+    def planner(self, dataset: IcebergDataset, args: CommandArgs, clock: Clock) -> Planner:
         """Return a planner of the tasks that the timeline finds worthwhile, or of all tasks as if none had to
         wait."""
 
         def plan_everything(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
             return request(state, ledger, _now_us(clock), held=held, alone=dataset.alone)
 
-        return plan_everything if asked.full else dataset.propose
+        return plan_everything if args.full else dataset.propose
 
-    def request(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planner:
-        names = asked.given.get("chunk")
-        if asked.full == bool(names):
+    def request(self, dataset: IcebergDataset, args: CommandArgs, clock: Clock) -> Planner:
+        names = args.given.get("chunk")
+        if args.full == bool(names):
             raise Refused("say what to compact: either --full, or chunks with --chunk")
 
         def plan_asked(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
@@ -117,14 +117,16 @@ class IcebergKind:
         snapshot: TableState,
         ledger: IcebergLedger,
         plan: Plan,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
     ) -> ShownPlan:
         now_us = _now_us(clock)
-        drawn = everything(snapshot, ledger, now_us) if asked.full else dataset.timeline(snapshot, ledger)
+        drawn = everything(snapshot, ledger, now_us) if args.full else dataset.timeline(snapshot, ledger)
         timeline = Timeline(drawn, timeline_policy(snapshot.policy).calendar)
         now_ms = clock.now_ms()
-        shown = view.show_plan(dataset.url, snapshot, plan, timeline, dataset.beside() or UNREAD, now_ms)
+        shown = view.show_plan(
+            dataset.url, snapshot, plan, timeline, dataset.plan_details() or UNREAD, now_ms
+        )
         return ShownPlan(shown, timeline)
 
     def look(self, snapshot: TableState) -> view.Facts:
@@ -148,7 +150,7 @@ class IcebergKind:
     ) -> Iterator[Finding]:
         return check_table(open_dataset, find, now_ms)
 
-    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+    def inspect(self, url: str, config: Config, part: str, args: CommandArgs) -> Shown:
         raise AssertionError(f"tables have no part {part} to inspect")
 
     # Garbage
@@ -163,14 +165,14 @@ class IcebergKind:
         self,
         url: str,
         config: Config,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
         ids: Ids,
         *,
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        max_percent = asked.given.get("max_percent")
+        max_percent = args.given.get("max_percent")
         percent = DEFAULT_MAX_PERCENT if max_percent is None else max_percent
         check_percent(percent)
         options = garbage.collector_options(config.of(IcebergSettings).garbage)

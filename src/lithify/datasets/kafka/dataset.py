@@ -309,7 +309,9 @@ class LogDataset(LogSteps):
         place, since elsewhere the same folder would be read again."""
         return folder.topic is not None and bool(self._tombstones_due(found, folder))
 
-    def remember(self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool) -> None:
+    def save_planner_state(
+        self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool
+    ) -> None:
         """Nothing is worth keeping."""
 
     def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:

@@ -27,7 +27,7 @@ from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.datasets.waiting import command_waiting
 from lithify.protocol.finding import Finding
 from lithify.protocol.proposal import Plan, Planner
@@ -81,13 +81,13 @@ class LogKind:
 
     # Asking
 
-    def planner(self, dataset: LogDataset, asked: Asked, clock: Clock) -> Planner:
-        return dataset.planner(full=asked.full)
+    def planner(self, dataset: LogDataset, args: CommandArgs, clock: Clock) -> Planner:
+        return dataset.planner(full=args.full)
 
-    def request(self, dataset: LogDataset, asked: Asked, clock: Clock) -> Planner:
-        if not asked.full:
+    def request(self, dataset: LogDataset, args: CommandArgs, clock: Clock) -> Planner:
+        if not args.full:
             raise Refused("say what to compact: a keyed log is compacted as a whole, with --full")
-        return self.planner(dataset, asked, clock)
+        return self.planner(dataset, args, clock)
 
     # Showing
 
@@ -97,7 +97,7 @@ class LogKind:
         snapshot: LogSnapshot,
         ledger: LogLedger,
         plan: Plan,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
     ) -> ShownPlan:
         return ShownPlan(view.show_plan(dataset.url, snapshot, plan))
@@ -123,7 +123,7 @@ class LogKind:
     ) -> Iterator[Finding]:
         return check_log(open_dataset, find, now_ms, config.of(KafkaSettings))
 
-    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+    def inspect(self, url: str, config: Config, part: str, args: CommandArgs) -> Shown:
         assert part == "segments", part
         dataset = self._opened(url, config)
         return view.show_segments(dataset, dataset.snapshot())
@@ -144,7 +144,7 @@ class LogKind:
         self,
         url: str,
         config: Config,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
         ids: Ids,
         *,

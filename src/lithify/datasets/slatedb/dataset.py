@@ -50,7 +50,7 @@ from lithify.datasets.slatedb.planning.plan import FullRequest, priority, propos
 from lithify.datasets.slatedb.planning.timeline import SegmentTimeline, propose_by_time, show_segments
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.protocol.backlog import Backlog
-from lithify.protocol.lease import Lease, Permit, Taking, Tries, judge_lease, next_epoch
+from lithify.protocol.lease import EpochClaim, Lease, Permit, Tries, judge_lease, next_epoch
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.presence import CoordinatorStatus, Presence
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, TaskIdentity
@@ -257,7 +257,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         def raise_epoch(manifest_id: int, manifest: Manifest) -> Manifest | None:
             if self._tries.has_landed(manifest.compactor_epoch, self.has_taken):
                 return None  # only the answer was lost
-            taking = Taking(self._next_epoch(ledger, manifest), manifest_id + 1, mark)
+            taking = EpochClaim(self._next_epoch(ledger, manifest), manifest_id + 1, mark)
             permit(taking)
             self._tries.made(taking)
             return replace(manifest, compactor_epoch=taking.epoch)
@@ -265,11 +265,11 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         self._files.update_manifest(raise_epoch, bytes.fromhex(mark))
         return self._tries.taken()
 
-    def has_taken(self, taking: Taking) -> bool:
+    def has_taken(self, taking: EpochClaim) -> bool:
         """Return whether the announced manifest exists and carries its mark."""
         return self._files.has_mark(taking.version, bytes.fromhex(taking.mark))
 
-    def may_have_taken(self, taking: Taking) -> bool:
+    def may_have_taken(self, taking: EpochClaim) -> bool:
         """Return whether the manifests have reached the announced one."""
         return taking.version <= self._files.known_manifest_id()
 
@@ -373,7 +373,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
             return None
         return show_segments(snapshot, ledger, policy, times, self._clock.now_ms())
 
-    def remember(self, plan: Plan, shed: Sequence[Spec], *, is_queue_empty: bool) -> None:
+    def save_planner_state(self, plan: Plan, shed: Sequence[Spec], *, is_queue_empty: bool) -> None:
         """Do nothing: the planner of databases has no memory."""
 
     def planner(self, *, full: bool = False, segment: bytes | None = None) -> Planner:
@@ -406,10 +406,10 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     # Executing
 
-    def foresee(self, spec: Spec, snapshot: Manifest) -> None:
+    def prefetch(self, spec: Spec, snapshot: Manifest) -> None:
         compaction: SlateCompaction = Compaction(_NO_COMPACTION, spec)
         if self.needs_worker(compaction, snapshot):
-            self._preparation.foresee(compaction, snapshot)
+            self._preparation.prefetch(compaction, snapshot)
 
     @cached_property
     def _preparation(self) -> CompactionPreparer:

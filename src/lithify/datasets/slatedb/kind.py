@@ -14,7 +14,7 @@ from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector, asked_for
 from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
-from lithify.datasets.options import Asked
+from lithify.datasets.options import CommandArgs
 from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.compaction.request import spec_of
@@ -76,18 +76,18 @@ class SlateKind:
 
     # Planning
 
-    def planner(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planner:
+    def planner(self, dataset: SlateDataset, args: CommandArgs, clock: Clock) -> Planner:
         """Return the planner for everything or for the scheduler's proposals, everywhere or in one
         segment."""
-        return dataset.planner(full=asked.full, segment=_segment(asked))
+        return dataset.planner(full=args.full, segment=_segment(args))
 
-    def request(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planner:
-        l0, runs = asked.given.get("l0", ()), asked.given.get("run", ())
-        if asked.full == bool(l0 or runs):
+    def request(self, dataset: SlateDataset, args: CommandArgs, clock: Clock) -> Planner:
+        l0, runs = args.given.get("l0", ()), args.given.get("run", ())
+        if args.full == bool(l0 or runs):
             raise Refused("say what to compact: either --full, or sources with --l0 and --run")
-        if asked.full:
-            return self.planner(dataset, asked, clock)
-        views, segment = [_view_id(given) for given in l0 if given != "all"], _segment(asked) or b""
+        if args.full:
+            return self.planner(dataset, args, clock)
+        views, segment = [_view_id(given) for given in l0 if given != "all"], _segment(args) or b""
 
         def plan_asked(snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD, /) -> Plan:
             spec = spec_of(snapshot, ledger, segment, views, runs, all_l0="all" in l0)
@@ -104,7 +104,7 @@ class SlateKind:
         snapshot: Manifest,
         ledger: SlateLedger,
         plan: Plan,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
     ) -> ShownPlan:
         segments = dataset.segments(snapshot, ledger)
@@ -132,7 +132,7 @@ class SlateKind:
     ) -> Iterator[Finding]:
         return check_database(open_dataset(), find, now_ms)
 
-    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+    def inspect(self, url: str, config: Config, part: str, args: CommandArgs) -> Shown:
         if part == "sst":
             from lithify.datasets.slatedb.format.sst_facts import (
                 inspect_sst,  # imports the compiler, which few commands need
@@ -148,7 +148,7 @@ class SlateKind:
                 raise Refused(f"{url} has no compactions file: no coordinator has ever run on it")
             return view.show_ledger(ledger)
         assert part == "manifest", part
-        manifest_id = asked.given.get("id")
+        manifest_id = args.given.get("id")
         if manifest_id is None:
             return view.show_manifest(*dataset.latest_manifest())
         if manifest_id < 0:
@@ -167,7 +167,7 @@ class SlateKind:
         self,
         url: str,
         config: Config,
-        asked: Asked,
+        args: CommandArgs,
         clock: Clock,
         ids: Ids,
         *,
@@ -176,7 +176,7 @@ class SlateKind:
     ) -> Shown:
         options = dict(_garbage_options(config).by_kind())
         fences = options.pop(collection.GarbageKind.WAL_FENCE, None)
-        if fences is not None and asked.given.get("wal_fences"):
+        if fences is not None and args.given.get("wal_fences"):
             options[collection.GarbageKind.WAL_FENCE] = replace(
                 fences, dry_run=False
             )  # by default services do not collect these
@@ -203,8 +203,8 @@ def _garbage_options(config: Config) -> GarbageCollectorOptions:
     return GarbageCollectorOptions.of(config.of(SlatedbSettings).garbage_collector_options)
 
 
-def _segment(asked: Asked) -> bytes | None:
-    given = asked.given.get("segment")
+def _segment(args: CommandArgs) -> bytes | None:
+    given = args.given.get("segment")
     try:
         return None if given is None else bytes.fromhex(given)
     except ValueError:

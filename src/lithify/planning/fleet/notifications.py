@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from lithify.planning.fleet.placement import fraction
-from lithify.planning.fleet.task_offers import Hint
+from lithify.planning.fleet.task_offers import ClaimOffer
 
 MAX_RINGS = 8
 BACKUPS = 3
@@ -49,7 +49,7 @@ class Ring:
         return fraction(worker, self.id) * self.idle_workers < BACKUPS
 
 
-def ring_of(ring_id: str, board: str, new: Iterable[Hint]) -> Ring:
+def ring_of(ring_id: str, board: str, new: Iterable[ClaimOffer]) -> Ring:
     """Return the notification of these new task offers."""
     hints = tuple(new)
     workers = dict.fromkeys(hint.worker for hint in hints if hint.worker is not None)

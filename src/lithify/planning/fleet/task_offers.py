@@ -49,7 +49,7 @@ FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=600_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class ClaimOffer:
     """A task offer: a compaction that may be claimed."""
 
     url: str
@@ -121,7 +121,7 @@ def meant_for(
     return found
 
 
-def delay_ms(hint: Hint, worker: str) -> int:
+def delay_ms(hint: ClaimOffer, worker: str) -> int:
     """Return how long `worker` leaves the offer to others after it has seen it."""
     if hint.worker == worker:
         return 0
@@ -132,7 +132,7 @@ def delay_ms(hint: Hint, worker: str) -> int:
 
 @dataclass(slots=True)
 class _OfferedTask:
-    hint: Hint
+    hint: ClaimOffer
     queue: str
     since_ms: int
     found_ms: int
@@ -154,7 +154,7 @@ class HintChoice:
         self._queues: WeightedTurns[str] = WeightedTurns()
 
     def see(
-        self, boards: Mapping[str, Iterable[Hint]], now_ms: int, members: Collection[str] | None = None
+        self, boards: Mapping[str, Iterable[ClaimOffer]], now_ms: int, members: Collection[str] | None = None
     ) -> None:
         """Replace the offers, by queue id, of all these queues, or of the boards of `members` only. Offers
         that are not listed any more are dropped."""
@@ -181,7 +181,7 @@ class HintChoice:
 
     def next(
         self, slots: Mapping[str, Slots], usage: Usage, weights: Mapping[str, int], now_ms: int
-    ) -> tuple[str, Hint] | None:
+    ) -> tuple[str, ClaimOffer] | None:
         """Return the queue id and the offer to claim now, if any. `slots` are this worker's, and `weights`
         the queues', by queue id; a queue that has no slots here is not served."""
         able = self._able(slots, usage, now_ms)
@@ -203,7 +203,12 @@ class HintChoice:
         return min(best[:SPREAD], key=lambda seen: fraction(self._worker, _text(seen.hint.key)))
 
     def claimed(
-        self, hint: Hint, slots: Mapping[str, Slots], usage: Usage, weights: Mapping[str, int], now_ms: int
+        self,
+        hint: ClaimOffer,
+        slots: Mapping[str, Slots],
+        usage: Usage,
+        weights: Mapping[str, int],
+        now_ms: int,
     ) -> None:
         """Record a successful claim. The arguments are those of `next`."""
         seen = self._seen.get(hint.key)
@@ -218,12 +223,12 @@ class HintChoice:
         self._queues.had(queue, weights.get(queue, 1))
         self.leave(hint, now_ms)  # until it is off its board
 
-    def lost(self, hint: Hint, now_ms: int) -> None:
+    def lost(self, hint: ClaimOffer, now_ms: int) -> None:
         """Record that another worker has claimed it, or that it has ended."""
         self.leave(hint, now_ms)
         self._lost_ms = now_ms
 
-    def leave(self, hint: Hint, now_ms: int) -> None:
+    def leave(self, hint: ClaimOffer, now_ms: int) -> None:
         """Ignore the offer for now."""
         if (seen := self._seen.get(hint.key)) is not None:
             seen.lost_ms = now_ms

@@ -213,7 +213,7 @@ class DataWriter:
         ):
             self._finish_upload()
         self._beside.add(file)
-        finish = concurrency.beside.start(partial(self._close, file))
+        finish = concurrency.background.start(partial(self._close, file))
         self._uploads.append((size_bytes, finish))
         self._uploading_bytes += size_bytes
 

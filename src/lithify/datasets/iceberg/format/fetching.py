@@ -42,7 +42,7 @@ def _fetched(
     ahead: deque[tuple[ItemT, Callable[[], bytes]]] = deque()
     ahead_bytes = 0
     for item in items:
-        ahead.append((item, concurrency.beside.start(partial(bytes_of, io, path_of(item)))))
+        ahead.append((item, concurrency.background.start(partial(bytes_of, io, path_of(item)))))
         ahead_bytes += bytes_in(item)
         while len(ahead) > MAX_READERS or (len(ahead) > 1 and ahead_bytes > MAX_AHEAD_BYTES):
             first, fetched = ahead.popleft()

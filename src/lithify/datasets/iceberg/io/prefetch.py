@@ -106,4 +106,4 @@ class OpenedAhead:
     def _begin(self, file: DataPath) -> Callable[[], Any]:
         if not isinstance(self._io.new_input(file.path), StoredFile):
             return lambda: file.open(self._io)
-        return concurrency.beside.start(partial(file.open, self._io))
+        return concurrency.background.start(partial(file.open, self._io))

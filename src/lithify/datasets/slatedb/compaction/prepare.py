@@ -62,7 +62,7 @@ class CompactionPreparer:
         self._options = options
         self._foreseen = split.Foreseen()
 
-    def foresee(self, compaction: SlateCompaction, manifest: Manifest) -> None:
+    def prefetch(self, compaction: SlateCompaction, manifest: Manifest) -> None:
         """Begin to read the data that preparing this compaction needs."""
         _, _, sources = self._sources(compaction, manifest)
         if sources:

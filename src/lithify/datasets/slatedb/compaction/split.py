@@ -179,7 +179,7 @@ class Foreseen:
             if (filtered := newest_filtered(sources)) is not None:
                 reads.insert(0, (read_stored_filter, filtered))
         self._begun = {
-            (read, part.key): concurrency.beside.start(partial(read, store, part))
+            (read, part.key): concurrency.background.start(partial(read, store, part))
             for read, part in reads[:INDEX_READERS]
         }
 
@@ -224,7 +224,7 @@ def plan_ranges(
         stats = (
             None
             if largest is None
-            else concurrency.beside.start(partial(take, read_stored_stats, store, largest))
+            else concurrency.background.start(partial(take, read_stored_stats, store, largest))
         )
         indexes = concurrency.each_of(
             (partial(take, read_index, store, part) for part in parts), INDEX_READERS
