@@ -1,13 +1,12 @@
 """The position of a Spark Structured Streaming reader in a table, read from its checkpoint folder.
 
-1. `commits/N` exists once batch N is complete: a line `v1` (Spark 4 may write `v2`) and a line of JSON. A
+1. `commits/N` exists once batch N is complete: a line `v1` (Spark 4 may write `v2`) and a line of JSON; a
    half-written one does not count. `offsets/N` has the end positions of batch N: one line per source, after
-   `v1` and a line of Spark's own. The reader's position is that of the highest committed N; a batch that was
-   only planned does not count.
+   `v1` and a line of Spark's own. The reader's position is that of the highest committed N, not of a planned
+   one.
 2. Iceberg's source writes its initial position once, before the first batch, as `sources/K/offsets/0`. A
-   reader without commits is at that position. With `Trigger.AvailableNow` a restarted reader walks from its
-   initial position to the newest snapshot, however far it has read (apache/iceberg #18000), so it needs that
-   whole range.
+   reader without commits is there. With `Trigger.AvailableNow` a restarted reader walks from there to the
+   newest snapshot, however far it has read (apache/iceberg #18000), so it needs that whole range.
 3. A position is `{"version": 1, "snapshot_id": …, "position": …, "scan_all_files": …}`. Snapshot -1 is the
    beginning of the table.
 4. A checkpoint may have several sources. Those of this table are recognized by its snapshots.

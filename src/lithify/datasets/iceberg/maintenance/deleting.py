@@ -1,10 +1,10 @@
-"""Rules for every run that deletes a table's files or creates files that could be taken for garbage.
+"""Rules for every run that deletes a table's files.
 
-1. *Whole table*: files are deleted only if the table surely knows all that it owns. The known lineage is read
-   before the table, so files published in between are found to be needed.
-2. *Share*: at most a given share of the listed files is deleted, unless the operator allows more: a larger
-   share indicates a mistake, whatever the proofs say. A few files may always be deleted.
-3. *Batches*: the table is loaded again before each batch of files.
+1. *Whole table*: the table must surely know all that it owns. The known lineage is read before the table, so
+   files published in between are found to be needed.
+2. *Share*: at most a share of the listed files is deleted, unless the operator allows more: a larger share
+   indicates a mistake, whatever the proofs say. A few files may always be deleted.
+3. *Batches*: the table is loaded again before each batch.
 4. *Age*: a manifest that may still be committed is not deleted (`publish.MIN_MANIFEST_AGE_MS`).
 """
 

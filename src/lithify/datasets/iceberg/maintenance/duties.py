@@ -4,17 +4,17 @@
 2. If `lithify.rewrite-position-delete-files` is 1 in the table's properties or the settings, delete files are
    dropped and merged once that is worth a snapshot (`rewrite_deletes`).
 3. Likewise manifests are rewritten (`lithify.rewrite-manifests`; `rewrite_manifests`).
-4. If `lithify.expire-snapshots` is 1 in the table's properties or the settings, unneeded snapshots are
-   expired, and files whose grace period is over are deleted (`expire`). Otherwise nothing is expired.
+4. Likewise unneeded snapshots are expired, and files whose grace period is over are deleted
+   (`lithify.expire-snapshots`; `expire`). Otherwise nothing is expired.
 5. If `lithify.remove-orphans` is 1, orphan files are deleted (`orphans`) once in each
-   `lithify.orphan-interval-seconds` over all coordinators: `orphan_runs` stores the last time. A refused run
-   is also retried after the interval only, because it costs a listing of the whole location.
+   `lithify.orphan-interval-seconds`, over all coordinators (`orphan_runs`). A refused run also waits for the
+   interval, because it costs a listing of the whole location.
 
-`lithify.skip-parts` excludes parts: files, deletes, manifests, expiry.
+`lithify.skip-parts` excludes files, deletes, manifests or expiry.
 
 Each step runs even if an earlier one failed or was refused. The first failure is raised after the last step,
-the others are logged. Garbage comes first, so that it is collected even if the other steps must not touch the
-table. A blocked run is logged, and retried after the interval.
+the others are logged. Garbage comes first, since it may be collected from tables that the other steps must
+not touch. A blocked run is logged, and retried after the interval.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def duties(
                 with contained(f"{what} of {dataset.url}"):
                     done = run(done)
             except LithifyError as error:
-                if failures:  # raised at the end
+                if failures:  # the first one is raised below
                     _log.error("%s: %s failed: %s", dataset.url, what, error)
                 failures.append(error)
         if not failures:

@@ -1,18 +1,17 @@
 """One expiry run: expires the snapshots of a table that are not needed, and deletes their files.
 
 1. Collect all needs (`snapshot_pins`) and the snapshots that the policy allows to expire (`expiry_policy`).
-   Publish the threshold: the oldest time that is needed, or the time just after all that the policy expires
-   if that is older. It never goes down, and it stays where it was if a need is not known. It is published
-   whatever the outcome of step 2. If the table records holds or readers that are not in Lithify's folder
-   (`own_state`), the run ends before: another program removed them, and their needs are unknown.
-2. Collect again: a hold that was placed in between is either found now, or its owner finds the threshold past
-   it and gives up. Expire the snapshots that the policy allows, that are below the threshold, and that are
-   not needed. Before, record the files that only these snapshots name (`pending`). The commit asserts the
-   table's UUID and every ref that was read. If the catalog checks requirements in this process, it also
-   asserts that there are no other refs, that refs and properties are unchanged, and that no snapshot is gone.
-   The commit also records in the table that files wait. After a conflict steps 1 and 2 are repeated, a few
-   times.
-3. Delete the files that any run recorded and whose snapshots have been gone for longer than the grace period
+   Publish the threshold: the oldest needed time, or the time just after all that the policy expires if that
+   is older. It never goes down, stays where it was if a need is unknown, and is published whatever the
+   outcome of step 2. If the table records holds or readers that are not in Lithify's folder (`own_state`),
+   the run ends before: another program removed them, and their needs are unknown.
+2. Collect again: a hold placed in between is either found now, or its owner finds the threshold past it and
+   gives up. Record the files that only the expired snapshots name (`pending`), then expire those that the
+   policy allows, that are below the threshold and not needed. The commit asserts the table's UUID and every
+   ref that was read; if the catalog checks requirements in this process, also that there are no other refs,
+   that refs and properties are unchanged, and that no snapshot is gone. It also records in the table that
+   files wait. After a conflict, repeat steps 1 and 2 a few times.
+3. Delete the files that any run recorded and whose snapshots have been gone for the grace period
    (`expired_files`).
 
 | outcome        | when                                                                     |
@@ -29,13 +28,13 @@
 | STATE_LOST     | the table records holds or readers that are not in Lithify's folder      |
 | NOT_ALONE      | files wait because another table may need them (`shared_locations`)      |
 
-REF_LOST is possible only with catalogs that check Iceberg's own requirements alone (REST): none of these says
-that no other ref was made. So `expired_files` checks that before it deletes a file, and with such catalogs
-the grace period is at least `MIN_UNCHECKED_GRACE_MS`.
+REF_LOST is possible only with catalogs that check Iceberg's own requirements alone (REST), since none of
+these excludes new refs. With them, `expired_files` checks for new refs before it deletes a file, and the
+grace period is at least `MIN_UNCHECKED_GRACE_MS`.
 
 Invariants: of the outcomes only EXPIRED, REF_LOST and NOT_ALONE change snapshots. A snapshot that a hold,
 reader or ref needs is never expired; a file that any snapshot names is never deleted. After a crash at any
-point, the next run finds all remaining work. Any number of runs may overlap. A dry run writes nothing.
+point, the next run finds all remaining work. Runs may overlap. A dry run writes nothing.
 """
 
 from __future__ import annotations
@@ -194,7 +193,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a run would expire now, estimated without reading manifests."""
+    """The expected result of a run now, estimated without reading manifests."""
 
     outcome: ExpiryOutcome
     why: str
@@ -215,7 +214,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What can be expired, by one consistent reading of table and needs."""
+    """Expirable snapshots, by one reading of the needs and the table."""
 
     table: Table
     policy: Expirable
@@ -226,7 +225,7 @@ class _Plan:
     """The names of the registered readers."""
     state: FolderIdentity | None
     lost: str
-    """What the table records and the folder does not have; empty if nothing is lost."""
+    """Recorded state that the folder does not have; empty if nothing is lost."""
 
 
 class AssertSameHistory(ValidatableTableRequirement):
@@ -333,7 +332,6 @@ class Expirer:
             done.outcome, done.why = ExpiryOutcome.REF_LOST, found.lost
 
     def _keep_on_record(self, table: Table, now_ms: int) -> None:
-        """Record in the table that files stay for good."""
         self._dataset.record.files_for_good(table, self._dataset.begin_state(table), now_ms)
 
     @staticmethod
@@ -476,7 +474,6 @@ class Expirer:
         done.snapshots -= len(going)
 
     def _only_named_by(self, plan: _Plan, going: frozenset[int], done: Expiry) -> Iterator[NamedFile]:
-        """Yield the files to delete once these snapshots are gone."""
         with translated(f"reading the snapshots of {self._dataset.url}"):
             yield from _own(only_named_by(plan.table, going), plan.table.metadata, done)
 
@@ -520,7 +517,6 @@ def _why(reason: BlockReason, plan: _Plan) -> str:
 
 
 def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
-    """Return the requirements of the commit."""
     metadata = table.metadata
     refs = [
         AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
@@ -542,7 +538,7 @@ def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
 def updates_of(
     metadata: TableMetadata, refs: Sequence[str], going: frozenset[int]
 ) -> tuple[TableUpdate, ...]:
-    """Return the updates of the commit: remove expired refs, the snapshots' statistics, and the snapshots."""
+    """Return the commit's updates: remove refs, statistics and snapshots."""
     found: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in refs]
     for update, files in (
         (RemoveStatisticsUpdate, metadata.statistics),

@@ -1,14 +1,14 @@
 """Deletes the files of expired snapshots once their grace period is over: the last step of an expiry.
 
-1. An entry that any run recorded (`pending`) is confirmed once its snapshots are gone; its grace period
-   begins then. If the catalog could not guarantee that no branch or tag was made meanwhile, the metadata
-   files between the planned one and the present one are read first (`lost_between`). If one of them keeps
-   more, or cannot be read, the files stay for good, together with all else that the lost snapshots name, so
-   that an operator can recover them.
-2. Nothing is deleted while another table may need it (`shared_locations`). Files in the folder of another
-   table stay.
-3. Due files are deleted in batches. A file is deleted only if no snapshot of the table, loaded again for the
-   batch, names it (`reachable`), and no other entry has it too.
+1. Entries of any run (`pending`) whose snapshots are gone are confirmed; the grace period begins then. If the
+   catalog could not guarantee that no branch or tag was made meanwhile, the metadata files between the
+   planned one and the present one are read first (`lost_between`). If one of them keeps more, or cannot be
+   read, the files stay for good, with all else that the lost snapshots name, so that an operator can recover
+   them.
+2. Nothing is deleted while another table may need it (`shared_locations`). Files in another table's folder
+   stay.
+3. Due files are deleted in batches, each file only if no snapshot of the reloaded table names it
+   (`reachable`), and no other entry has it too.
 4. A completed entry is dropped.
 
 Memory grows by a few bytes with every file of the table; of the files to delete, one batch is in memory.
@@ -113,7 +113,6 @@ class ExpiredFiles:
     def _carry_out_all(
         self, table: Table, due: Sequence[PendingFiles], foreign: Set[str], done: Deletion
     ) -> None:
-        """Delete the files of these entries, except those in folders of other tables."""
         reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
         with Deleting() as deleting:
             for entry in due:
@@ -180,9 +179,9 @@ class ExpiredFiles:
             self._pending.drop(entry)
 
     def _spare(self, table: Table, reached: Reached, seen: set[Ulid]) -> None:
-        """Keep files that other entries with expired snapshots have too: those entries delete or keep them.
-        Pending entries are read after the table: files that it no longer names were recorded before. An entry
-        with existing snapshots is ignored, because it may never be carried out."""
+        """Keep files that other entries with expired snapshots have too. Entries are read after the table:
+        files that it no longer names were recorded before. An entry with existing snapshots is ignored,
+        because it may never be carried out."""
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         for entry in self._pending.read():
             if entry.id not in seen and there.isdisjoint(entry.snapshots):
@@ -192,8 +191,8 @@ class ExpiredFiles:
 
 
 def lost_between(table: Table, entry: PendingFiles) -> str:
-    """Return why an entry's files must stay for good, judging by the metadata files between the planned one
-    and the present one; empty if no change in between would have kept its snapshots."""
+    """Return why an entry's files must stay for good, by the metadata files between the planned one and the
+    present one; empty if none would have kept its snapshots."""
     log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
     if entry.base not in log:
         return f"nobody can tell whether a branch or tag was made meanwhile: {entry.base} is not in the log"

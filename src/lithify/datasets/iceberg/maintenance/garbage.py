@@ -1,28 +1,26 @@
 """One garbage collection: deletes files that Lithify wrote for a table and that nothing refers to.
 
-1. Read the store's time. Ages are measured by its clock alone.
-2. Read the table's known lineage.
-3. List the table's places for data and metadata. A file is a candidate if its name proves that Lithify wrote
+1. Read the store's time; ages are measured by its clock alone. Read the table's known lineage.
+2. List the table's places for data and metadata. A file is a candidate if its name proves that Lithify wrote
    it for this table (`ownership`), if it is older than the minimum age (a manifest: also than any commit
    takes) and younger than Lithify's folder, and if its compaction is active neither in the ledger read before
-   the listing nor in the one read after it. An older file may be of a running compaction, or wait for
-   readers, according to a folder that was removed (`own_state`): removal of orphans treats it.
-4. Load the table. Raise `Refused` if it does not continue its known lineage (`lineage`), or if it may not
-   know all its snapshots. Read the manifests of all its snapshots; a candidate that any of them names is
-   needed. A file that an expiry recorded (`pending`) is left to it, because it waits for readers.
-5. Raise `Refused` if more than a share of all listed files would be deleted, because that is more likely a
-   mistake, or if the catalog has the table under a second name, which may need files that this name no longer
-   has (`shared_locations`).
-6. Before each batch of deletions, load the table again. Raise `Refused` if a new snapshot names a candidate.
-7. In Lithify's folder of the table, garbage is: versions of the ledger, the chunk cache, the threshold and
+   the listing nor in the one read after it. A file older than the folder is left to the removal of orphans: a
+   removed folder may have said that it is in use (`own_state`).
+3. Load the table. Raise `Refused` if it does not continue its known lineage (`lineage`), or may not know all
+   its snapshots. A candidate that any snapshot's manifests name is needed. A file that an expiry recorded
+   (`pending`) is left to it, because it waits for readers.
+4. Raise `Refused` if more than a share of all listed files would be deleted, which indicates a mistake, or if
+   the catalog has the table under a second name, which may need these files (`shared_locations`).
+5. Before each batch, load the table again. Raise `Refused` if a new snapshot names a candidate.
+6. In Lithify's folder of the table, garbage is: versions of the ledger, the chunk cache, the threshold and
    the pending files except the newest `KEPT_VERSIONS`; notes about ended compactions; half-written files of
    killed writers.
 
-If the table's `gc.enabled` is not true, steps 3 to 6 find nothing: data files and manifests stay.
+If the table's `gc.enabled` is not true, steps 2 to 5 find nothing.
 
 Invariants: a file without proof of ownership stays. Lineage and ledgers are read before the table, so files
-published or planned meanwhile are found to be needed. Any error ends the collection before it deletes more. A
-dry run decides the same, by this machine's clock, and writes nothing.
+published or planned meanwhile are found to be needed. Any error ends the collection. A dry run decides the
+same, by this machine's clock, and writes nothing.
 """
 
 from __future__ import annotations
@@ -116,7 +114,7 @@ class GarbageReport:
     found: Mapping[GarbageKind, int]
     """Lithify's objects found, by kind."""
     notes: tuple[str, ...] = ()
-    """What was skipped as a whole, and why."""
+    """Skipped parts, and why."""
     reported_only: tuple[GarbageKind, ...] = ()
     """Kinds of which nothing was deleted although others were, because of the settings."""
 
@@ -160,8 +158,6 @@ def collect_each(
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A file with one of Lithify's names."""
-
     kind: GarbageKind
     own: OwnName
     store: ObjectStore
@@ -356,7 +352,6 @@ class _Collection:
 
 
 def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[GarbageKind]) -> GarbageCollected:
-    """Collect the due kinds once."""
     report = collect(dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds))
     counts = {kind: report.count(kind) for kind in report.found}
     return GarbageCollected(

@@ -42,7 +42,7 @@ class OrphanRun:
 
 
 class OrphanRuns:
-    """The last run for the table whose own folder is `folder` of `store`."""
+    """Stores the last run for the table whose own folder is `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store

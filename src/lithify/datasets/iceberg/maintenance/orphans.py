@@ -2,35 +2,33 @@
 
 1. Read the store's time. Only files older than `older_than_ms` are candidates.
 2. Read the known lineage, then the table. It must be whole, of a tested format, and own its files
-   (`gc.enabled`). The files that it records as waiting must be in Lithify's folder (`own_state`). No other
+   (`gc.enabled`); Lithify's folder must have the waiting files that it records (`own_state`); and no other
    table may have files in its place (`shared_locations`).
-3. List the location with several threads. The following are never deleted:
+3. List the location with several threads. Never deleted are
 
-   - files and folders whose name begins with `_` or `.`, and all below: they are hidden, as for Iceberg's own
-     procedure, and one is Lithify's folder;
+   - names that begin with `_` or `.`, and all below: hidden, as for Iceberg's own procedure; one is Lithify's
+     folder;
    - metadata files (`*.metadata.json`) and version hints;
-   - files that Lithify wrote, for this table or another, because `lithify gc` treats them; except those of
-     this table that are older than Lithify's folder of it;
-   - the folders of other tables within the place, and on a local file system links that lead outside;
+   - files that Lithify wrote, for any table: `lithify gc` treats them. Those of this table that are older
+     than Lithify's folder of it are treated here;
+   - the folders of other tables within the place, and local links that lead outside;
    - a key that is no plain path (`places`), since a name may not refer to it alone;
    - empty objects of object stores: a folder marker (`x/`) is listed like an object `x`.
 
-4. Load the table again. The following are needed: files that any snapshot names; statistics; the metadata
-   log; files that an expiry has recorded (`pending`); and files that the table's metadata files outside its
-   history name. Names and files are compared on the local disk (`external_set_difference`). A name that may
-   refer to a file (`places`) keeps it, and a name outside the location keeps every file with the same last
-   part.
-5. Raise `Refused` if more than a share of the listed files would be deleted, because that is more likely a
-   mistake.
-6. Delete in batches. Before each batch, load the table again; files that its new snapshots or new pending
-   entries name are needed too.
+4. Load the table again. Needed are all files named by its snapshots, statistics, metadata log, pending
+   entries (`pending`), and by metadata files of the table outside its history. Names and files are compared
+   on the local disk (`external_set_difference`). A name that may refer to a file (`places`) keeps it, and a
+   name outside the location keeps every file with the same last part.
+5. Raise `Refused` if more than a share of the listed files would be deleted, which indicates a mistake.
+6. Delete in batches. Before each, load the table again; files that new snapshots or pending entries name are
+   needed too.
 
-Age: a writer names its files only when it commits, maybe long after it wrote them. `MIN_AGE_MS` is the
-minimum of Iceberg's own procedure, a day; jobs that run longer than the default of three days need more.
+Age: a writer names its files only when it commits, maybe long after it wrote them. `MIN_AGE_MS`, a day, is
+the minimum of Iceberg's own procedure; jobs that run longer than the default of three days need more.
 
-Invariants: a file that any snapshot names is never deleted; a file that cannot be compared stays. The run
-stores no state, so a crash loses nothing, and the next run finds the remaining files. A dry run decides the
-same, by this machine's clock, and writes nothing.
+Invariants: a file that any snapshot names, or that cannot be compared, stays. The run stores no state, so the
+next run after a crash finds the remaining files. A dry run decides the same, by this machine's clock, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -251,8 +249,8 @@ class _Run:
         return metadata_files
 
     def _may_go(self, meta: ObjectMeta) -> bool:
-        """Return whether a file may be deleted if nothing names it. Lithify's own files may if they are older
-        than its folder of the table: the folder does not say whether they are needed."""
+        """Return whether an unnamed file may be deleted. Of Lithify's own only those older than its folder of
+        the table may: the folder does not say whether they are needed."""
         if not _is_usable(meta.key):
             return False
         own = parse_name(meta.key)
@@ -308,8 +306,8 @@ class _Run:
         return own
 
     def _ancestors(self, table: Table, files: Sequence[ObjectMeta]) -> set[str]:
-        """Return the normalized keys of the table's earlier metadata files, as far back as they exist: the
-        oldest in a log has a log itself."""
+        """Return the normalized keys of the table's earlier metadata files, following the log of the oldest
+        one in each log."""
         there = {normal: meta for meta in files if (normal := self._normal(meta.key)) is not None}
         known = keys_of(table.metadata_location)
         log = [entry.metadata_file for entry in table.metadata.metadata_log]
@@ -321,7 +319,7 @@ class _Run:
         return known
 
     def _is_own(self, table: Table, meta: ObjectMeta) -> bool:
-        """Return whether a metadata file in another folder is the table's, which may have changed its path."""
+        """Return whether a metadata file in another folder is the table's: its path may have changed."""
         fields = shared_locations.fields_of(self._store, meta.key)
         location = fields.get("location")
         is_same = fields.get("table-uuid") == str(table.metadata.table_uuid)
@@ -332,7 +330,6 @@ class _Run:
         yield from zip(files, each_of(asking, MAX_IN_FLIGHT), strict=True)
 
     def _check_same(self, table: Table, meta: ObjectMeta, uuid: str) -> None:
-        """Raise `Refused` if a metadata file in the table's folder is of another table."""
         if uuid != str(table.metadata.table_uuid):
             raise Refused(
                 f"{self._dataset.url}: {url_of(self._store.url, meta.key)} is of another table ({uuid}) "

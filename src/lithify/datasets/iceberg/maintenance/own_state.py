@@ -4,9 +4,9 @@ Holds, registered readers and waiting files are objects in that folder. Other pr
 removal that does not know hidden names, lifecycle rules of a bucket, a person. A missing folder does not mean
 that nothing is needed. So:
 
-1. The folder has an identity, `state.json`, created before any other object that matters and never rewritten.
-   A removal by age takes it first. The time of its creation, by the store's clock, is since when the folder
-   is known to be complete (`FolderIdentity`).
+1. The folder has an identity, `state.json`, created before any other object that matters and never rewritten,
+   so a removal by age takes it first. The folder is known to be complete since its creation, by the store's
+   clock (`FolderIdentity`).
 2. The table's properties record what must be in the folder (`Recorded`). Each key is an independent fact that
    no other commit can make wrong, so several processes may write them, through any catalog:
 
@@ -15,20 +15,19 @@ that nothing is needed. So:
    | `reader.<name>`                  | a reader is registered                       | it is dropped     |
    | `holds.<id>.<day>`               | until the end of that day (UTC) there may be | the day is over   |
    |                                  | holds in the folder `<id>`                   |                   |
-   | `files.<id>.<day>`               | until then files wait in that folder for     | the day is over   |
-   |                                  | their grace period                           |                   |
-   | `files.<id>.always`              | some files there stay for good               | a person accepts  |
-   |                                  |                                              | the loss          |
-   | `place`                          | the table's state is in the folder `<id>`,   | a person removes  |
-   |                                  | which is not under its location              | it                |
+   | `files.<id>.<day>`               | until then files wait in that folder         | the day is over   |
+   | `files.<id>.always`              | some files there stay for good               | the loss is       |
+   |                                  |                                              | accepted          |
+   | `place`                          | the state is in the folder `<id>`, not under | a person removes  |
+   |                                  | the table's location                         | it                |
 
    The value is the table's UUID, so a property copied from another table records nothing.
 3. A run that finds less in the folder than the table records changes nothing (`missing`), until the missing
    objects are back, their time has passed, or a person accepts the loss.
 
-A hold costs a commit to the table only if no key covers its lease: about once in two days, however many holds
-there are. A reader costs one commit when registered and one when dropped. An expiry records waiting files in
-its own commit.
+A hold costs a commit to the table only if no key covers its lease: about once in two days, for any number of
+holds. A reader costs one commit when registered and one when dropped. An expiry records waiting files in its
+own commit.
 """
 
 from __future__ import annotations
@@ -84,8 +83,6 @@ _MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class FolderIdentity:
-    """The identity of Lithify's folder of a table."""
-
     id: str
     since_ms: int
     """Since when the folder is complete, by the clock of its store."""
@@ -241,7 +238,6 @@ def _not_answered(recorded: Recorded, state: FolderIdentity, readers: Collection
 
 
 def _past(recorded: Recorded, now_ms: int) -> list[str]:
-    """Return the properties whose day is over."""
     found = []
     for key in recorded.keys - set(recorded.unknown):
         kind, _, rest = key.removeprefix(PREFIX).partition(".")
@@ -283,13 +279,10 @@ def _moment(ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Properties to set and to remove."""
-
     to_set: Mapping[str, str]
     to_remove: Sequence[str] = ()
 
     def updates(self) -> tuple[TableUpdate, ...]:
-        """Return the updates of the commit."""
         found: list[TableUpdate] = []
         if self.to_set:
             found.append(SetPropertiesUpdate(updates=dict(self.to_set)))

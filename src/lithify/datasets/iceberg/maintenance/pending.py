@@ -2,16 +2,13 @@
 
 1. *Before* snapshots are expired, the files that only they name are recorded: first their paths in numbered
    parts, `pending-files/<id>-<number>.json`, of up to `PART_FILES` each, then one entry for all parts in the
-   next version of the numbered file `pending/`. So after a crash at any point, the files that the commit
-   leaves behind are known, and only one part is ever in memory.
-2. The grace period of an entry begins when a run finds all its snapshots gone from the table (`confirm`). It
-   is at least as long as that of the run that wrote the entry. If the catalog could not guarantee that no
-   branch or tag was made meanwhile, the table's log is read first. An entry that may conflict with one is
-   `blocked`: its files stay for good, so that an operator can recover them. All else that its snapshots name
-   must stay too, so it is added to the entry's paths before (`add_paths`). An entry whose snapshots still
-   exist after a day was never committed, and is dropped.
-3. An entry whose grace period is over is carried out (`lithify.datasets.iceberg.maintenance.expired_files`)
-   and dropped. Carrying it out twice does no harm.
+   next version of the numbered file `pending/`. So after a crash at any point these files are known, and only one part is
+   ever in memory.
+2. The grace period of an entry begins when a run finds all its snapshots gone (`confirm`); it is at least as
+   long as that of the run that wrote the entry. A `blocked` entry may have lost snapshots of a new branch or
+   tag (`expired_files`): its files, and all else that its snapshots name (`add_paths`), stay for good. An
+   entry whose snapshots still exist after a day was never committed, and is dropped.
+3. An entry whose grace period is over is carried out and dropped. Carrying it out twice does no harm.
 4. Parts without an entry result from a crash in step 1, and are deleted after a day.
 
 Times are by the object store's clock.
@@ -183,7 +180,6 @@ class Pending:
 
 
 def _entry_of(key: str) -> str:
-    """Return the id of the entry that a part belongs to."""
     return key.rpartition("/")[2][:_ULID_CHARS]
 
 

@@ -2,14 +2,13 @@
 
 1. A snapshot names its manifest list, the list its manifests, and these their live data and delete files. The
    table names statistics files, for a snapshot.
-2. A file is needed if a named file may be the same (`places`). A named file outside the table's location
-   keeps every file with the same last part, since a folder may have two names. Names are held as hashes
+2. A file is needed if a named file may be the same (`places`). A name outside the table's location keeps
+   every file with the same last part, since a folder may have two names. Names are held as hashes
    (`key_set`). Both may keep a file too many, but never lose one.
-3. The table may delete a file that surely lies under the table's location and outside Lithify's own folder,
-   or whose name proves that Lithify wrote it for this table (`ownership`). Other files may be another
-   table's: a data path can be shared, and files can be added from anywhere.
-4. Lists and manifests are decoded one after the other, and only hashes of the names are kept. So memory grows
-   by a few bytes with every file of a table.
+3. A file may be deleted if it surely lies under the table's location and outside Lithify's own folder, or if
+   its name proves that Lithify wrote it for this table (`ownership`). Other files may be another table's:
+   data paths can be shared, and files added from anywhere.
+4. Manifests are decoded one by one, so memory grows by a few bytes with every file of a table.
 """
 
 from __future__ import annotations
@@ -164,7 +163,6 @@ def with_all_they_name(io: FileIO, files: Sequence[NamedFile]) -> list[NamedFile
 
 
 def _with_list(path: str) -> Snapshot:
-    """Return a snapshot with only a manifest list."""
     return Snapshot.model_validate(
         {"snapshot-id": 0, "sequence-number": 0, "timestamp-ms": 0, "manifest-list": path}
     )

@@ -48,8 +48,6 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredReader:
-    """A registered reader."""
-
     name: str
     checkpoint: str
     """The URL of its checkpoint folder."""
@@ -60,8 +58,6 @@ class RegisteredReader:
 
 @dataclass(frozen=True, slots=True)
 class ReaderNeed:
-    """The history that a reader needs."""
-
     reader: RegisteredReader
     snapshots: tuple[int, ...] = ()
     """The reader needs each of these snapshots, and all later ones."""

@@ -3,16 +3,16 @@
 Before unnamed files are deleted, it must be certain that they are not another table's:
 
 1. The locations and write paths of all other tables of the catalog are read. A table whose location is within
-   the place, and that writes nowhere else in it, has a folder of its own, which is left alone. Any other
-   table that shares the place, with this table or with a folder in it, has files that cannot be told from
-   this table's: `Refused`. So is a table that cannot be read, unless the operator declares it unrelated
-   (`iceberg.unrelated_tables`). The catalog is listed again until every table in it has been read, so a table
-   renamed meanwhile is found under its new name.
-2. The same applies to tables that are not in the catalog and whose metadata files, which contain the
-   location, lie in the place; and to tables of Delta Lake and Hudi, which have a folder of their own there.
+   the place, and that writes nowhere else in it, has a folder of its own, which is left alone. Files of any
+   other table that shares the place, or a folder in it, cannot be told from this table's: `Refused`. So is a
+   table that cannot be read, unless the operator declares it unrelated (`iceberg.unrelated_tables`). The
+   catalog is listed again until every table in it has been read, so a table renamed meanwhile is found under
+   its new name.
+2. The same applies to tables outside the catalog whose metadata files, which contain the location, lie in the
+   place; and to tables of Delta Lake and Hudi, which have a folder of their own there.
 3. Metadata files of the table that are in neither its log nor the logs of earlier ones were left by failed
-   commits, or by a second catalog that has the table too and continues it separately. Their files are needed,
-   however old: the second one may not have changed for long.
+   commits, or by a second catalog that continues the table separately. The files that they name are needed,
+   however old: the second table may not have changed for long.
 
 | run                                          | does                                                        |
 |----------------------------------------------|-------------------------------------------------------------|
@@ -21,13 +21,12 @@ Before unnamed files are deleted, it must be certain that they are not another t
 | collection of garbage, before it deletes     | 1, but only for a second name of the table: files of other  |
 | files                                        | tables have other marks (`ownership`)                       |
 
-The tables of a catalog are cached for all datasets of one process (`CatalogTables`): expiry runs every ten
-minutes, on catalogs with thousands of tables. Names are listed anew nearly every time (`LISTED_S`), so a
-table that was added, or registered under a second name, is read at once.
+The tables of a catalog are cached per process (`CatalogTables`): expiry runs every ten minutes, on catalogs
+with thousands of tables. Names are listed anew nearly every time (`LISTED_S`), so a new table or second name
+is read at once.
 
-Places that may be the same (`places`) count as the same. Two cases cannot be detected: files that another
-table wrote to the place before its write path changed, and files that it added without writing them
-(`add_files`).
+Places that may be the same (`places`) count as the same. Undetectable are files that another table wrote to
+the place before its write path changed, or added without writing them (`add_files`).
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def neighbour(name: str, location: str, properties: Mapping[str, Any], uuid: str
 
 
 def not_ours(place: str, others: Iterable[Neighbour], url: str) -> frozenset[str]:
-    """Return folders within the place that only other tables use (pure). Raise `Refused` if one shares more."""
+    """Return folders in the place that only other tables use (pure). Raise `Refused` if one shares more."""
     found = set()
     for other in others:
         has_own = other.location != place and is_within(other.location, place)
@@ -309,7 +308,7 @@ def log_of(store: ObjectStore, key: str) -> list[str]:
 
 
 def fields_of(store: ObjectStore, key: str) -> Mapping[str, Any]:
-    """Return the fields of a metadata file. Raise `CorruptObject` if it does not decode."""
+    """Return a metadata file's fields. Raise `CorruptObject` if it does not decode."""
     return _decoded(store, key)[1]
 
 

@@ -89,7 +89,7 @@ def _mark(standing: ReaderNeed, metadata: TableMetadata) -> Mark | None:
 
 
 def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, Hold]:
-    """Return holds for our own compactions, by the snapshot they were planned on."""
+    """Return holds for Lithify's compactions, by the snapshot they were planned on."""
     found: dict[int, Hold] = {}
     for compaction in ledger.active() if ledger is not None else ():
         snapshot = metadata.snapshot_by_id(compaction.spec.snapshot_id)
