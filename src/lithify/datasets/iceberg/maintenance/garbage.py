@@ -12,7 +12,7 @@
 4. Raise `Refused` if more than a share of all listed files would be deleted, which indicates a mistake, or if
    the catalog has the table under a second name, which may need these files (`shared_locations`).
 5. Before each batch, load the table again. Raise `Refused` if a new snapshot names a candidate.
-6. In Lithify's folder of the table, garbage is: versions of the ledger, the chunk cache, the threshold and
+6. In Lithify's folder of the table, garbage is: versions of the ledger, the chunk states, the threshold and
    the pending files except the newest `KEPT_VERSIONS`; notes about ended compactions; half-written files of
    killed writers.
 

@@ -2,8 +2,8 @@
 
 1. *Before* snapshots are expired, the files that only they name are recorded: first their paths in numbered
    parts, `pending-files/<id>-<number>.json`, of up to `PART_FILES` each, then one entry for all parts in the
-   next version of the numbered file `pending/`. So after a crash at any point these files are known, and only one part is
-   ever in memory.
+   next version of the numbered file `pending/`. So after a crash at any point these files are
+   known, and only one part is ever in memory.
 2. The grace period of an entry begins when a run finds all its snapshots gone (`confirm`); it is at least as
    long as that of the run that wrote the entry. A `blocked` entry may have lost snapshots of a new branch or
    tag (`expired_files`): its files, and all else that its snapshots name (`add_paths`), stay for good. An
