@@ -1,17 +1,17 @@
-"""Where a reader with Spark Structured Streaming stands in a table, by its checkpoint folder.
+"""The position of a Spark Structured Streaming reader in a table, read from its checkpoint folder.
 
-1. `commits/N` exists once batch N is done for good: a line `v1` (or `v2`, as Spark 4 can) and one of JSON;
-   while it is half written it does not count. `offsets/N` says up to where batch N was to read, one line for
-   each source after `v1` and a line of Spark's own. A position counts when it is committed: that of the
-   highest N in `commits`, not one that was only planned.
-2. Iceberg's source writes its first position once, before the first batch, as `sources/K/offsets/0`. A reader
-   that has committed nothing stands there. With `Trigger.AvailableNow` a restarted reader walks from there to
-   the newest snapshot, however far it has come (apache/iceberg #18000), so it needs all of that.
-3. A position is `{"version": 1, "snapshot_id": …, "position": …, "scan_all_files": …}`. The snapshot -1
-   stands for the beginning of the table.
-4. A checkpoint may have several sources. Those of this table are the ones whose snapshots it has.
+1. `commits/N` exists once batch N is complete: a line `v1` (Spark 4 may write `v2`) and a line of JSON; a
+   half-written one does not count. `offsets/N` has the end positions of batch N: one line per source, after
+   `v1` and a line of Spark's own. The reader's position is that of the highest committed N, not of a planned
+   one.
+2. Iceberg's source writes its initial position once, before the first batch, as `sources/K/offsets/0`. A
+   reader without commits is there. With `Trigger.AvailableNow` a restarted reader walks from there to the
+   newest snapshot, however far it has read (apache/iceberg #18000), so it needs that whole range.
+3. A position is `{"version": 1, "snapshot_id": …, "position": …, "scan_all_files": …}`. Snapshot -1 is the
+   beginning of the table.
+4. A checkpoint may have several sources. Those of this table are recognized by its snapshots.
 
-What does not decode is an error: nobody knows then what the reader needs.
+Undecodable content is an error, because the reader's needs are unknown then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 BEGINNING = -1
-"""A position before the first snapshot."""
+"""The position before the first snapshot."""
 _VERSION = "v1"
 _MAX_ID = (1 << 63) - 1
 _NO_OFFSET = "-"
@@ -36,31 +36,31 @@ _NO_OFFSET = "-"
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """A source of a checkpoint that reads an Iceberg table: snapshots by id."""
+    """A source of a checkpoint that reads an Iceberg table; its positions are snapshot ids."""
 
     initial: int | None
-    """Where it began; `None` when that is not written yet."""
+    """The initial position; `None` if it is not written yet."""
     committed: int | None
-    """Where it stands after what it has committed; `None` when it has committed nothing."""
+    """The position after the last committed batch; `None` if no batch was committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCheckpoint:
-    """What a checkpoint folder says."""
+    """The decoded content of a checkpoint folder."""
 
     sources: tuple[StreamSource, ...]
     committed_ms: int | None = None
-    """When the last batch was done, by the store's clock; `None` before the first."""
+    """When the last batch was completed, by the store's clock; `None` before the first."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether it says anything at all."""
+        """Whether the checkpoint has any position."""
         return bool(self.sources)
 
 
 def read_checkpoint(store: ObjectStore, folder: str) -> StreamCheckpoint:
-    """The checkpoint in a folder of a store. `CorruptObject` when it does not decode; without sources when
-    nothing is there yet."""
+    """Return the checkpoint in a folder of a store, without sources if the folder is empty. Raise
+    `CorruptObject` if it does not decode."""
     batch, committed_ms = _committed(store, join(folder, "commits"))
     committed: dict[int, int] = {}
     if batch is not None:
@@ -77,7 +77,7 @@ def read_checkpoint(store: ObjectStore, folder: str) -> StreamCheckpoint:
 
 
 def parse_offsets(data: bytes, key: str) -> dict[int, int]:
-    """Snapshots by number of the source, of all sources that read Iceberg tables (pure)."""
+    """Return the snapshots of all sources that read Iceberg tables, by the source's number (pure)."""
     try:
         version, _, *lines = data.decode().splitlines()
         if version != _VERSION:
@@ -89,7 +89,7 @@ def parse_offsets(data: bytes, key: str) -> dict[int, int]:
 
 
 def parse_offset(data: bytes, key: str) -> int | None:
-    """The snapshot of one position; `None` when another kind of source wrote it (pure)."""
+    """Return the snapshot of one position; `None` if another kind of source wrote it (pure)."""
     try:
         return _snapshot_of(data.decode().splitlines()[-1])
     except UNDECODABLE as error:
@@ -106,7 +106,7 @@ def _snapshot_of(line: str) -> int | None:
 
 
 def _committed(store: ObjectStore, folder: str) -> tuple[int | None, int | None]:
-    """The highest batch that is done for good, and when it was."""
+    """Return the highest completed batch, and its time."""
     names = ((meta.key.removeprefix(f"{folder}/"), meta.last_modified_ms) for meta in store.list(folder))
     batches = ((int(name), at_ms) for name, at_ms in names if name.isascii() and name.isdigit())
     for batch, at_ms in sorted(batches, reverse=True):
@@ -120,7 +120,8 @@ def _committed(store: ObjectStore, folder: str) -> tuple[int | None, int | None]
 
 
 def is_done(data: bytes, key: str) -> bool:
-    """Whether a commit of Spark is whole (pure). `CorruptObject` when it is one of another format."""
+    """Return whether a commit file of Spark is complete (pure). Raise `CorruptObject` if its format is
+    unknown."""
     version, _, rest = data.decode(errors="replace").partition("\n")
     if not re.fullmatch(r"(v\d{0,3})?", version):
         raise CorruptObject(key, f"does not decode as a commit of Spark: it begins with {version[:20]!r}")

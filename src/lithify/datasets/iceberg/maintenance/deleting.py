@@ -1,11 +1,11 @@
-"""What every run keeps to that deletes files of a table, or makes some that could be taken for garbage.
+"""Rules for every run that deletes a table's files.
 
-1. *Whole*: nothing is deleted of a table that does not surely know everything that is its own. What is known
-   of its lineage is read before the table, so what is published meanwhile is found to be needed.
-2. *Share*: of the files that were listed no more than a share goes, unless somebody allowed it: more is a
-   sign of a mistake, whatever the proofs say. A few files may go in any case.
-3. *Batches*: the table is looked at again before each batch of files.
-4. *Age*: no manifest is deleted that may be committed still (`publish.MIN_MANIFEST_AGE_MS`).
+1. *Whole table*: the table must surely know all that it owns. The known lineage is read before the table, so
+   files published in between are found to be needed.
+2. *Share*: at most a share of the listed files is deleted, unless the operator allows more: a larger share
+   indicates a mistake, whatever the proofs say. A few files may always be deleted.
+3. *Batches*: the table is loaded again before each batch.
+4. *Age*: a manifest that may still be committed is not deleted (`publish.MIN_MANIFEST_AGE_MS`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.format.lineage import KnownState, continues
 
 DEFAULT_MAX_PERCENT = 50
-"""Of all files that were listed; more than this is not deleted."""
+"""The maximum share of the listed files that is deleted."""
 ALWAYS_FEW = 100
-"""So many files may be deleted whatever their share."""
+"""This many files may be deleted whatever their share."""
 BATCH_FILES = 500
-"""Files deleted before the table is looked at again."""
+"""Files deleted before the table is loaded again."""
 
 ItemT = TypeVar("ItemT")
 
 
 def whole_table(dataset: IcebergDataset) -> Table:
-    """Return the table as it is now. `Refused` for one that is not surely whole, or of a format version that
-    was not tested."""
+    """Load the table. Raise `Refused` if it may not be whole, or if its format version was not tested."""
     known = dataset.lineage.read()
     table = dataset.load()
     check_deletable(table.metadata, dataset.url)
@@ -42,7 +41,7 @@ def whole_table(dataset: IcebergDataset) -> Table:
 
 
 def check_whole(table: Table, known: KnownState | None, dataset: IcebergDataset) -> None:
-    """`Refused` unless the table surely knows everything that is its own."""
+    """Raise `Refused` unless the catalog shows all snapshots and the table continues its known lineage."""
     mode = table.catalog.properties.get("snapshot-loading-mode", "all")
     if mode.lower() != "all":
         raise Refused(
@@ -54,18 +53,18 @@ def check_whole(table: Table, known: KnownState | None, dataset: IcebergDataset)
 
 
 def check_percent(max_percent: int) -> None:
-    """`Refused` when that is no share."""
+    """Raise `Refused` if the value is no percentage."""
     if not 0 <= max_percent <= 100:
         raise Refused(f"the largest share to delete is {max_percent} %; it must be from 0 to 100")
 
 
 def is_too_much(deletable: int, listed: int, max_percent: int) -> bool:
-    """Whether so many of the files that were listed are more than may go."""
+    """Return whether the share of deletable files exceeds the limit."""
     return deletable > ALWAYS_FEW and deletable * 100 > listed * max_percent
 
 
 def batches(files: Iterable[ItemT]) -> Iterator[list[ItemT]]:
-    """What is deleted at once; the table is to be looked at again before each."""
+    """Yield files in batches; the caller loads the table again before it deletes each."""
     rest = iter(files)
     while batch := list(islice(rest, BATCH_FILES)):
         yield batch

@@ -1,22 +1,20 @@
-"""What a coordinator does for a table from time to time, beside compacting it.
+"""Periodic maintenance of a table by its coordinator, besides compaction.
 
 1. Garbage is collected, each kind as the settings say (`garbage`).
-2. Where the table says so (`lithify.rewrite-position-delete-files` is 1, in its properties or in the
-   settings), delete files are dropped and merged once that is worth a snapshot (`rewrite_deletes`).
+2. If `lithify.rewrite-position-delete-files` is 1 in the table's properties or the settings, delete files are
+   dropped and merged once that is worth a snapshot (`rewrite_deletes`).
 3. Likewise manifests are rewritten (`lithify.rewrite-manifests`; `rewrite_manifests`).
-4. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
-   that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
-   nothing is ever expired.
-5. Where the table says so (`lithify.remove-orphans` is 1), orphan files are deleted (`orphans`), once in each
-   `lithify.orphan-interval-seconds`, whichever coordinator it is: `orphan_runs` remembers the last time. One
-   that was refused comes again after the same time, because looking costs a listing of the whole location.
+4. Likewise unneeded snapshots are expired, and files whose grace period is over are deleted
+   (`lithify.expire-snapshots`; `expire`). Otherwise nothing is expired.
+5. If `lithify.remove-orphans` is 1, orphan files are deleted (`orphans`) once in each
+   `lithify.orphan-interval-seconds`, over all coordinators (`orphan_runs`). A refused run also waits for the
+   interval, because it costs a listing of the whole location.
 
-What `lithify.skip-parts` names is left out of all that: files, deletes, manifests, expiry.
+`lithify.skip-parts` excludes files, deletes, manifests or expiry.
 
-Each comes though one before it was refused or has failed, in whatever way. The first of these failures is
-raised after all of them, the others are logged. The garbage is first, so that it is collected from a table
-which the others must not touch. A run that something stands in the way of says so in the log, and is tried
-again after the interval.
+Each step runs even if an earlier one failed or was refused. The first failure is raised after the last step,
+the others are logged. Garbage comes first, since it may be collected from tables that the other steps must
+not touch. A blocked run is logged, and retried after the interval.
 """
 
 from __future__ import annotations
@@ -45,14 +43,14 @@ from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewrite
 _log = logging.getLogger("lithify")
 
 ORPHANS_LOOK_MS = 3_600_000
-"""So often a coordinator sees whether it is time to look for orphan files; what failed is tried then."""
+"""How often a coordinator checks whether orphan removal is due; failed runs are retried then."""
 
 
 _Step = Callable[[GarbageCollected], GarbageCollected]
 
 
 class Duty(StrEnum):
-    """What is no garbage."""
+    """Duties other than collecting garbage."""
 
     REWRITE = "delete files and manifests that are rewritten"
     SNAPSHOT = "snapshots that nobody needs"
@@ -66,7 +64,7 @@ def duties(
     garbage: Mapping[GarbageKind, DirectoryOptions],
     observer: Observer = events.ignore,
 ) -> PeriodicCollector[Any]:
-    """What is done for one table again and again."""
+    """Return the periodic maintenance of one table."""
 
     def carry_out(due: Due[Any]) -> GarbageCollected:
         done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
@@ -76,13 +74,13 @@ def duties(
                 with contained(f"{what} of {dataset.url}"):
                     done = run(done)
             except LithifyError as error:
-                if failures:  # the first one is raised
+                if failures:  # the first one is raised below
                     _log.error("%s: %s failed: %s", dataset.url, what, error)
                 failures.append(error)
         if not failures:
             return done
         if done.deleted:
-            observer(done)  # what the others did counts nevertheless
+            observer(done)  # the steps that succeeded count nevertheless
         raise failures[0]
 
     options: dict[Any, DirectoryOptions] = dict(garbage)
@@ -100,8 +98,8 @@ def _steps(
     observer: Observer,
     failures: list[LithifyError],
 ) -> Iterator[tuple[str, _Step]]:
-    """What is to be done now: each step's name, and what adds its outcome to that of those before. Why the
-    table or its policy cannot be read goes to `failures`, if anybody needs them."""
+    """Yield the due steps: each step's name, and a function that adds its outcome to that of earlier steps.
+    An error that prevents reading the table or its policy goes to `failures` if a due step needs them."""
     garbage = due.kinds - frozenset(Duty)
     wanted: TablePolicy | None = None
     left_out = frozenset[str]()
@@ -118,7 +116,7 @@ def _steps(
     if wanted is None:
         return
     if Duty.REWRITE in due.kinds:
-        # Delete files before manifests, so that those they leave are merged with the rest.
+        # Delete files first, so that the manifests of that rewrite are merged with the rest.
         if wanted.rewrite_position_delete_files and "deletes" not in left_out:
             yield "rewriting delete files", lambda done: _rewrite_deletes(dataset, clock, done)
         if wanted.rewrite_manifests and "manifests" not in left_out:

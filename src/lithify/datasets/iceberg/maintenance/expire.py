@@ -1,42 +1,40 @@
-"""Expiring the snapshots of a table that nobody needs, and deleting their files. One run.
+"""One expiry run: expires the snapshots of a table that are not needed, and deletes their files.
 
-Stage 1. Collect what everybody needs (`needs`) and what the policy lets go (`retention`). Publish the low
-   watermark: the oldest time that is needed, or just past all that the policy lets go where that is older;
-   never lower than before, and where it was when somebody's need is not known. This happens whatever comes of
-   stage 2.
-   Where the table records holds or readers that are not in Lithify's folder (`own_state`), the run ends
-   before that: somebody removed them, and what they need is not known.
-Stage 2. Collect again: who put a hold meanwhile either is found now, or finds the watermark past it and gives
-   up. Expire what the policy lets go, what is below the watermark, and what nobody needs. The files that only
-   these snapshots name are written down before (`pending`). The commit asserts the table's UUID and every ref
-   that was seen, and, where the catalog checks requirements in this process, that there are no others, that
-   they and the properties say what they said, and that no snapshot is gone. It also records in the table that
-   files wait. After a conflict both stages are repeated, a few times.
-Files. What was written down by any run, and whose snapshots are gone for longer than the grace period, is
-   deleted (`expired_files`).
+1. Collect all needs (`snapshot_pins`) and the snapshots that the policy allows to expire (`expiry_policy`).
+   Publish the threshold: the oldest needed time, or the time just after all that the policy expires if that
+   is older. It never goes down, stays where it was if a need is unknown, and is published whatever the
+   outcome of step 2. If the table records holds or readers that are not in Lithify's folder (`own_state`),
+   the run ends before: another program removed them, and their needs are unknown.
+2. Collect again: a hold placed in between is either found now, or its owner finds the threshold past it and
+   gives up. Record the files that only the expired snapshots name (`pending`), then expire those that the
+   policy allows, that are below the threshold and not needed. The commit asserts the table's UUID and every
+   ref that was read; if the catalog checks requirements in this process, also that there are no other refs,
+   that refs and properties are unchanged, and that no snapshot is gone. It also records in the table that
+   files wait. After a conflict, repeat steps 1 and 2 a few times.
+3. Delete the files that any run recorded and whose snapshots have been gone for the grace period
+   (`expired_files`).
 
 | outcome        | when                                                                     |
 |----------------|--------------------------------------------------------------------------|
 | EXPIRED        | snapshots or refs were expired                                           |
-| NOTHING_TO_DO  | the policy lets nothing go that is still there                           |
-| HELD           | all that the policy lets go is needed by somebody                        |
-| MISSING_READER | a registered reader's checkpoint cannot be read, or names what is gone   |
+| NOTHING_TO_DO  | the policy expires nothing that still exists                             |
+| HELD           | all that the policy would expire is needed                               |
+| MISSING_READER | a registered reader's checkpoint is unreadable, or names expired history |
 | UNPUBLISHED    | a registered reader has not begun                                        |
-| NO_WATERMARK   | the policy lets nothing go at all: `gc.enabled` is false, no snapshots   |
-| REF_CHANGED    | a branch or tag was changed or created meanwhile, again and again        |
-| LOST_RACE      | another commit came first, again and again                               |
-| REF_LOST       | a branch or tag, or a rule, was made while its snapshots were expired    |
+| NO_WATERMARK   | the policy expires nothing at all: `gc.enabled` is false, no snapshots   |
+| REF_CHANGED    | a branch or tag was changed or created meanwhile, at each try            |
+| LOST_RACE      | another commit came first, at each try                                   |
+| REF_LOST       | a branch, tag or rule was made while its snapshots were expired          |
 | STATE_LOST     | the table records holds or readers that are not in Lithify's folder      |
-| NOT_ALONE      | files wait because another table may need them (`neighbours`)            |
+| NOT_ALONE      | files wait because another table may need them (`shared_locations`)      |
 
-REF_LOST is possible only with catalogs that know no requirement but Iceberg's (REST): none says that no other
-ref was made. So before any file goes `expired_files` looks for that. With such catalogs the grace period is
-at least `MIN_UNCHECKED_GRACE_MS`.
+REF_LOST is possible only with catalogs that check Iceberg's own requirements alone (REST), since none of
+these excludes new refs. With them, `expired_files` checks for new refs before it deletes a file, and the
+grace period is at least `MIN_UNCHECKED_GRACE_MS`.
 
-Invariants: of the outcomes only EXPIRED, REF_LOST and NOT_ALONE change snapshots. A snapshot that is held, or
-read from, or that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever
-dies anywhere, the next run finds all that is left to do. Any number of runs may go on at once. A dry run
-writes nothing.
+Invariants: of the outcomes only EXPIRED, REF_LOST and NOT_ALONE change snapshots. A snapshot that a hold,
+reader or ref needs is never expired; a file that any snapshot names is never deleted. After a crash at any
+point, the next run finds all remaining work. Runs may overlap. A dry run writes nothing.
 """
 
 from __future__ import annotations
@@ -113,13 +111,13 @@ from lithify.watermarks.rules import cut, next_threshold
 
 DEFAULT_GRACE_MS = 3_600_000
 MIN_UNCHECKED_GRACE_MS = 300_000
-"""Where the catalog does not promise that no branch or tag came between."""
+"""The minimum if the catalog does not guarantee that no branch or tag was made meanwhile."""
 MAX_TRIES = 5
-"""Times a run begins again after somebody else was faster."""
+"""How often a run starts over after conflicts."""
 
 
 class ExpiryOutcome(StrEnum):
-    """What came of a run; see the module."""
+    """The outcome of a run; see the module."""
 
     EXPIRED = "expired"
     NOTHING_TO_DO = "nothing_to_do"
@@ -135,9 +133,9 @@ class ExpiryOutcome(StrEnum):
 
 
 DONE = frozenset({ExpiryOutcome.EXPIRED, ExpiryOutcome.NOTHING_TO_DO, ExpiryOutcome.HELD})
-"""All was done that there was to do."""
+"""Outcomes after which nothing remains to be done."""
 NEWER = "newer than the store's clock, or than the newest of main"
-"""Why snapshots stay that no holder needs."""
+"""Why snapshots stay although nothing holds them."""
 _NOT_ALLOWED = ExpiryOutcome.NO_WATERMARK, "the table's property gc.enabled is not true"
 _REMOVED = "Lithify's folder of the table was removed or replaced meanwhile; run it again"
 _OUTCOMES = {
@@ -151,7 +149,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """What one run does."""
+    """Options of one run."""
 
     older_than_ms: int | None = None
     """Wall-clock milliseconds; `None`: as the table's properties say."""
@@ -159,7 +157,7 @@ class ExpireOptions:
     grace_ms: int = DEFAULT_GRACE_MS
     dry_run: bool = False
     accept_loss: bool = False
-    """Whether holds and readers that the table records and the folder does not have count no more."""
+    """Whether to ignore holds and readers that the table records and the folder does not have."""
 
     def __post_init__(self) -> None:
         if self.grace_ms < 0:
@@ -168,55 +166,55 @@ class ExpireOptions:
 
 @dataclass(slots=True)
 class Expiry:
-    """What a run did, or would do."""
+    """The result of a run, or of a dry run."""
 
     dry_run: bool
     outcome: ExpiryOutcome = ExpiryOutcome.NOTHING_TO_DO
     why: str = ""
     snapshots: int = 0
-    """That are left."""
+    """Remaining snapshots."""
     expired: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
-    """Branches and tags that were too old."""
+    """Expired branches and tags."""
     kept: int = 0
-    """Snapshots that the policy lets go and somebody needs."""
+    """Snapshots that the policy would expire and that are needed."""
     needed: tuple[Needed, ...] = ()
-    """Who needs what, the oldest first."""
+    """All needs, the oldest first."""
     watermark_ms: int | None = None
-    """The published one."""
+    """The published threshold."""
     deleted: Counter[FileKind] = field(default_factory=Counter)
     deleted_bytes: int = 0
     pending: tuple[PendingFiles, ...] = ()
     """Files that wait for their grace period to end."""
     would_delete: tuple[int, int] = (0, 0)
-    """Of a dry run: how many files only the expired snapshots name, and their bytes."""
+    """Of a dry run: the number of files that only the expired snapshots name, and their bytes."""
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a run would expire now, told without reading a manifest."""
+    """The expected result of a run now, estimated without reading manifests."""
 
     outcome: ExpiryOutcome
     why: str
     versions: int
-    """That there are."""
+    """Existing snapshots."""
     going: int
     going_bytes: int
-    """Of files that nobody would need any more, at the least (`past`)."""
+    """A lower bound of the bytes that would be freed (`history_size`)."""
     staying: int
-    """Of those that are older than the table's own age, how many stay."""
+    """Snapshots older than the table's maximum age that would stay."""
     staying_bytes: int
-    """That these keep, at the least."""
+    """A lower bound of the bytes that these keep."""
     needed: tuple[Needed, ...]
-    """By whom, who needs the oldest first."""
+    """All needs, the oldest first."""
     min_kept: int
-    """So many of the newest the table keeps whatever their age."""
+    """How many of the newest snapshots the table keeps whatever their age."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What can be expired, as things were when they were looked at."""
+    """Expirable snapshots, by one reading of the needs and the table."""
 
     table: Table
     policy: Expirable
@@ -224,18 +222,17 @@ class _Plan:
     low_watermark: int | None
     retention: TableRetention
     readers: frozenset[str]
-    """The names of those that are registered."""
+    """The names of the registered readers."""
     state: FolderIdentity | None
-    """The identity of Lithify's folder."""
     lost: str
-    """What the table records and the folder does not have; empty when that is nothing."""
+    """Recorded state that the folder does not have; empty if nothing is lost."""
 
 
 class AssertSameHistory(ValidatableTableRequirement):
-    """The table has exactly these refs, statistics and rules about its history, all snapshots that were seen,
-    and records nothing more of holds and readers: what it records anew is in a folder that was not looked at.
-    Not part of Iceberg's protocol: for catalogs that check requirements in this process, on the very metadata
-    that they replace."""
+    """Asserts that the table has exactly these refs, history rules and statistics, at least these snapshots,
+    and no further records of holds and readers: new ones are in a folder that was not read. Not part of
+    Iceberg's protocol: only for catalogs that check requirements in this process, against the metadata that
+    they replace."""
 
     type: Literal["lithify-assert-same-history"] = "lithify-assert-same-history"
     rules: dict[str, Any]
@@ -274,7 +271,7 @@ class Expirer:
         self._runs = ExpiryRuns(store, folder)
 
     def run(self, options: ExpireOptions | None = None) -> Expiry:
-        """One run. `Refused` for a table that must not be touched."""
+        """Run once. Raise `Refused` if the table must not be changed."""
         options = options if options is not None else ExpireOptions()
         done = Expiry(options.dry_run)
         self._dataset.check_not_moved(self._load())
@@ -292,7 +289,7 @@ class Expirer:
         return done
 
     def outlook(self) -> Outlook:
-        """What a run would do. Writes nothing. `Refused` for a table that must not be touched."""
+        """Return what a run would do, without writing. Raise `Refused` if the table must not be changed."""
         options = ExpireOptions(dry_run=True)
         self._dataset.check_not_moved(self._load())
         seen = self._look_twice(options)
@@ -335,7 +332,6 @@ class Expirer:
             done.outcome, done.why = ExpiryOutcome.REF_LOST, found.lost
 
     def _keep_on_record(self, table: Table, now_ms: int) -> None:
-        """Have the table record that files stay for good."""
         self._dataset.record.files_for_good(table, self._dataset.begin_state(table), now_ms)
 
     @staticmethod
@@ -345,7 +341,7 @@ class Expirer:
         elif shared:
             done.notes.append(shared)
 
-    # Stages 1 and 2
+    # Steps 1 and 2
 
     def _try(self, options: ExpireOptions, done: Expiry) -> tuple[ExpiryOutcome, str]:
         seen = self._look_twice(options)
@@ -388,15 +384,15 @@ class Expirer:
         return self._expire(plan, going, done, options.grace_ms)
 
     def _look_twice(self, options: ExpireOptions) -> _Plan:
-        """As `_look`; again where something seems to be lost: a reader may have been registered after the
-        list of readers was read, and before the table was."""
+        """Call `_look`, and again if something seems lost: a reader may have been registered after the
+        readers were listed and before the table was loaded."""
         seen = self._look(options)
         return self._look(options) if seen.lost else seen
 
     def _look(self, options: ExpireOptions) -> _Plan:
-        """Who needs what, then the table. The time comes first, so that what is renewed meanwhile counts."""
+        """Read the needs, then the table. The time is read first, so that needs renewed meanwhile count."""
         now_ms = self._now_ms(options)
-        ledger = self._dataset.stored_ledger()  # what it does not name is not needed
+        ledger = self._dataset.stored_ledger()  # uncached: compactions that it does not name pin nothing
         holds, readers = self._holds.list(), self._readers.list()
         table = self._load()
         standings = [self._readers.standing(reader, table) for reader in readers]
@@ -406,7 +402,7 @@ class Expirer:
         policy = expirable(table.metadata, retention)
         latest_ms = now_ms + MAX_BEHIND_MS
         names = frozenset(reader.name for reader in readers)
-        # Last of all: what was removed before it was listed went with the identity of the folder.
+        # Read last: a removal by age takes the folder's identity first, so earlier losses show here.
         state = self._dataset.state.read()
         return _Plan(
             table,
@@ -466,8 +462,8 @@ class Expirer:
         return ExpiryOutcome.EXPIRED, ""
 
     def _has_landed(self, now: Table, plan: _Plan, going: frozenset[int]) -> bool:
-        """Whether the table looks as if the commit had been made. Where another run expired the same, it has
-        written down the same files."""
+        """Return whether the commit seems to have taken effect. If another run expired the same snapshots, it
+        has recorded the same files."""
         there = {snapshot.snapshot_id for snapshot in now.metadata.snapshots}
         return there.isdisjoint(going) and now.metadata.refs.keys().isdisjoint(plan.policy.refs)
 
@@ -478,7 +474,6 @@ class Expirer:
         done.snapshots -= len(going)
 
     def _only_named_by(self, plan: _Plan, going: frozenset[int], done: Expiry) -> Iterator[NamedFile]:
-        """What is to be deleted once these snapshots are gone."""
         with translated(f"reading the snapshots of {self._dataset.url}"):
             yield from _own(only_named_by(plan.table, going), plan.table.metadata, done)
 
@@ -492,7 +487,7 @@ class Expirer:
 
 
 def _decide(plan: _Plan, published: Threshold | None) -> tuple[frozenset[int], BlockReason | None]:
-    """Which snapshots go, or why nothing does (pure)."""
+    """Return the snapshots to expire, or why there are none (pure)."""
     below = cut(published, plan.low_watermark, plan.needs.collected)
     if plan.needs.collected.reason is not None:
         return frozenset(), plan.needs.collected.reason
@@ -522,7 +517,6 @@ def _why(reason: BlockReason, plan: _Plan) -> str:
 
 
 def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
-    """What must be so for the commit to be made."""
     metadata = table.metadata
     refs = [
         AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
@@ -544,7 +538,7 @@ def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
 def updates_of(
     metadata: TableMetadata, refs: Sequence[str], going: frozenset[int]
 ) -> tuple[TableUpdate, ...]:
-    """The commit: refs that are too old, statistics of the snapshots, and the snapshots."""
+    """Return the commit's updates: remove refs, statistics and snapshots."""
     found: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in refs]
     for update, files in (
         (RemoveStatisticsUpdate, metadata.statistics),
@@ -562,12 +556,12 @@ def _statistics_of(metadata: TableMetadata) -> list[list[Any]]:
 
 
 def _checks_here(table: Table) -> bool:
-    """Whether requirements are checked in this process."""
+    """Return whether the catalog checks requirements in this process."""
     return isinstance(table.catalog, MetastoreCatalog)
 
 
 def _own(files: Iterable[NamedFile], metadata: TableMetadata, done: Expiry) -> Iterator[NamedFile]:
-    """Those that may be deleted; in the end, what is said of the others."""
+    """Yield the deletable files, then note in `done` how many others stay."""
     odd = elsewhere = 0
     for file in files:
         if is_deletable(file.path, metadata):

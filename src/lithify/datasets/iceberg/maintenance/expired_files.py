@@ -1,17 +1,17 @@
-"""Deleting the files of expired snapshots once their grace period is over: the last part of an expiry.
+"""Deletes the files of expired snapshots once their grace period is over: the last step of an expiry.
 
-1. What was written down by any run (`pending`) and whose snapshots are gone is confirmed; from then on its
-   grace period runs. Before that, where the catalog could not promise that no branch or tag came between, the
-   metadata files between the one that was planned on and the present one are read (`lost_between`). Where one
-   of them says that more is to be kept, or where they cannot be read, the files stay for good, together with
-   all else that the lost snapshots name, and a person can recover them.
-2. Nothing is deleted where another table may need it (`neighbours`): the files wait until it is known that
-   none does. What lies in the folder of another table stays.
-3. What is due is deleted in batches: each file only if no snapshot, as the table is then, names it
-   (`reachable`), and if no other run has written it down too, for which it waits or stays.
-4. An entry that was carried out is dropped.
+1. Entries of any run (`pending`) whose snapshots are gone are confirmed; the grace period begins then. If the
+   catalog could not guarantee that no branch or tag was made meanwhile, the metadata files between the
+   planned one and the present one are read first (`lost_between`). If one of them keeps more, or cannot be
+   read, the files stay for good, with all else that the lost snapshots name, so that an operator can recover
+   them.
+2. Nothing is deleted while another table may need it (`shared_locations`). Files in another table's folder
+   stay.
+3. Due files are deleted in batches, each file only if no snapshot of the reloaded table names it
+   (`reachable`), and no other entry has it too.
+4. A completed entry is dropped.
 
-Memory grows by a few bytes with every file of the table; of what is to be deleted a batch is held at a time.
+Memory grows by a few bytes with every file of the table; of the files to delete, one batch is in memory.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from lithify.store.deleting import Deleting
 
 @dataclass(slots=True)
 class Deletion:
-    """What became of files that waited."""
+    """The result of deleting expired files."""
 
     deleted: Counter[FileKind] = field(default_factory=Counter)
     deleted_bytes: int = 0
     pending: tuple[PendingFiles, ...] = ()
-    """What waits now."""
+    """Entries that still wait."""
     lost: str = ""
-    """What branch or tag this run found to have lost its snapshots; empty for none."""
+    """Why this run found an entry's snapshots to be lost to a branch, tag or rule; empty if none are."""
     shared: str = ""
-    """Why what is due waits on: other tables may need it; empty where none does."""
+    """Why due files wait because of other tables; empty if they do not."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,9 +73,9 @@ class ExpiredFiles:
         others: Callable[[], Sequence[Neighbour]],
         record: Callable[[Table, int], None],
     ) -> None:
-        """`url` is the table's; `load` gives it as it is now, and raises when it must not be touched;
-        `others` gives the other tables of its catalog, and raises when one cannot be read; `record` has the
-        table record that files stay for good."""
+        """`load` loads the table at `url`, and raises if it must not be changed. `others` returns the other
+        tables of its catalog, and raises if one cannot be read. `record` records in the table that files stay
+        for good."""
         self._url = url
         self._others = others
         self._record = record
@@ -83,11 +83,11 @@ class ExpiredFiles:
         self._load = load
 
     def delete_due(self, grace_ms: int, now_ms: Callable[[], int]) -> Deletion:
-        """Delete all whose grace period is over; it is at least this long. `now_ms`: by the store's clock."""
+        """Delete all files whose grace period, at least `grace_ms`, is over by the store's clock `now_ms`."""
         done = Deletion()
         table = self._load()
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-        time_ms = now_ms()  # after the table: what is found to be gone is gone by then
+        time_ms = now_ms()  # after the table: snapshots missing from it are gone by then
         waiting = self._pending.read()
         if not waiting:
             self._pending.sweep(waiting, time_ms)
@@ -113,18 +113,18 @@ class ExpiredFiles:
     def _carry_out_all(
         self, table: Table, due: Sequence[PendingFiles], foreign: Set[str], done: Deletion
     ) -> None:
-        """Delete the files of these entries, but for those in folders of other tables."""
         reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
         with Deleting() as deleting:
             for entry in due:
                 self._carry_out(entry, reached, seen, foreign, done, deleting)
 
     def why_shared(self) -> str:
-        """Why nothing could be deleted now, because of other tables; empty where they need nothing."""
+        """Return why other tables prevent any deletion now; empty if none does."""
         return self._apart(self._load())[0]
 
     def _apart(self, table: Table) -> tuple[str, frozenset[str]]:
-        """Why another table may need files of this one, empty if none does, and folders that are others'."""
+        """Return why another table may need this one's files (empty if none does), and the folders of
+        others."""
         place = place_of(table.metadata.location)
         try:
             others = self._others()
@@ -138,8 +138,8 @@ class ExpiredFiles:
             return lost_between(table, entry)
 
     def _keep_whole(self, table: Table, lost: Sequence[PendingFiles]) -> None:
-        """What snapshots name that somebody may want to recover stays, also what they share with others that
-        may be expired later. All of it is there: no run deletes anything before it has looked at these."""
+        """Keep all files that lost snapshots name, also those shared with snapshots that may be expired
+        later. All of these files still exist: each run calls this before it deletes anything."""
         for entry in lost:
             with translated(f"reading expired snapshots of {self._url}"):
                 files = with_all_they_name(table.io, list(self._pending.paths(entry)))
@@ -154,8 +154,8 @@ class ExpiredFiles:
         done: Deletion,
         deleting: Deleting,
     ) -> None:
-        """Delete the files of an entry that nothing names, looking at the table again before each batch. In
-        `seen` are the entries whose time has come, and those that were looked at."""
+        """Delete the files of an entry that are not named, loading the table again before each batch. `seen`
+        has the due entries, and those that `_spare` has read."""
         is_done = True
         for files in batches(self._pending.paths(entry)):
             table = self._load()
@@ -179,9 +179,9 @@ class ExpiredFiles:
             self._pending.drop(entry)
 
     def _spare(self, table: Table, reached: Reached, seen: set[Ulid]) -> None:
-        """What other entries have as well whose snapshots are gone is left to them: it waits, or stays. Read
-        after the table: what that does not name any more was written down before. An entry with a snapshot
-        that is there may never be carried out."""
+        """Keep files that other entries with expired snapshots have too. Entries are read after the table:
+        files that it no longer names were recorded before. An entry with existing snapshots is ignored,
+        because it may never be carried out."""
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         for entry in self._pending.read():
             if entry.id not in seen and there.isdisjoint(entry.snapshots):
@@ -191,8 +191,8 @@ class ExpiredFiles:
 
 
 def lost_between(table: Table, entry: PendingFiles) -> str:
-    """Why the files of an entry have to stay for good, by the metadata files between the one that was planned
-    on and the present one; empty when nothing came between that would have kept its snapshots."""
+    """Return why an entry's files must stay for good, by the metadata files between the planned one and the
+    present one; empty if none would have kept its snapshots."""
     log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
     if entry.base not in log:
         return f"nobody can tell whether a branch or tag was made meanwhile: {entry.base} is not in the log"
@@ -218,7 +218,8 @@ def lost_between(table: Table, entry: PendingFiles) -> str:
 
 
 def _may_keep(ref: SnapshotRef, entry: PendingFiles) -> bool:
-    """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before too."""
+    """Return whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch its ancestors
+    too."""
     return ref.snapshot_ref_type != SnapshotRefType.TAG or ref.snapshot_id in entry.snapshots
 
 

@@ -1,14 +1,14 @@
-"""What the policy of a table lets go, exactly as Java Iceberg's `RemoveSnapshots` decides it (pure).
+"""The retention policy of a table, exactly as Java Iceberg's `RemoveSnapshots` applies it (pure).
 
-1. A ref goes when its snapshot is older than the ref's `max-ref-age-ms`, else the table's
-   `history.expire.max-ref-age-ms` (for ever); one whose snapshot does not exist goes too. `main` never does.
-2. Of each branch that stays, its newest ancestors stay: the first `min-snapshots-to-keep` (the branch's own,
-   else `history.expire.min-snapshots-to-keep`, 1), and then as long as they are not older than
-   `max-snapshot-age-ms` (the branch's own, else `history.expire.max-snapshot-age-ms`, 5 days). The first
-   older one ends it.
-3. What a tag that stays names, stays.
-4. What no ref that stays reaches stays until it is older than the table's age.
-5. Everything else goes. With `gc.enabled=false` nothing does.
+1. A ref expires if its snapshot is older than the ref's `max-ref-age-ms`, else the table's
+   `history.expire.max-ref-age-ms` (default: unlimited), or if its snapshot does not exist. `main` never
+   expires.
+2. Each remaining branch keeps its newest ancestors: the first `min-snapshots-to-keep` (the branch's own, else
+   `history.expire.min-snapshots-to-keep`, 1), and further ones up to the first that is older than
+   `max-snapshot-age-ms` (the branch's own, else `history.expire.max-snapshot-age-ms`, 5 days).
+3. Each remaining tag keeps its snapshot.
+4. A snapshot that no remaining ref reaches is kept until it is older than the table's maximum age.
+5. All other snapshots expire. With `gc.enabled=false` none does.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class TableRetention:
-    """What a table keeps of its own accord, at one time."""
+    """The retention settings of a table, at one time."""
 
     now_ms: int
     older_than_ms: int
-    """What is older goes, unless a branch says otherwise."""
+    """Older snapshots expire, unless a branch says otherwise."""
     min_kept: int
     max_ref_age_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Expirable:
-    """What the policy lets go."""
+    """The snapshots and refs that the policy expires."""
 
     snapshots: frozenset[int] = frozenset()
     refs: tuple[str, ...] = ()
@@ -57,8 +57,8 @@ def retention_of(
     older_than_ms: int | None = None,
     retain_last: int | None = None,
 ) -> TableRetention:
-    """What the properties of a table say; `older_than_ms` and `retain_last` win over them. `Refused` when one
-    has no meaning."""
+    """Return the retention by a table's properties; `older_than_ms` and `retain_last` override them. Raise
+    `Refused` if one is invalid."""
     age_ms = whole_number(properties, MAX_AGE, DEFAULT_MAX_AGE_MS, 0, _MOST)
     kept = whole_number(properties, MIN_KEPT, 1, 1, _MOST)
     if retain_last is not None:
@@ -70,12 +70,12 @@ def retention_of(
 
 
 def may_expire(properties: Mapping[str, str]) -> bool:
-    """Whether the table's files are its own (`gc.enabled`)."""
+    """Return whether the table owns its files (`gc.enabled`)."""
     return properties.get("gc.enabled", "true").lower() == "true"
 
 
 def rules_of(metadata: TableMetadata) -> dict[str, Any]:
-    """Whatever says what of the history is to be kept: all of each branch and tag, and the properties."""
+    """Return all rules about the history: each branch and tag completely, and the properties."""
     properties = properties_of(metadata).items()
     return {
         "refs": {name: ref.model_dump(mode="json") for name, ref in metadata.refs.items()},
@@ -84,7 +84,7 @@ def rules_of(metadata: TableMetadata) -> dict[str, Any]:
 
 
 def expirable(metadata: TableMetadata, retention: TableRetention) -> Expirable:
-    """What goes; see the module."""
+    """Return what the policy expires; see the module."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     refs = {name: ref for name, ref in metadata.refs.items() if _ref_stays(metadata, name, by_id, retention)}
     kept: set[int] = set()
@@ -113,9 +113,10 @@ def expirable(metadata: TableMetadata, retention: TableRetention) -> Expirable:
 
 
 def low_watermark(metadata: TableMetadata, found: Expirable, now_ms: int) -> int | None:
-    """The time just past all that the policy lets go, and past what that descends from, which is newer where
-    a clock went back and would keep it; `None` when that is nothing. Never past the head of `main`, nor in
-    the future: what was newer on another branch would else be the end of all holds."""
+    """Return the time just after all snapshots that the policy expires and their ancestors; `None` if it
+    expires none. An ancestor that is newer, because a clock went back, would otherwise keep its descendant.
+    The result is never past the head of `main` or `now_ms`: a newer snapshot on another branch would end all
+    holds."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     lines: set[int] = set()
     for snapshot_id in found.snapshots:
@@ -131,15 +132,15 @@ def low_watermark(metadata: TableMetadata, found: Expirable, now_ms: int) -> int
 
 
 def position_of(metadata: TableMetadata, snapshot_id: int) -> int:
-    """From where on who needs a snapshot, and all that came after it, needs the history (pure): its time, or
-    that of an older one that descends from it, where a clock went back."""
+    """Return the position from which the history is needed to keep a snapshot and its descendants (pure): its
+    time, or that of an older descendant where a clock went back."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     kept = and_descendants(metadata, {snapshot_id})
     return min(by_id[one].timestamp_ms for one in kept)
 
 
 def and_descendants(metadata: TableMetadata, snapshots: Set[int]) -> frozenset[int]:
-    """These snapshots, and all of the table that descend from one of them (pure)."""
+    """Return these snapshots and all their descendants in the table (pure)."""
     parents = {s.snapshot_id: s.parent_snapshot_id for s in metadata.snapshots}
     kept = set(snapshots & parents.keys())
     others: set[int] = set()
@@ -157,7 +158,7 @@ def and_descendants(metadata: TableMetadata, snapshots: Set[int]) -> frozenset[i
 
 
 def ancestors(by_id: Mapping[int, Snapshot], snapshot_id: int | None) -> list[Snapshot]:
-    """A snapshot and what it descends from, as far back as it is known, the newest first."""
+    """Return a snapshot and its known ancestors, the newest first."""
     line: list[Snapshot] = []
     seen: set[int] = set()
     while snapshot_id is not None and snapshot_id in by_id and snapshot_id not in seen:

@@ -1,12 +1,11 @@
-"""Which of very many files none of very many names names, in little memory.
+"""Finds the files that no name refers to, among very many of both, in little memory.
 
-1. Names and files come in any order. A name is the key of a file, or just the last part of its path
-   (`add_name`, `add_last_part`). Names are held as hashes (`key_set`), eight bytes each; files, with the
-   hashes of what may name them, are on the local disk.
-2. Once everything is there, the files are read again, some at a time, and looked for among the names.
+1. Names and files are added in any order. A name is the key of a file, or only the last part of its path
+   (`add_name`, `add_last_part`). Names are held in memory as hashes of eight bytes (`key_set`); files are on
+   the local disk, with the hashes of the names that may refer to them.
+2. After that, the files are read back in batches and looked up among the names.
 
-Invariant: a file that is named is never given as unnamed. Where a name has the hash of another one, it would
-be a file too many that is kept.
+Invariant: a named file is never returned as unnamed. A collision of hashes only keeps a file too many.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from lithify.base.scratch import Scratch
 from lithify.datasets.iceberg.deletes.key_set import KeySet
 
 AT_ONCE = 10_000
-"""Files looked for together."""
+"""Files looked up together."""
 _HEAD = struct.Struct("<qqqqI")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that was found."""
+    """A listed file."""
 
     key: str
-    """Of the store."""
+    """The key in the store."""
     size_bytes: int
     written_ms: int
 
 
 class Difference:
-    """Names and files. Use as a context manager: it owns a temporary folder."""
+    """A set of names and a list of files. Use as a context manager: it owns a temporary folder."""
 
     def __init__(self) -> None:
         self._names = KeySet()
@@ -57,21 +56,21 @@ class Difference:
         self._scratch.close()
 
     def add_name(self, key: str) -> None:
-        """The file with this normal form of its key is named."""
+        """Add the name of the file with this normalized key."""
         self._names.add(_by_key(key))
 
     def add_last_part(self, last: str) -> None:
-        """All files are named whose keys end with this part."""
+        """Add a name for all files whose keys end with this part."""
         self._names.add(_by_last_part(last))
 
     def add_file(self, normal: str, file: File) -> None:
-        """A file, and the normal form of its key."""
+        """Add a file and its normalized key."""
         hashes = hash(_by_key(normal)), hash(_by_last_part(posixpath.basename(normal)))
         key = file.key.encode("utf-8", "surrogatepass")
         self._files.write(_HEAD.pack(*hashes, file.size_bytes, file.written_ms, len(key)) + key)
 
     def unnamed(self) -> Iterator[File]:
-        """The files that no name names, in the order they came."""
+        """Yield the files without a name, in the order they were added."""
         self._files.flush()
         with self._path.open("rb") as stored:
             while files := list(_read(stored, AT_ONCE)):

@@ -1,31 +1,26 @@
-"""Garbage beside a table: files that Lithify wrote for it and that nothing refers to. One collection.
+"""One garbage collection: deletes files that Lithify wrote for a table and that nothing refers to.
 
-1. Ask the store what time it is. Ages are told by its clock alone.
-2. Read what is known of the table's lineage.
-3. List the table's places for data and metadata. A file is a candidate if its name proves that Lithify wrote
-   it for this very table (`ownership`), if it is older than the minimum age (a manifest: also than any commit
+1. Read the store's time; ages are measured by its clock alone. Read the table's known lineage.
+2. List the table's places for data and metadata. A file is a candidate if its name proves that Lithify wrote
+   it for this table (`ownership`), if it is older than the minimum age (a manifest: also than any commit
    takes) and younger than Lithify's folder, and if its compaction is active neither in the ledger read before
-   the listing nor in the one read after it. What is older may belong to a compaction under way, or wait for
-   readers, by what stood in a folder that was removed (`own_state`): it is left to the removal of orphans.
-4. Load the table. Stop (`Refused`) if it does not continue what was known of it (`lineage`), or if it may not
-   know all its snapshots. Read the manifests of every snapshot it has; a candidate that any of them names is
-   needed. One that an expiry has written down (`pending`) is left to it, which waits for readers.
-5. Stop if more than a share of all that was listed would go: that much garbage is more likely a mistake; and
-   if the catalog has the table under a second name, which may need what this one does not name any more
-   (`neighbours`).
-6. Before every batch of deletions, load the table again. Stop if a snapshot that was not there before names
-   one of the candidates.
-7. In the folder that is this table's alone, old versions of the ledger, of the memory of chunks, of the
-   watermark and of what is pending are garbage, the newest `KEPT_VERSIONS` apart, notes about compactions
-   that have ended, and what killed writers left half written.
+   the listing nor in the one read after it. A file older than the folder is left to the removal of orphans: a
+   removed folder may have said that it is in use (`own_state`).
+3. Load the table. Raise `Refused` if it does not continue its known lineage (`lineage`), or may not know all
+   its snapshots. A candidate that any snapshot's manifests name is needed. A file that an expiry recorded
+   (`pending`) is left to it, because it waits for readers.
+4. Raise `Refused` if more than a share of all listed files would be deleted, which indicates a mistake, or if
+   the catalog has the table under a second name, which may need these files (`shared_locations`).
+5. Before each batch, load the table again. Raise `Refused` if a new snapshot names a candidate.
+6. In Lithify's folder of the table, garbage is: versions of the ledger, the chunk states, the threshold and
+   the pending files except the newest `KEPT_VERSIONS`; notes about ended compactions; half-written files of
+   killed writers.
 
-Where the table says that its files are not to be deleted (`gc.enabled`), steps 3 to 6 find nothing: data
-files and manifests stay.
+If the table's `gc.enabled` is not true, steps 2 to 5 find nothing.
 
-Invariants: what has no proof of ownership stays, whatever it is called; the lineage and the ledgers are read
-before the table, so what is published or planned meanwhile is found to be needed; an error of any kind ends
-the collection before it deletes anything more. A dry run decides the same, by this machine's clock, and
-writes nothing.
+Invariants: a file without proof of ownership stays. Lineage and ledgers are read before the table, so files
+published or planned meanwhile are found to be needed. Any error ends the collection. A dry run decides the
+same, by this machine's clock, and writes nothing.
 """
 
 from __future__ import annotations
@@ -72,12 +67,12 @@ from lithify.store.versions import VersionedFiles
 DEFAULT_MIN_AGE_MS = 3_600_000
 KEPT_VERSIONS = 10
 CLOCKS_APART_MS = 900_000
-"""So far apart the clocks of two stores may be, where Lithify's folder is in another store than the table. S3
+"""The maximum difference of two stores' clocks, if Lithify's folder is in another store than the table. S3
 refuses requests of a client whose clock is further off."""
 
 
 class GarbageKind(StrEnum):
-    """What is collected."""
+    """A kind of garbage."""
 
     DATA = "data files"
     MANIFEST = "manifests"
@@ -88,7 +83,7 @@ class GarbageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GarbageOptions:
-    """What one collection does."""
+    """Options of one collection."""
 
     min_age_ms: int = DEFAULT_MIN_AGE_MS
     dry_run: bool = True
@@ -103,7 +98,7 @@ class GarbageOptions:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """One object that nothing needs."""
+    """An object that is not needed."""
 
     kind: GarbageKind
     path: str
@@ -112,26 +107,26 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
-    """What a collection deleted, or would delete."""
+    """The garbage that a collection deleted, or would delete."""
 
     dry_run: bool
     garbage: tuple[Garbage, ...]
     found: Mapping[GarbageKind, int]
-    """How many objects of Lithify's there were, by kind."""
+    """Lithify's objects found, by kind."""
     notes: tuple[str, ...] = ()
-    """What was left alone as a whole, and why."""
+    """Skipped parts, and why."""
     reported_only: tuple[GarbageKind, ...] = ()
-    """Kinds of which nothing was deleted although others were: so the settings say."""
+    """Kinds of which nothing was deleted although others were, because of the settings."""
 
     def count(self, kind: GarbageKind) -> int:
-        """How many objects of a kind are garbage."""
+        """Return the number of garbage objects of a kind."""
         return sum(found.kind is kind for found in self.garbage)
 
 
 def collect(dataset: IcebergDataset, clock: Clock, options: GarbageOptions | None = None) -> GarbageReport:
-    """Find what nothing needs, and delete it unless told otherwise.
+    """Find objects that are not needed, and delete them unless `dry_run`.
 
-    `Refused` when nothing may be deleted because something contradicts itself; see the module.
+    Raises `Refused` if a contradiction forbids any deletion; see the module.
     """
     return _Collection(dataset, clock, options if options is not None else GarbageOptions()).run()
 
@@ -144,7 +139,7 @@ def collect_each(
     dry_run: bool,
     max_percent: int,
 ) -> GarbageReport:
-    """Collect once, some kinds otherwise than others (those that delete first); all as one report."""
+    """Collect with each kind's own options, those that delete first, and merge the reports."""
     done = carried_out(
         dues,
         lambda due: collect(
@@ -163,8 +158,6 @@ def collect_each(
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A file with a name of Lithify's."""
-
     kind: GarbageKind
     own: OwnName
     store: ObjectStore
@@ -181,8 +174,6 @@ class _Named:
 
 
 class _Collection:
-    """One run."""
-
     def __init__(self, dataset: IcebergDataset, clock: Clock, options: GarbageOptions) -> None:
         self._dataset = dataset
         self._options = options
@@ -246,7 +237,7 @@ class _Collection:
     ) -> None:
         named = _Named()
         self._read_named(known, named)
-        # After the table: what was expired meanwhile had been written down before.
+        # After the table: files expired meanwhile were recorded before.
         named.names |= self._pending_names()
         garbage = [one for one in candidates if one.own.name not in named.names]
         self._check_share(len(garbage), all_files)
@@ -268,7 +259,7 @@ class _Collection:
         return is_old and one.own.mark in marks and one.own.compaction not in active
 
     def _list(self, table: Table) -> tuple[list[_Listed], int]:
-        """Files with Lithify's names, and how many files of any name there are."""
+        """Return the files with Lithify's names, and the number of all files."""
         listed: dict[tuple[str, str], _Listed] = {}
         seen: set[tuple[str, str]] = set()
         for place in _places(table):
@@ -286,7 +277,7 @@ class _Collection:
         return list(listed.values()), len(seen)
 
     def _read_named(self, known: KnownState | None, named: _Named) -> None:
-        """Add the names in all snapshots that were not read before."""
+        """Load the table, and add the names in snapshots that were not read before."""
         table = self._dataset.load()
         check_whole(table, known, self._dataset)
         new = [s for s in table.metadata.snapshots if s.snapshot_id not in named.snapshots]
@@ -314,17 +305,20 @@ class _Collection:
                 "and is now, so it and what was to be deleted with it was kept; find out who added it"
             )
 
-    # What is this table's alone
+    # Lithify's own folder
 
     def _since_ms(self, table: Table) -> int:
-        """Since when the folder says what is needed. What is older may have been known to a folder before."""
+        """Return since when the folder knows what is needed. Older files may have been known to an earlier
+        folder."""
         if not self._options.dry_run:
             return self._dataset.begin_state(table).since_ms + self._doubt_ms
         state = self._dataset.state.read()
         return self._now_ms if state is None else state.since_ms + self._doubt_ms
 
     def _active(self) -> frozenset[Ulid]:
-        ledger = self._dataset.stored_ledger()  # what it does not name is deleted
+        ledger = (
+            self._dataset.stored_ledger()
+        )  # uncached: files of compactions that it does not name are deleted
         return frozenset(c.id for c in ledger.active()) if ledger is not None else frozenset()
 
     def _collect_versions(self, files: VersionedFiles) -> None:
@@ -358,7 +352,6 @@ class _Collection:
 
 
 def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[GarbageKind]) -> GarbageCollected:
-    """One collection of what is due."""
     report = collect(dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds))
     counts = {kind: report.count(kind) for kind in report.found}
     return GarbageCollected(
@@ -371,7 +364,7 @@ def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[GarbageKind]) ->
 
 
 def collector_options(settings: TableGarbageSettings) -> Mapping[GarbageKind, DirectoryOptions]:
-    """What the settings say."""
+    """Return the options of each kind from the settings."""
     lithify = DirectoryOptions.of(settings.lithify)
     return {
         GarbageKind.DATA: DirectoryOptions.of(settings.data_files),
@@ -383,12 +376,12 @@ def collector_options(settings: TableGarbageSettings) -> Mapping[GarbageKind, Di
 
 
 def _may_delete(table: Table) -> bool:
-    """As Iceberg's own maintenance reads the property."""
+    """Return `gc.enabled`, read as Iceberg's own maintenance reads it."""
     return properties_of(table.metadata).get("gc.enabled", "true").lower() == "true"
 
 
 def _places(table: Table) -> tuple[str, ...]:
-    """Where Lithify's files may lie: where new ones go, and where they go by default."""
+    """Return the places of Lithify's files: where new ones are written, and the default places."""
     locations, root = locations_of(table.metadata, table.io.properties), table.location().rstrip("/")
     chosen = (locations.data_path, locations.metadata_path, join(root, "data"), join(root, "metadata"))
     return tuple({canonical(place): place for place in reversed(chosen)}.values())

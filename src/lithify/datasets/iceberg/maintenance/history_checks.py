@@ -1,10 +1,11 @@
-"""What is wrong with the history of a table. Writes nothing.
+"""Checks of a table's history. Writes nothing.
 
-1. Nothing that says what is needed is damaged, and no files stay for good because of an accident.
-2. What every registered reader needs can be told, and it moves: it has committed something within a day, or
-   there is nothing that it has not read.
-3. The policy keeps something, and not everything; what it lets go goes, and the last run was let do so.
-4. Where coordinators are to look for orphan files, they do.
+1. No record of needs is damaged, and no files stay for good because of an accident.
+2. The needs of every registered reader are known, and it advances: it has committed within a day, or has read
+   everything.
+3. The policy keeps some of the history but not everything, its snapshots do expire, and the last run was not
+   blocked.
+4. If coordinators are to remove orphan files, they do.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from lithify.views.text import duration, size
 from lithify.watermarks.model import BlockReason
 
 STOPPED_MS = 24 * 3_600_000
-"""A reader that has not moved for so long although there is something to read was stopped, or it hangs."""
+"""A reader without progress for so long, although there is data to read, was stopped or hangs."""
 SHORTEST_MS = 3_600_000
-"""A query may well take so long, and it needs its snapshot until it ends."""
+"""A query may take so long, and needs its snapshot until it ends."""
 LONGEST_MS = 10 * 365 * 24 * 3_600_000
 MOST_KEPT = 100_000
 FORGOTTEN = 100
-"""So many snapshots that the policy lets go are a sign that nobody expires them."""
+"""So many expirable snapshots indicate that nothing expires them."""
 
 
 def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> Iterator[Finding]:
-    """Every finding."""
+    """Yield all findings."""
     table = dataset.load()
     yield _check_kept(retained)
     if retained.readers:
@@ -106,7 +107,7 @@ def _check_readers(dataset: IcebergDataset, table: Table, now_ms: int) -> Iterat
     try:
         standings = dataset.standings(table)
     except CorruptObject:
-        return  # told already
+        return  # reported already
     found = [finding for s in standings if (finding := _reader(s, table.metadata, dataset.url, now_ms))]
     yield from found
     if not found:
@@ -139,7 +140,7 @@ def _reader(standing: ReaderNeed, metadata: TableMetadata, url: str, now_ms: int
 
 
 def _check_policy(metadata: TableMetadata, is_on: bool, url: str, now_ms: int) -> Finding:
-    """`is_on`: whether coordinators expire."""
+    """Check the retention policy; `is_on` is whether coordinators expire snapshots."""
     properties = properties_of(metadata)
     try:
         retention = retention_of(properties, now_ms)

@@ -1,7 +1,6 @@
-"""What of its history a table keeps, and for whom, in a few small requests: its metadata, which are read
-already, and what lies in Lithify's own folder. Checkpoints of readers are not read: they may lie in a store
-that is away, and a run has published who of them needs the oldest.
-"""
+"""Reports how much history a table keeps, and for whom, in a few small requests. It uses the table's loaded
+metadata and Lithify's own folder. It reads no checkpoints of readers, because their store may be unavailable;
+the last expiry run has published the oldest need."""
 
 from __future__ import annotations
 
@@ -38,8 +37,9 @@ def retained_of(
     ids: Ids,
     store_ms: Callable[[], int | None],
 ) -> Retained:
-    """What is kept of the table whose own folder is `folder` of `store`. `store_ms` gives the time by the
-    store's clock, and is asked where there are holds; without it none is known to have lapsed."""
+    """Return the retained history of the table whose own folder is `folder` of `store`. `store_ms` returns
+    the time by the store's clock, and is called only if it is needed; if it returns `None`, no hold counts as
+    expired."""
     damaged: list[str] = []
 
     def read(what: Callable[[], FoundT]) -> FoundT | None:

@@ -1,10 +1,9 @@
-"""How much history a table has, and what expiring some of it would free (pure): by the summaries of the
-snapshots alone, so that it costs nothing however many files there are.
+"""The size of a table's history, and the bytes that expiring some of it would free (pure). It uses only the
+snapshots' summaries, so its cost does not depend on the number of files.
 
-1. What a snapshot removed is still there for the one before it.
-2. So when that one goes, and with it all that it descends from, and no other descends from it, these files
-   are needed by nobody any more. That is the least that an expiry gives back; where branches part, or where a
-   writer says nothing of what it removed, it is more.
+1. The files that a snapshot removed still exist for its parent.
+2. If the parent and all its ancestors expire, and the parent has no other child, these files are free. This
+   is a lower bound: it is more where branches part, or where a writer did not record the removed bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _KINDS = {SnapshotRefType.BRANCH: "branch", SnapshotRefType.TAG: "tag"}
 
 
 def past_of(metadata: TableMetadata | None) -> Past:
-    """How much there is."""
+    """Return the size of the history."""
     snapshots = [] if metadata is None else metadata.snapshots
     there = {snapshot.snapshot_id for snapshot in snapshots}
     return Past(
@@ -35,13 +34,13 @@ def past_of(metadata: TableMetadata | None) -> Past:
 
 
 def freed_bytes(metadata: TableMetadata, going: Set[int]) -> int:
-    """What would be needed by nobody once these snapshots are gone, at the least."""
+    """Return a lower bound of the bytes that are free once these snapshots have expired."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     children = Counter(snapshot.parent_snapshot_id for snapshot in metadata.snapshots)
     wholly_gone: dict[int | None, bool] = {}
 
     def goes(snapshot_id: int | None) -> bool:
-        """Whether it goes with all that it descends from."""
+        """Return whether a snapshot expires together with all its ancestors."""
         path: list[int] = []
         now = snapshot_id
         while now is not None and now in by_id and now not in wholly_gone and now in going:
@@ -63,8 +62,8 @@ def freed_bytes(metadata: TableMetadata, going: Set[int]) -> int:
 
 
 def needed_by_refs(metadata: TableMetadata) -> tuple[Needed, ...]:
-    """What tags and other branches than `main` need at the least: the snapshots they name. Nobody knows since
-    when. Those of the newest snapshot keep no history."""
+    """Return the needs of tags and of branches other than `main`: at least their snapshots. It is not known
+    since when. Refs to the current snapshot keep no history."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     return tuple(
         Needed(by_id[ref.snapshot_id].timestamp_ms, f"{_KINDS[ref.snapshot_ref_type]} {name}")

@@ -1,4 +1,4 @@
-"""What there is to show of a table's history: holds, readers, and what expired."""
+"""Views of a table's history: holds, readers, expiries and orphan files."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _UNKNOWN = frozenset(
         ExpiryOutcome.STATE_LOST,
     }
 )
-"""It is not known what is needed."""
+"""Outcomes where the needs are not known."""
 
 
 def needed_json(needed: Needed) -> dict[str, Any]:
-    """Who needs what, as a JSON value."""
+    """Return a need as a JSON value."""
     return {"by": needed.by, "since_ms": needed.since_ms, "from_ms": needed.position}
 
 
 def show_needed(needed: Needed) -> str:
-    """The same for people."""
+    """Return a need as text."""
     since = "" if needed.since_ms is None else f", since {text.moment(needed.since_ms)}"
     return f"{needed.by}: from {text.moment(needed.position)} on{since}"
 
 
 def hold_json(placed: Placed) -> dict[str, Any]:
-    """A hold as a JSON value."""
+    """Return a hold as a JSON value."""
     hold = placed.hold
     return {
         "name": hold.name,
@@ -54,7 +54,7 @@ def hold_json(placed: Placed) -> dict[str, Any]:
 
 
 def show_hold(url: str, placed: Placed) -> Shown:
-    """A hold that was put or renewed."""
+    """Show a hold that was placed or renewed."""
     snapshot, until = placed.about.get(SNAPSHOT), text.moment(placed.hold.until_ms)
     written = text.moment(placed.hold.position)
     lines = (
@@ -66,7 +66,7 @@ def show_hold(url: str, placed: Placed) -> Shown:
 
 
 def show_holds(url: str, holds: Sequence[Placed]) -> Shown:
-    """All holds, the oldest first."""
+    """Show all holds, the oldest first."""
     found = sorted(holds, key=lambda placed: (placed.hold.position, placed.name))
     block: Block = Line("Nothing is held.")
     if found:
@@ -86,7 +86,7 @@ def show_holds(url: str, holds: Sequence[Placed]) -> Shown:
 
 
 def show_readers(url: str, metadata: TableMetadata, standings: Sequence[ReaderNeed]) -> Shown:
-    """Readers, and where they stand."""
+    """Show readers and their positions."""
     documents, rows = [], []
     for standing in standings:
         reader = standing.reader
@@ -118,12 +118,12 @@ def show_readers(url: str, metadata: TableMetadata, standings: Sequence[ReaderNe
 
 
 def show_dropped(url: str, name: str) -> Shown:
-    """A reader that is not waited for any more."""
+    """Show that a reader was dropped."""
     return Shown({"url": url, "dropped": name}, (Line(f"Reader {name} is not waited for any more."),))
 
 
 def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
-    """What a run expired and deleted, or would; what stands in the way; what waits."""
+    """Show what a run expired and deleted, or would; what blocks it; what waits."""
     files, size_bytes = found.would_delete
     document = {
         "url": url,
@@ -172,7 +172,7 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
 
 
 def show_orphans(url: str, found: Orphans) -> Shown:
-    """Files that nothing names, and what became of them."""
+    """Show orphan files, and whether they were deleted."""
     document = {
         "url": url,
         "dry_run": found.dry_run,
@@ -202,7 +202,7 @@ def show_orphans(url: str, found: Orphans) -> Shown:
 
 
 def outlook_json(found: Outlook) -> dict[str, Any]:
-    """What an expiry would do, as a JSON value."""
+    """Return the outlook of an expiry as a JSON value."""
     return {
         "outcome": found.outcome.value,
         "why": found.why,
@@ -216,7 +216,7 @@ def outlook_json(found: Outlook) -> dict[str, Any]:
 
 
 def show_outlook(found: Outlook) -> tuple[Block, ...]:
-    """The same for people: what would go, and what stays, for whom, since when."""
+    """Show what would expire, and what stays, for whom, since when."""
     rows = []
     if found.going:
         rows.append(("can expire", f"{found.going:,}", f"≥ {text.size(found.going_bytes)}", ""))

@@ -1,9 +1,9 @@
-"""Deleting metadata files that have fallen out of a table's log, where the table asks for that with
+"""Deletes metadata files that have dropped out of a table's log, if the table sets
 `write.metadata.delete-after-commit.enabled`.
 
-The log is a list of paths in the table's metadata, so anybody who may change the table writes it. A file that
-it names is deleted only if it is named like a metadata file and says itself that it is of this table. What
-cannot be read stays. After a commit nothing that goes wrong here is an error: the commit stands.
+The log is a list of paths that any writer of the table can set. So a file in it is deleted only if it is
+named like a metadata file and contains this table's UUID. An unreadable file stays. Errors here are logged,
+not raised, because the commit has succeeded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.format.table_properties import properties_of
 
 HEAD_BYTES = 8 * 1024
-"""Of a metadata file: the table's UUID is among the first fields that any writer writes."""
+"""Bytes read of a metadata file: every writer puts the table's UUID among the first fields."""
 _NAME = re.compile(r"/[^/]+\.metadata\.json(?:\.gz)?\Z")
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]{1,100})"')
 _GZIP = b"\x1f\x8b"
@@ -33,7 +33,7 @@ _log = logging.getLogger("lithify")
 
 
 def delete_old_metadata(io: FileIO, before: TableMetadata, after: TableMetadata) -> None:
-    """Delete what the log of `before` names and that of `after`, its successor, does not."""
+    """Delete the metadata files in the log of `before` that are not in the log of `after`, its successor."""
     if not property_as_bool(properties_of(after), "write.metadata.delete-after-commit.enabled", False):
         return
     kept = {entry.metadata_file for entry in after.metadata_log}
@@ -54,8 +54,8 @@ def _delete(io: FileIO, paths: Iterable[str], metadata: TableMetadata) -> None:
 
 
 def uuid_in(head: bytes) -> str | None:
-    """Return the UUID of the table that a metadata file is of, by the beginning of the file, which may be
-    compressed (pure); `None` where it does not say."""
+    """Return the table's UUID from the beginning of a metadata file, which may be compressed (pure); `None`
+    if it is not there."""
     if head.startswith(_GZIP):
         try:
             head = zlib.decompressobj(_WITH_GZIP_HEADER).decompress(head, HEAD_BYTES)

@@ -1,5 +1,5 @@
-"""The history of a table, its holds and readers, its deletes and manifests, as commands and programs ask for
-them."""
+"""Maintenance operations of a table, for commands and programs: holds, readers, expiry, orphan files, and
+rewriting of deletes and manifests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lithify.views.blocks import Shown
 
 
 class TableMaintenance:
-    """See `lithify.datasets.maintenance.Maintenance`."""
+    """Implements `lithify.datasets.maintenance.Maintenance` for a table."""
 
     def __init__(self, dataset: IcebergDataset, clock: Clock, ids: Ids) -> None:
         self._dataset = dataset
@@ -53,7 +53,7 @@ class TableMaintenance:
         about = {SNAPSHOT: snapshot.snapshot_id}
         position = position_of(table.metadata, snapshot.snapshot_id)
         placed = self._holds.take(name, owner, position, lease_ms, about)
-        # An older expiry, or another program's, may have come between: what is not there is not held.
+        # An expiry that began before, or another program's, may have expired the snapshot meanwhile.
         table = self._dataset.load()
         if table.metadata.snapshot_by_id(snapshot.snapshot_id) is None:
             self._holds.release(placed)
@@ -66,8 +66,8 @@ class TableMaintenance:
         return placed
 
     def _record(self, table: Table, state: FolderIdentity, placed: Placed) -> None:
-        """Have the table record that there is a hold. `Refused` where the folder was removed meanwhile: then
-        the published threshold was too, and whether the hold came in time is not known."""
+        """Record in the table that there is a hold. Raise `Refused` if the folder was removed meanwhile: the
+        published threshold was removed with it, so whether the hold came in time is unknown."""
         until_ms = placed.hold.until_ms
         assert until_ms is not None, "each hold is a lease"
         self._dataset.record.hold(table, state, until_ms, until_ms - placed.lease_ms)
@@ -93,7 +93,7 @@ class TableMaintenance:
         placed = self._holds.list()
         store_ms = self._dataset.store_ms() if any(one.hold.until_ms is not None for one in placed) else None
         if store_ms is None:
-            return placed  # none can be told to have lapsed
+            return placed  # without the store's time none counts as expired
         return tuple(one for one in placed if not one.hold.has_lapsed(store_ms))
 
     def show_hold(self, placed: Placed) -> Shown:
@@ -147,7 +147,7 @@ class TableMaintenance:
         found = remove_orphans(self._dataset, self._clock, self._ids, options, tell)
         try:
             OrphanRuns(self._dataset.store, self._dataset.own_folder).note(found, self._clock.now_ms())
-        except StoreError as error:  # somebody may look who may not write
+        except StoreError as error:  # the caller may have no right to write
             found.notes.append(f"what was found could not be kept for `lithify plan`: {error}")
         return view.show_orphans(self._dataset.url, found)
 

@@ -1,7 +1,7 @@
-"""What the last look for orphan files came to: `orphan-run.json` beside a table, so that `lithify plan` can
-say what there is without listing anything, and a coordinator knows when the next look is due.
+"""The result of the last search for orphan files, stored as `orphan-run.json` in Lithify's folder of a table.
+So `lithify plan` shows it without listing anything, and coordinators know when the next run is due.
 
-It may be lost: then nothing is known, and the next look is due.
+If it is lost, nothing is known, and the next run is due.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ MAX_NUMBER = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class OrphanRun:
-    """A look at all files under a table's location."""
+    """A search of all files under a table's location."""
 
     at_ms: int
-    """When it ended; wall-clock milliseconds, as all times here."""
+    """When it ended. This and all other times are wall-clock milliseconds."""
     older_than_ms: int
-    """What it looked at."""
+    """The search covered only files older than this."""
     listed: int = 0
     listed_bytes: int = 0
     left: int = 0
-    """Orphans that it did not delete."""
+    """Orphans that were not deleted."""
     left_bytes: int = 0
     deleted: int = 0
     deleted_bytes: int = 0
     why: str = ""
-    """Why it was refused, if it was."""
+    """Why the run was refused; empty if it was not."""
     deleting_ms: int = 0
-    """When the last one ended that was to delete."""
+    """When the last run that was to delete ended."""
 
 
 class OrphanRuns:
-    """The last one at the table whose own folder is `folder` of `store`."""
+    """Stores the last run for the table whose own folder is `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._key = join(folder, "orphan-run.json")
 
     def read(self) -> OrphanRun | None:
-        """`None` when nobody has looked. `CorruptObject` when it does not decode."""
+        """Return the last run; `None` if there was none. Raise `CorruptObject` if it does not decode."""
         try:
             fields = json.loads(self._store.get(self._key))
             why = text(fields.pop("why"))
@@ -61,7 +61,7 @@ class OrphanRuns:
             raise CorruptObject(self._key, f"does not decode: {error}; delete it") from error
 
     def note(self, found: Orphans, now_ms: int) -> None:
-        """One has ended."""
+        """Store the result of a run."""
         run = OrphanRun(
             now_ms,
             found.older_than_ms,
@@ -75,11 +75,11 @@ class OrphanRuns:
         self._put(run, is_dry=found.dry_run)
 
     def note_refused(self, why: str, older_than_ms: int, now_ms: int) -> None:
-        """One that was to delete was refused."""
+        """Store that a run that was to delete was refused."""
         self._put(OrphanRun(now_ms, older_than_ms, why=why[:MAX_WHY]), is_dry=False)
 
     def known(self) -> OrphanRun | None:
-        """The same as `read`, but for a damaged one, which tells nothing."""
+        """Return the last run; `None` also if its record is damaged."""
         try:
             return self.read()
         except CorruptObject:
@@ -92,7 +92,7 @@ class OrphanRuns:
 
 
 def orphans_json(run: OrphanRun | None) -> dict[str, Any] | None:
-    """What is known of orphan files, as a JSON value."""
+    """Return the last run as a JSON value."""
     if run is None:
         return None
     return {

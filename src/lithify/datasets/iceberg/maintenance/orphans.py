@@ -1,35 +1,34 @@
-"""Orphan files: what lies under a table's location and nothing names. One run.
+"""One removal of orphan files: files under a table's location that nothing names.
 
-1. Ask the store what time it is. Only what is older than `older_than_ms` is looked at.
-2. Read what is known of the table's lineage, then the table. It must be whole, of a tested format, and its
-   files its own (`gc.enabled`), and what it records of files that wait must be in Lithify's folder
-   (`own_state`). No other table may have files in its place (`neighbours`).
-3. List the location, by several threads. Left alone whatever comes of it is
+1. Read the store's time. Only files older than `older_than_ms` are candidates.
+2. Read the known lineage, then the table. It must be whole, of a tested format, and own its files
+   (`gc.enabled`); Lithify's folder must have the waiting files that it records (`own_state`); and no other
+   table may have files in its place (`shared_locations`).
+3. List the location with several threads. Never deleted are
 
-   - what is below a folder whose name begins with `_` or `.`, or is named so itself: hidden files, as for
-     Iceberg's own procedure, and Lithify's folder;
+   - names that begin with `_` or `.`, and all below: hidden, as for Iceberg's own procedure; one is Lithify's
+     folder;
    - metadata files (`*.metadata.json`) and version hints;
-   - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them, but
-     for those of this table that are older than Lithify's folder of it: they are for this;
-   - the folders of other tables within the place, and on a local file system what a link leads out to;
-   - a key that is no plain path (`places`), since names may not name it alone;
-   - empty objects of object stores: markers of folders (`x/`) are listed like an object `x`.
+   - files that Lithify wrote, for any table: `lithify gc` treats them. Those of this table that are older
+     than Lithify's folder of it are treated here;
+   - the folders of other tables within the place, and local links that lead outside;
+   - a key that is no plain path (`places`), since a name may not refer to it alone;
+   - empty objects of object stores: a folder marker (`x/`) is listed like an object `x`.
 
-4. Load the table again. Files are needed which any of its snapshots names, its statistics, its log, an expiry
-   that has written them down (`pending`), or metadata files of the table that it does not come from. Names
-   and files are compared on the local disk (`difference`): a name that may be the file's (`places`) keeps it,
-   and one outside the location keeps every file of the same last part.
-5. Stop (`Refused`) if more than a share of what was listed would go: so many orphans are more likely a
-   mistake.
-6. Delete in batches. Before each the table is loaded again; what its new snapshots name, and what is pending
-   by now, is needed too.
+4. Load the table again. Needed are all files named by its snapshots, statistics, metadata log, pending
+   entries (`pending`), and by metadata files of the table outside its history. Names and files are compared
+   on the local disk (`external_set_difference`). A name that may refer to a file (`places`) keeps it, and a
+   name outside the location keeps every file with the same last part.
+5. Raise `Refused` if more than a share of the listed files would be deleted, which indicates a mistake.
+6. Delete in batches. Before each, load the table again; files that new snapshots or pending entries name are
+   needed too.
 
-Age: a writer names its files only when it commits, which may be long after it wrote them. `MIN_AGE_MS` is
-what Iceberg's own procedure insists on, a day; jobs that run longer than the default of three days need more.
+Age: a writer names its files only when it commits, maybe long after it wrote them. `MIN_AGE_MS`, a day, is
+the minimum of Iceberg's own procedure; jobs that run longer than the default of three days need more.
 
-Invariants: what any snapshot names is never deleted; what cannot be compared is kept. Nothing is written
-down, so a run that dies anywhere loses nothing, and the next one finds what is left. A dry run decides the
-same, by this machine's clock, and writes nothing.
+Invariants: a file that any snapshot names, or that cannot be compared, stays. The run stores no state, so the
+next run after a crash finds the remaining files. A dry run decides the same, by this machine's clock, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ DAY_MS = 24 * 3_600_000
 DEFAULT_AGE_MS = 3 * DAY_MS
 MIN_AGE_MS = DAY_MS
 MAX_SHOWN = 10_000
-"""Paths in a report."""
+"""Maximum number of paths in a report."""
 _TELL_EVERY = 100_000
 
 Tell = Callable[[str], None]
@@ -102,7 +101,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class OrphanOptions:
-    """What one run does."""
+    """Options of one run."""
 
     older_than_ms: int | None = None
     """Wall-clock milliseconds; `None`: `min_age_ms` ago by the store's clock."""
@@ -116,19 +115,19 @@ class OrphanOptions:
 
 @dataclass(slots=True)
 class Orphans:
-    """What a run found, and deleted or would delete."""
+    """The orphan files that a run found, and deleted or would delete."""
 
     dry_run: bool
     older_than_ms: int
     listed: int = 0
-    """All files under the location, other tables' and hidden ones apart."""
+    """All files under the location, except hidden ones and other tables'."""
     listed_bytes: int = 0
     found: int = 0
     found_bytes: int = 0
     deleted: int = 0
     deleted_bytes: int = 0
     paths: list[str] = field(default_factory=list)
-    """Of the orphans, the first `MAX_SHOWN`."""
+    """The first `MAX_SHOWN` orphans."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -139,14 +138,12 @@ def remove_orphans(
     options: OrphanOptions | None = None,
     tell: Tell = lambda text: None,
 ) -> Orphans:
-    """Find what nothing names, and delete it unless told otherwise. `Refused` when nobody can be sure, or the
-    table must not be touched; see the module. `tell` is told how far it is."""
+    """Find orphan files, and delete them unless `dry_run`. `tell` receives progress messages. Raise `Refused`
+    if the table must not be changed, or if its files are not surely known; see the module."""
     return _Run(dataset, clock, ids, options if options is not None else OrphanOptions(), tell).run()
 
 
 class _Run:
-    """One run."""
-
     def __init__(
         self, dataset: IcebergDataset, clock: Clock, ids: Ids, options: OrphanOptions, tell: Tell
     ) -> None:
@@ -173,14 +170,14 @@ class _Run:
         self._is_local = is_local(location)
         self._follow = followed_by_folder()
         self._snapshots: set[int] = set()
-        """Whose names are known."""
+        """Snapshots whose names were read."""
         self._manifests: set[str] = set()
         self._entries: set[Ulid] = set()
-        """Of what is pending, that are known."""
+        """Pending entries whose names were read."""
         self._looked_at = ""
-        """The metadata file of the table whose names are known."""
+        """The table's metadata file whose names were read."""
         self._others: frozenset[str] = frozenset()
-        """Folders within the place that are other tables'."""
+        """Folders within the place that belong to other tables."""
 
     def run(self) -> Orphans:
         table = self._load()
@@ -203,7 +200,7 @@ class _Run:
         return self._found
 
     def _load(self) -> Table:
-        """The table as it is now. `Refused` for one whose files are not surely known."""
+        """Load the table. Raise `Refused` if its files are not surely known."""
         table = whole_table(self._dataset)
         if not may_expire(properties_of(table.metadata)):
             raise Refused(
@@ -222,10 +219,10 @@ class _Run:
         self._since_ms = None if state is None else state.since_ms
         return table
 
-    # What is there
+    # Existing files
 
     def _list(self, difference: Difference) -> list[ObjectMeta]:
-        """Put away every file that may be an orphan; the metadata files."""
+        """Add every file that may be an orphan to `difference`; return the metadata files."""
         found, metadata_files = self._found, []
         foreign: set[shared_locations.Neighbour] = set()
         for meta in walk(self._store, self._dataset.root):
@@ -252,8 +249,8 @@ class _Run:
         return metadata_files
 
     def _may_go(self, meta: ObjectMeta) -> bool:
-        """Whether a file that nothing names may be deleted. Of Lithify's own, those that are older than its
-        folder of the table: what is known there does not say whether they are needed."""
+        """Return whether an unnamed file may be deleted. Of Lithify's own only those older than its folder of
+        the table may: the folder does not say whether they are needed."""
         if not _is_usable(meta.key):
             return False
         own = parse_name(meta.key)
@@ -269,7 +266,7 @@ class _Run:
         return any(is_within(normal, folder) for folder in self._others)
 
     def _normal(self, key: str) -> str | None:
-        """The normal form of a key in the place; `None` where a link leads out of it."""
+        """Return the normalized key of a file in the place; `None` if a link leads outside."""
         if not self._is_local:
             return key_in_store(key)
         folder, _, name = key.rpartition("/")
@@ -278,8 +275,8 @@ class _Run:
         return normal if not Path(path).is_symlink() and is_within(normal, self._place) else None
 
     def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[ObjectMeta]:
-        """Metadata files of the table that are no ancestors of what it is now. Other tables' folders are
-        other tables'; `Refused` where they cannot be told apart."""
+        """Return the table's metadata files that are not in its history, and leave the folders of other
+        tables alone. Raise `Refused` if these cannot be told apart."""
         known = self._ancestors(table, files)
         root = table.location().rstrip("/")
         folders = {place_of(locations_of(table.metadata, table.io.properties).metadata_path)}
@@ -309,8 +306,8 @@ class _Run:
         return own
 
     def _ancestors(self, table: Table, files: Sequence[ObjectMeta]) -> set[str]:
-        """Normal forms of the metadata files that the table comes from, as far back as they are there: the
-        oldest in a log has a log itself."""
+        """Return the normalized keys of the table's earlier metadata files, following the log of the oldest
+        one in each log."""
         there = {normal: meta for meta in files if (normal := self._normal(meta.key)) is not None}
         known = keys_of(table.metadata_location)
         log = [entry.metadata_file for entry in table.metadata.metadata_log]
@@ -322,7 +319,7 @@ class _Run:
         return known
 
     def _is_own(self, table: Table, meta: ObjectMeta) -> bool:
-        """Whether a metadata file elsewhere is the table's: it may have put them there once."""
+        """Return whether a metadata file in another folder is the table's: its path may have changed."""
         fields = shared_locations.fields_of(self._store, meta.key)
         location = fields.get("location")
         is_same = fields.get("table-uuid") == str(table.metadata.table_uuid)
@@ -333,7 +330,6 @@ class _Run:
         yield from zip(files, each_of(asking, MAX_IN_FLIGHT), strict=True)
 
     def _check_same(self, table: Table, meta: ObjectMeta, uuid: str) -> None:
-        """`Refused` where a metadata file in the table's folder is of another."""
         if uuid != str(table.metadata.table_uuid):
             raise Refused(
                 f"{self._dataset.url}: {url_of(self._store.url, meta.key)} is of another table ({uuid}) "
@@ -341,10 +337,10 @@ class _Run:
                 "name, so none is deleted; if that table is gone for good, delete its metadata files first"
             )
 
-    # What is named
+    # Named files
 
     def _named_paths(self, strays: Sequence[ObjectMeta] = ()) -> Iterator[str]:
-        """What the table as it is now names that was not given before."""
+        """Yield the paths that the table names now and that were not yielded before."""
         table = self._load()
         if table.metadata_location != self._looked_at:
             self._looked_at = table.metadata_location
@@ -356,7 +352,7 @@ class _Run:
             metadata = shared_locations.metadata_of(self._store, meta.key)
             with translated(f"reading other metadata of {self._dataset.url}"):
                 yield from self._paths_in(table.io, metadata, may_miss=True)
-        # After the table: what was expired meanwhile had been written down before.
+        # After the table: files expired meanwhile were recorded before.
         for entry in self._pending.read():
             if entry.id not in self._entries:
                 self._entries.add(entry.id)
@@ -387,10 +383,10 @@ class _Run:
             if is_outside:
                 difference.add_last_part(posixpath.basename(key))
 
-    # What goes
+    # Orphans
 
     def _unnamed(self, difference: Difference) -> Iterator[File]:
-        """Orphans, other tables' files apart that were not known when they were listed."""
+        """Yield orphans, without files of other tables that were discovered after the listing."""
         for file in difference.unnamed():
             normal = self._normal(file.key)
             if normal is not None and not self._is_others(normal):
@@ -429,7 +425,7 @@ class _Run:
 
 
 def _is_usable(key: str) -> bool:
-    """Whether a key names the one file that it seems to name (pure)."""
+    """Return whether a key names exactly one file (pure)."""
     if not is_plain(key):
         return False
     try:
@@ -441,5 +437,5 @@ def _is_usable(key: str) -> bool:
 
 @lru_cache(100_000)
 def _real(folder: str) -> str:
-    """Where a local folder is, links followed."""
+    """Return the path of a local folder with links resolved."""
     return os.path.realpath(f"/{folder}").lstrip("/")

@@ -1,34 +1,33 @@
-"""Lithify's own folder of a table, and what the table itself records of it.
+"""Lithify's own folder of a table, and the table's own record of its content.
 
-Holds, registered readers and files that wait are objects in that folder. Other programs remove such folders:
-orphan removal that knows no hidden names, rules of a bucket, a person. A folder that is gone does not mean
+Holds, registered readers and waiting files are objects in that folder. Other programs may remove it: orphan
+removal that does not know hidden names, lifecycle rules of a bucket, a person. A missing folder does not mean
 that nothing is needed. So:
 
-1. The folder has an identity, `state.json`, made before anything else in it that counts and never written
-   again. Whoever removes a part of the folder by age takes it first. When it was written, by the store's
-   clock, is since when the folder is known to be whole (`FolderIdentity`).
-2. The table's properties record what must be in the folder (`Recorded`). Each key is its own fact, which
-   another commit never makes wrong, so several processes may write them, through any catalog:
+1. The folder has an identity, `state.json`, created before any other object that matters and never rewritten,
+   so a removal by age takes it first. The folder is known to be complete since its creation, by the store's
+   clock (`FolderIdentity`).
+2. The table's properties record what must be in the folder (`Recorded`). Each key is an independent fact that
+   no other commit can make wrong, so several processes may write them, through any catalog:
 
-   | property, after `lithify-state.` | records                                      | goes when         |
+   | property, after `lithify-state.` | records                                      | removed when      |
    |----------------------------------|----------------------------------------------|-------------------|
    | `reader.<name>`                  | a reader is registered                       | it is dropped     |
    | `holds.<id>.<day>`               | until the end of that day (UTC) there may be | the day is over   |
    |                                  | holds in the folder `<id>`                   |                   |
-   | `files.<id>.<day>`               | until then files wait in that folder for     | the day is over   |
-   |                                  | their grace period                           |                   |
-   | `files.<id>.always`              | some files there stay for good               | a person accepts  |
-   |                                  |                                              | the loss          |
-   | `place`                          | the table's state is in the folder `<id>`,   | a person removes  |
-   |                                  | which is not under its location              | it                |
+   | `files.<id>.<day>`               | until then files wait in that folder         | the day is over   |
+   | `files.<id>.always`              | some files there stay for good               | the loss is       |
+   |                                  |                                              | accepted          |
+   | `place`                          | the state is in the folder `<id>`, not under | a person removes  |
+   |                                  | the table's location                         | it                |
 
-   The value is the table's UUID: a property that was copied from another table records nothing.
-3. A run that finds less in the folder than the table records changes nothing (`missing`), until what is
-   missing is there again, its time has passed, or a person accepts the loss.
+   The value is the table's UUID, so a property copied from another table records nothing.
+3. A run that finds less in the folder than the table records changes nothing (`missing`), until the missing
+   objects are back, their time has passed, or a person accepts the loss.
 
-A hold costs a commit to the table only where no key covers its lease: about one in two days, however many
-holds there are. A reader costs one when it is registered and one when it is dropped. An expiry records what
-waits in its own commit.
+A hold costs a commit to the table only if no key covers its lease: about once in two days, for any number of
+holds. A reader costs one commit when registered and one when dropped. An expiry records waiting files in its
+own commit.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 PREFIX = "lithify-state."
-"""Not `lithify.`: of those, versions that do not know one refuse the table."""
+"""Not `lithify.`: older versions refuse a table with an unknown property of that prefix."""
 FOREVER_MS = (1 << 62) - 1
 LOST_ADVICE = (
     "register the readers and put the holds again, then run `lithify expire --accept-loss`; keep the folder "
@@ -84,15 +83,13 @@ _MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class FolderIdentity:
-    """The identity of a folder."""
-
     id: str
     since_ms: int
-    """Since when it is whole, by the clock of its store."""
+    """Since when the folder is complete, by the clock of its store."""
 
 
 class StateFolder:
-    """The folder `folder` of `store`, which is Lithify's alone."""
+    """The identity file of Lithify's folder `folder` of `store`."""
 
     def __init__(self, store: ObjectStore, folder: str, ids: Ids) -> None:
         self._store = store
@@ -100,8 +97,8 @@ class StateFolder:
         self._ids = ids
 
     def read(self) -> FolderIdentity | None:
-        """`None` where nothing that counts was ever put there, or where it was removed. `CorruptObject` when
-        it does not decode."""
+        """Return the identity; `None` if it was never created, or was removed. Raise `CorruptObject` if it
+        does not decode."""
         try:
             data, meta = self._store.get_with_meta(self._key)
         except ObjectNotFound:
@@ -116,11 +113,11 @@ class StateFolder:
         return FolderIdentity(state_id, meta.last_modified_ms)
 
     def begin(self) -> FolderIdentity:
-        """The identity, made if there is none."""
+        """Return the identity, creating it if there is none."""
         found = self.read()
         if found is not None:
             return found
-        with suppress(ObjectExists):  # another process was faster, or the answer to a first try was lost
+        with suppress(ObjectExists):  # another process was faster, or the response to a first try was lost
             self._store.create(self._key, json.dumps({"id": self._ids.uuid().hex}).encode())
         found = self.read()
         if found is None:
@@ -128,35 +125,35 @@ class StateFolder:
         return found
 
     def check(self, state: FolderIdentity) -> None:
-        """`Refused` where the folder is not the one it was when `state` was read: what was looked for in it
-        meanwhile may have been removed."""
+        """Raise `Refused` if the folder's identity is not `state` any more: objects read meanwhile may be
+        incomplete."""
         if self.read() != state:
             raise Refused(f"{self._key} was removed or replaced meanwhile; try again")
 
 
-# What the table records (pure)
+# The table's record (pure)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the properties of a table say of its folder."""
+    """The state that a table's properties record."""
 
     readers: frozenset[str] = frozenset()
-    """By name."""
+    """Names of registered readers."""
     holds: Mapping[str, int] = field(default_factory=dict)
-    """By the id of a folder: until when holds may be in it; wall-clock milliseconds."""
+    """By the id of a folder: until when it may have holds; wall-clock milliseconds."""
     files: Mapping[str, int] = field(default_factory=dict)
-    """The same for files that wait."""
+    """By the id of a folder: until when it may have waiting files."""
     place: str | None = None
-    """The id of the folder elsewhere that has the table's state."""
+    """The id of the table's folder, if it is not under the table's location."""
     keys: frozenset[str] = frozenset()
-    """All properties that record something of this table."""
+    """All properties that record state of this table."""
     unknown: tuple[str, ...] = ()
-    """Those that a newer version wrote, or that make no sense."""
+    """Properties that a newer version wrote, or that are invalid."""
 
 
 def recorded_in(metadata: TableMetadata) -> Recorded:
-    """What a table records."""
+    """Return the state that a table records."""
     own = str(metadata.table_uuid)
     said = {k: value for k, value in properties_of(metadata).items() if k.startswith(PREFIX)}
     keys = [key for key, value in said.items() if value[: len(own)] == own]
@@ -182,14 +179,14 @@ def recorded_in(metadata: TableMetadata) -> Recorded:
 
 
 def needs_recorded_in(metadata: TableMetadata) -> frozenset[str]:
-    """The properties that record holds and readers (pure)."""
+    """Return the properties that record holds and readers (pure)."""
     begins = (f"{PREFIX}holds.", f"{PREFIX}reader.")
     return frozenset(key for key in recorded_in(metadata).keys if key.startswith(begins))
 
 
 def missing(recorded: Recorded, state: FolderIdentity | None, readers: Collection[str], now_ms: int) -> str:
-    """What the table records of holds, of readers and of files that stay for good and the folder does not
-    have; empty when that is nothing. `readers` are the names of those in the folder."""
+    """Return which recorded holds, readers and files that stay for good the folder does not have; empty if it
+    has all. `readers` are the names in the folder."""
     found = []
     lost = sorted(recorded.readers - set(readers))
     if lost:
@@ -206,7 +203,7 @@ def missing(recorded: Recorded, state: FolderIdentity | None, readers: Collectio
 
 
 def lost_text(lost: str) -> str:
-    """What is wrong where `missing` gives something."""
+    """Return the message for a loss that `missing` found."""
     return (
         f"the table records {lost}, and Lithify's folder does not have them: another program may have "
         "removed it, or iceberg.state_location is another one here"
@@ -214,7 +211,7 @@ def lost_text(lost: str) -> str:
 
 
 def missing_files(recorded: Recorded, state: FolderIdentity | None, now_ms: int) -> str:
-    """The same of files that wait for their grace period, or stay for good."""
+    """Return which recorded waiting or permanent files the folder does not have; empty if it has all."""
     until_ms = _lost_until_ms(recorded.files, state, now_ms)
     if until_ms is None:
         return ""
@@ -224,13 +221,13 @@ def missing_files(recorded: Recorded, state: FolderIdentity | None, now_ms: int)
 
 
 def _lost_until_ms(until: Mapping[str, int], state: FolderIdentity | None, now_ms: int) -> int | None:
-    """Until when what is not in this folder counts; `None` when nothing is."""
+    """Return until when records of other folders count; `None` if none does."""
     known = None if state is None else state.id
     return max((ms for state_id, ms in until.items() if state_id != known and ms > now_ms), default=None)
 
 
 def _not_answered(recorded: Recorded, state: FolderIdentity, readers: Collection[str]) -> list[str]:
-    """The properties that record what is not in this folder."""
+    """Return the properties that record objects missing from this folder."""
     of_folder = {f"{PREFIX}{kind}.{state.id}." for kind in ("holds", "files")}
     kept = {f"{PREFIX}reader.{name}" for name in readers}
     return sorted(
@@ -241,7 +238,6 @@ def _not_answered(recorded: Recorded, state: FolderIdentity, readers: Collection
 
 
 def _past(recorded: Recorded, now_ms: int) -> list[str]:
-    """The properties whose day is over."""
     found = []
     for key in recorded.keys - set(recorded.unknown):
         kind, _, rest = key.removeprefix(PREFIX).partition(".")
@@ -257,7 +253,7 @@ def _checked_id(state_id: str) -> str:
 
 
 def _end_of(day: str) -> int:
-    """The end of a day, in wall-clock milliseconds. `ValueError` when it is none."""
+    """Return the end of a day, in wall-clock milliseconds. Raise `ValueError` if it is no day."""
     if day == _ALWAYS:
         return FOREVER_MS
     if not _DAY.fullmatch(day):
@@ -267,7 +263,7 @@ def _end_of(day: str) -> int:
 
 
 def _day_after(ms: int) -> str:
-    """The day after the one that has a time, so that the next day's needs are covered too."""
+    """Return the day after the one of a time, so that needs of the next day are covered too."""
     try:
         return (datetime.fromtimestamp(ms / 1000, UTC).date() + timedelta(days=1)).isoformat()
     except (ValueError, OverflowError, OSError):
@@ -283,13 +279,10 @@ def _moment(ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Properties to set and to remove."""
-
     to_set: Mapping[str, str]
     to_remove: Sequence[str] = ()
 
     def updates(self) -> tuple[TableUpdate, ...]:
-        """As parts of a commit."""
         found: list[TableUpdate] = []
         if self.to_set:
             found.append(SetPropertiesUpdate(updates=dict(self.to_set)))
@@ -299,7 +292,7 @@ class Change:
 
 
 def files_change(metadata: TableMetadata, state: FolderIdentity, until_ms: int, now_ms: int) -> Change:
-    """What an expiry records of the files that wait until a time (pure)."""
+    """Return the change by which an expiry records that files wait until a time (pure)."""
     return _until_change(metadata, "files", state, until_ms, now_ms)
 
 
@@ -317,7 +310,7 @@ def _until_change(
 
 @contextmanager
 def conflicts_told(what: str) -> Iterator[None]:
-    """A property that another commit has removed, which PyIceberg does not expect, is a conflict."""
+    """Raise `VersionConflict` if another commit has removed a property: PyIceberg raises `KeyError`."""
     try:
         yield
     except KeyError as error:
@@ -325,7 +318,7 @@ def conflicts_told(what: str) -> Iterator[None]:
 
 
 class TableRecord:
-    """Writes what a table records, each in a commit that changes nothing else."""
+    """Writes the table's record, each change in a commit of its own."""
 
     def __init__(self, url: str, load: Callable[[], Table], clock: Clock, rng: random.Random) -> None:
         self._url = url
@@ -334,28 +327,28 @@ class TableRecord:
         self._rng = rng
 
     def hold(self, table: Table, state: FolderIdentity, until_ms: int, now_ms: int) -> None:
-        """There is a hold in the folder until then. No commit where the table as it was loaded says so."""
+        """Record a hold in the folder until a time. Commit nothing if the loaded table records it already."""
         self._change(table, lambda now: _until_change(now.metadata, "holds", state, until_ms, now_ms))
 
     def files_for_good(self, table: Table, state: FolderIdentity, now_ms: int) -> None:
-        """Files in the folder stay for good."""
+        """Record that files in the folder stay for good."""
         self._change(table, lambda now: _until_change(now.metadata, "files", state, FOREVER_MS, now_ms))
 
     def reader(self, table: Table, name: str) -> None:
-        """A reader is registered."""
+        """Record that a reader is registered."""
         key = f"{PREFIX}reader.{name}"
         self._set(table, {key: str(table.metadata.table_uuid)})
 
     def no_reader(self, table: Table, name: str) -> None:
-        """A reader is not registered any more."""
+        """Remove the record of a reader."""
         self._remove(table, lambda recorded: [f"{PREFIX}reader.{name}"])
 
     def place(self, table: Table, state: FolderIdentity) -> None:
-        """The table's state is in this folder, which is not under its location."""
+        """Record that the table's state is in this folder, which is not under its location."""
         self._set(table, {f"{PREFIX}place": f"{table.metadata.table_uuid} {state.id}"})
 
     def accept(self, table: Table, state: FolderIdentity, readers: Collection[str]) -> None:
-        """What is in this folder is all there is."""
+        """Accept the loss: remove the records of all that is not in this folder."""
         self._remove(table, lambda recorded: _not_answered(recorded, state, readers))
 
     def _set(self, table: Table, wanted: Mapping[str, str]) -> None:
@@ -387,7 +380,7 @@ class TableRecord:
                 continue
             except StoreUnavailable:
                 if not change(self._load()).updates():
-                    return  # only the answer was lost
+                    return  # only the response was lost
                 raise
             except (StoreError, NotImplementedError) as error:
                 raise Refused(

@@ -1,20 +1,17 @@
-"""Files that are to be deleted once a grace period is over: the second phase of an expiry.
+"""Files to delete once a grace period is over: the second phase of an expiry.
 
-1. *Before* snapshots are expired, the files that only they name are written down: their paths in numbered
-   parts, `pending-files/<id>-<number>.json`, of up to `PART_FILES` each, then an entry for all of them in the
-   next version of the numbered file `pending/`. So whenever the process dies, what the commit leaves behind
-   is known; and no more than a part is ever in memory.
-2. The grace period of an entry begins when a run finds that none of its snapshots is in the table any more
-   (`confirm`), and it is as long as that of the run that wrote the entry, or longer. Where the catalog could
-   not promise that no branch or tag came between, the table's log is read first; an entry that may have met
-   one is `blocked`: its files stay for good, for a person to recover. All else that its snapshots name has
-   to stay with them, so that is added to its paths before (`add_paths`). An entry whose snapshots are still
-   there after a day never was committed, and is dropped.
-3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.maintenance.expire`), and then
-   dropped. Carrying it out twice does no harm.
-4. Parts without an entry are left by a crash between the writes of step 1, and swept after a day.
+1. *Before* snapshots are expired, the files that only they name are recorded: first their paths in numbered
+   parts, `pending-files/<id>-<number>.json`, of up to `PART_FILES` each, then one entry for all parts in the
+   next version of the numbered file `pending/`. So after a crash at any point these files are
+   known, and only one part is ever in memory.
+2. The grace period of an entry begins when a run finds all its snapshots gone (`confirm`); it is at least as
+   long as that of the run that wrote the entry. A `blocked` entry may have lost snapshots of a new branch or
+   tag (`expired_files`): its files, and all else that its snapshots name (`add_paths`), stay for good. An
+   entry whose snapshots still exist after a day was never committed, and is dropped.
+3. An entry whose grace period is over is carried out and dropped. Carrying it out twice does no harm.
+4. Parts without an entry result from a crash in step 1, and are deleted after a day.
 
-Times are those of the object store.
+Times are by the object store's clock.
 """
 
 from __future__ import annotations
@@ -37,37 +34,37 @@ from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
 
 ABANDONED_MS = 24 * 3_600_000
-"""After so long no commit is under way any more."""
+"""After so long no commit can still be under way."""
 PART_FILES = 10_000
 """Paths in one object: some megabytes."""
 _ADDED = "added-"
-"""Before the numbers of parts that were added later."""
+"""Precedes the numbers of parts that were added later."""
 _ULID_CHARS = 26
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class PendingFiles:
-    """Files that wait."""
+    """An entry: files that wait to be deleted."""
 
     id: Ulid
     snapshots: tuple[int, ...]
-    """That alone name them."""
+    """The snapshots that alone name the files."""
     files: int
     size_bytes: int
     written_ms: int
     grace_ms: int = 0
-    """At least so long after the snapshots the files go."""
+    """The minimum time between the expiry and the deletion."""
     base: str = ""
-    """The metadata file that was to be replaced, where the catalog does not check for itself that it was."""
+    """The metadata file to be replaced, if the catalog does not check that itself."""
     since_ms: int | None = None
-    """When the snapshots were found to be gone; `None` while they are there."""
+    """When the snapshots were found to be gone; `None` while they exist."""
     blocked: str = ""
-    """Why the files stay for good; empty when they go."""
+    """Why the files stay for good; empty if they are to be deleted."""
 
 
 class Pending:
-    """What waits beside the table whose own folder is `folder` of `store`."""
+    """The pending files of the table whose own folder is `folder` of `store`."""
 
     def __init__(
         self, store: ObjectStore, folder: str, clock: Clock, ids: Ids, rng: random.Random | None = None
@@ -82,14 +79,14 @@ class Pending:
         self._rng = rng if rng is not None else random.Random()
 
     def read(self) -> tuple[PendingFiles, ...]:
-        """All entries, the oldest first."""
+        """Return all entries, the oldest first."""
         version = self.files.found_anew()
         return () if version is None else self.files.decode(version, _decode)
 
     def write(
         self, files: Iterable[NamedFile], snapshots: Set[int], now_ms: int, grace_ms: int, base: str = ""
     ) -> PendingFiles:
-        """Write down what these snapshots alone name, before they go."""
+        """Record the files that these snapshots alone name, before they are expired."""
         entry_id = self._ids.ulid(max(now_ms, 0))
         count, size_bytes = self._put_parts(entry_id, files)
         entry = PendingFiles(
@@ -105,9 +102,9 @@ class Pending:
         return entry
 
     def confirm(self, there: Set[int], now_ms: int, checked: Mapping[Ulid, str]) -> tuple[PendingFiles, ...]:
-        """Begin the grace period of what was expired, and drop what never was; `there` are the snapshots of
-        the table. What is there then. Of entries with a `base` only those begin that were `checked`, which
-        says why an entry is blocked, if it is."""
+        """Begin the grace period of expired entries, drop entries that were never committed, and return the
+        rest. `there` has the table's snapshots. An entry with a `base` begins only if it is in `checked`,
+        whose value is the reason to block it, or empty."""
 
         def confirmed(entries: tuple[PendingFiles, ...]) -> tuple[PendingFiles, ...]:
             found = []
@@ -125,7 +122,7 @@ class Pending:
         return entries
 
     def paths(self, entry: PendingFiles) -> Iterator[NamedFile]:
-        """The files of an entry, perhaps some of them twice; none when another process has carried it out."""
+        """Yield the files of an entry, perhaps some twice; none if another process has carried it out."""
         for key in self._parts(entry.id):
             try:
                 found = [_named(fields) for fields in json.loads(self._store.get(key))]
@@ -136,17 +133,17 @@ class Pending:
             yield from found
 
     def add_paths(self, entry: PendingFiles, files: Iterable[NamedFile]) -> None:
-        """Have these files stay or go with those of an entry. The same once more changes nothing."""
+        """Add files that are kept or deleted together with an entry's. Idempotent."""
         self._put_parts(entry.id, files, _ADDED)
 
     def drop(self, entry: PendingFiles) -> None:
-        """Forget an entry: it was carried out, or never will be."""
+        """Delete the entry and its parts."""
         self._change(lambda entries: tuple(one for one in entries if one.id != entry.id))
         for key in self._parts(entry.id):
             self._store.delete(key)
 
     def sweep(self, entries: Sequence[PendingFiles], now_ms: int) -> None:
-        """Delete old parts that are none of these entries', which are all there are."""
+        """Delete old parts that belong to none of the entries. `entries` must be all there are."""
         known = {str(entry.id) for entry in entries}
         for meta in list(self._store.list(self._lists)):
             if _entry_of(meta.key) not in known and meta.last_modified_ms < now_ms - ABANDONED_MS:
@@ -156,7 +153,7 @@ class Pending:
         return [meta.key for meta in self._store.list(self._lists) if _entry_of(meta.key) == str(entry_id)]
 
     def _put_parts(self, entry_id: Ulid, files: Iterable[NamedFile], kind: str = "") -> tuple[int, int]:
-        """Write parts; how many files there are, and their bytes."""
+        """Write the parts; return the number of files and their bytes."""
         count = size_bytes = 0
         rest = iter(files)
         for number in itertools.count():
@@ -177,13 +174,12 @@ class Pending:
             new = change(now)
             return None if new == now else _encode(new)
 
-        self.files.found_anew()  # another program may have removed what was seen
+        self.files.found_anew()  # another program may have removed the cached version
         version = self.files.update(changed, self._clock, self._rng)
         return () if version is None else self.files.decode(version, _decode)
 
 
 def _entry_of(key: str) -> str:
-    """The id of the entry that a part is of."""
     return key.rpartition("/")[2][:_ULID_CHARS]
 
 

@@ -1,4 +1,4 @@
-"""What a plan of a table shows besides: what of its history could go, and the last look for orphan files."""
+"""Further parts of a table's plan: the history that could expire, and the last search for orphan files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRun, OrphanRu
 
 @dataclass(frozen=True, slots=True)
 class PlanDetails:
-    """What was found."""
+    """The history outlook and the last orphan run of a table."""
 
     history: Outlook | LithifyError
-    """Where that is refused the rest of a plan is shown all the same."""
+    """The outlook, or the error that prevents it; the rest of the plan is shown nevertheless."""
     orphans: OrphanRun | None
 
 
@@ -25,7 +25,7 @@ UNREAD = PlanDetails(StoreUnavailable("it has not been looked at yet"), None)
 
 
 def read_beside(dataset: IcebergDataset, clock: Clock, ids: Ids) -> PlanDetails:
-    """Look at it."""
+    """Read the details of a table's plan."""
     history: Outlook | LithifyError
     try:
         history = Expirer(dataset, clock, ids).outlook()

@@ -1,16 +1,14 @@
-"""Which files the snapshots of a table name, and which of them may be deleted once nothing names them.
+"""The files that a table's snapshots name, and whether they may be deleted once nothing names them.
 
-1. A snapshot names its manifest list, that its manifests, those their live data and delete files. Statistics
-   files are named by the table, for a snapshot.
-2. A file is needed when one that is named may be the same (`places`). What lies outside the table's location
-   under some name keeps every file of that last name, since a folder may have two names. One file too many is
-   kept rather than one too few. So names are held as hashes (`key_set`): where two are alike, a file is kept
-   that nobody needs, and none is lost.
-3. A file is the table's to delete when it surely lies under the table's location, outside Lithify's own
-   folder, or when its name proves that Lithify wrote it for this table (`ownership`). What lies elsewhere may
-   be another table's: a data path can be shared, and files can be added from anywhere.
-4. Lists and manifests are decoded one after the other, and of what they name only hashes are kept: so memory
-   grows by a few bytes with every file of a table.
+1. A snapshot names its manifest list, the list its manifests, and these their live data and delete files. The
+   table names statistics files, for a snapshot.
+2. A file is needed if a named file may be the same (`places`). A name outside the table's location keeps
+   every file with the same last part, since a folder may have two names. Names are held as hashes
+   (`key_set`). Both may keep a file too many, but never lose one.
+3. A file may be deleted if it surely lies under the table's location and outside Lithify's own folder, or if
+   its name proves that Lithify wrote it for this table (`ownership`). Other files may be another table's:
+   data paths can be shared, and files added from anywhere.
+4. Manifests are decoded one by one, so memory grows by a few bytes with every file of a table.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from lithify.datasets.iceberg.io.places import canonical, followed_by_folder, is
 
 
 class FileKind(StrEnum):
-    """What of a table is deleted, by the names that Iceberg's procedure has for the counts."""
+    """Kinds of deleted files; the values are those of Iceberg's procedure for its counts."""
 
     DATA = "data_files"
     POSITION_DELETES = "position_delete_files"
@@ -64,7 +62,7 @@ class NamedFile:
 
 
 def is_deletable(path: str, metadata: TableMetadata) -> bool:
-    """Whether a file is surely the table's own, and can be deleted by its path (pure)."""
+    """Return whether a file is surely the table's own, and can be deleted by its path (pure)."""
     if not is_plain(path):
         return False
     own = parse_name(path)
@@ -75,8 +73,7 @@ def is_deletable(path: str, metadata: TableMetadata) -> bool:
 
 
 class Names:
-    """The files that are needed, whatever other names they have. Short-lived: of local folders it remembers
-    where they lead."""
+    """The needed files, by any of their names. Short-lived: it caches the targets of local links."""
 
     def __init__(self, location: str) -> None:
         """`location` is the table's."""
@@ -101,12 +98,12 @@ class Names:
 
 
 class Reached:
-    """What snapshots of a table name, read once however often it is asked."""
+    """The files that a table's snapshots name; each snapshot is read once."""
 
     def __init__(self, location: str) -> None:
         """`location` is the table's."""
         self.names = Names(location)
-        """All files that are named."""
+        """All named files."""
         self._snapshots: set[int] = set()
         self._manifests: set[str] = set()
 
@@ -124,8 +121,8 @@ class Reached:
 
 
 def only_named_by(table: Table, going: Iterable[int]) -> Iterator[NamedFile]:
-    """What nothing will name once these snapshots are gone, each once. Files of a manifest that is missing
-    are not known: somebody deleted it, and probably them."""
+    """Yield each file that nothing names once these snapshots are gone, once. A missing manifest is skipped:
+    another program deleted it, and probably its files."""
     gone = set(going)
     metadata = table.metadata
     leaving = [s for s in metadata.snapshots if s.snapshot_id in gone]
@@ -157,7 +154,7 @@ def only_named_by(table: Table, going: Iterable[int]) -> Iterator[NamedFile]:
 
 
 def with_all_they_name(io: FileIO, files: Sequence[NamedFile]) -> list[NamedFile]:
-    """These files, and all that the manifest lists among them name."""
+    """Return these files, and all that the manifest lists among them name."""
     lists = [file.path for file in files if file.kind is FileKind.MANIFEST_LIST]
     manifests = {m.manifest_path: m for m in manifests_in(io, map(_with_list, lists), may_miss=True)}
     of_lists = files_in(io, list(manifests.values()), may_miss=True)
@@ -166,7 +163,6 @@ def with_all_they_name(io: FileIO, files: Sequence[NamedFile]) -> list[NamedFile
 
 
 def _with_list(path: str) -> Snapshot:
-    """A snapshot of which nothing is known but its manifest list."""
     return Snapshot.model_validate(
         {"snapshot-id": 0, "sequence-number": 0, "timestamp-ms": 0, "manifest-list": path}
     )
@@ -175,7 +171,7 @@ def _with_list(path: str) -> Snapshot:
 def manifests_in(
     io: FileIO, snapshots: Iterable[Snapshot], *, may_miss: bool = False
 ) -> Iterator[ManifestFile]:
-    """The manifests of these snapshots, those of several more than once. They are not to be changed."""
+    """Yield the manifests of these snapshots; shared ones repeatedly. The caller must not change them."""
     for _, _, manifests in _lists_in(io, snapshots, may_miss=may_miss):
         yield from manifests
 
@@ -183,7 +179,7 @@ def manifests_in(
 def _lists_in(
     io: FileIO, snapshots: Iterable[Snapshot], *, may_miss: bool
 ) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
-    """Each of these snapshots with the bytes of its manifest list, and the manifests in that."""
+    """Yield each snapshot with the size of its manifest list in bytes, and its manifests."""
     lists = ManifestLists()
     for snapshot, fetched in fetched_lists(io, snapshots):
         try:
@@ -196,7 +192,7 @@ def _lists_in(
 
 
 def files_in(io: FileIO, manifests: Iterable[ManifestFile], *, may_miss: bool = False) -> Iterator[NamedFile]:
-    """The live files of these manifests."""
+    """Yield the live files of these manifests."""
     for manifest, fetched in fetched_manifests(io, manifests):
         try:
             data = fetched()
@@ -210,7 +206,7 @@ def files_in(io: FileIO, manifests: Iterable[ManifestFile], *, may_miss: bool = 
 
 
 def statistics_in(metadata: TableMetadata) -> Iterator[tuple[int, NamedFile]]:
-    """Statistics files, with the snapshot that each is for."""
+    """Yield statistics files, each with its snapshot's id."""
     for file in (*metadata.statistics, *metadata.partition_statistics):
         named = NamedFile(file.statistics_path, FileKind.STATISTICS, file.file_size_in_bytes)
         yield file.snapshot_id, named

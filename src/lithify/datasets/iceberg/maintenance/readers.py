@@ -1,9 +1,9 @@
-"""Readers of a table that are known to Lithify: checkpoint folders of Spark Structured Streaming.
+"""Registered readers of a table: checkpoint folders of Spark Structured Streaming.
 
 Each is an object `readers/<name>.json` in Lithify's own folder of the table, written once, and the table
-records its name (`own_state`). A reader is required: as long as it is not known what it needs, nothing is
-expired. It is added like a hold is put: first the object, then the published watermark is read, and where
-that is past what the reader needs, the object is deleted again.
+records its name (`own_state`). While the needs of a registered reader are unknown, nothing is expired. A
+reader is added like a hold: create the object, then read the published threshold, and delete the object again
+if the threshold is past the reader's needs.
 """
 
 from __future__ import annotations
@@ -48,31 +48,27 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredReader:
-    """A registered reader."""
-
     name: str
     checkpoint: str
     """The URL of its checkpoint folder."""
     continuous: bool
-    """Whether it never runs with `Trigger.AvailableNow`, so that it does not need where it began."""
+    """Whether it never runs with `Trigger.AvailableNow`, so that it does not need its initial position."""
     added_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderNeed:
-    """What a reader needs."""
-
     reader: RegisteredReader
     snapshots: tuple[int, ...] = ()
-    """It needs each of these, and all that came after."""
+    """The reader needs each of these snapshots, and all later ones."""
     reason: BlockReason | None = None
-    """Why nobody can tell; `None` when it can be told."""
+    """Why the need is unknown; `None` if it is known."""
     why: str = ""
-    """The same for people."""
+    """The reason as text."""
     read: frozenset[int] = frozenset()
-    """Up to which it has read, one for each of its sources."""
+    """The last snapshot read, one for each of its sources."""
     committed_ms: int | None = None
-    """When it last was done with something, by the clock of its checkpoint's store; `None`: never."""
+    """When it last committed, by the clock of its checkpoint's store; `None`: never."""
 
 
 class Readers:
@@ -85,14 +81,14 @@ class Readers:
         thresholds: ThresholdFiles,
         open_checkpoint: Callable[[str, Table], tuple[ObjectStore, str]] | None = None,
     ) -> None:
-        """`open_checkpoint` gives the store and the key of a checkpoint folder."""
+        """`open_checkpoint` returns the store and the key of a checkpoint folder."""
         self._store = store
         self._folder = join(folder, "readers")
         self._thresholds = thresholds
         self._open = open_checkpoint if open_checkpoint is not None else _open_like_the_table
 
     def list(self) -> tuple[RegisteredReader, ...]:
-        """All there are, by name."""
+        """Return all readers, by name."""
         found = []
         for meta in self._store.list(self._folder):
             if meta.key.endswith(_SUFFIX):
@@ -111,8 +107,9 @@ class Readers:
         now_ms: int,
         record: Callable[[Table, str], None],
     ) -> ReaderNeed:
-        """Register a checkpoint folder; where its reader stands. `record` has the table record the name.
-        `Refused` when what it needs may be gone, when the name is taken, or when it cannot be recorded."""
+        """Register a checkpoint folder, and return its reader's needs. `record` records the name in the
+        table. Raise `Refused` if the needed history may be gone, if the name is taken, or if it cannot be
+        recorded."""
         table = load()
         name = checked_name(name if name is not None else self._name_of(checkpoint, table))
         reader = RegisteredReader(name, checkpoint, continuous, now_ms)
@@ -129,7 +126,7 @@ class Readers:
                     f"a reader {name} is registered already, for {there.checkpoint}; drop it or take another "
                     "name"
                 ) from None
-            is_new = False  # who registered it may have died before it had looked
+            is_new = False  # the process that created it may have died before its checks
         table = load()
         standing = self.standing(reader, table)
         times = [position_of(table.metadata, snapshot) for snapshot in standing.snapshots]
@@ -146,7 +143,7 @@ class Readers:
         try:
             record(table, name)
         except StoreUnavailable:
-            raise  # it may be recorded yet, so the reader stays registered; adding it again completes that
+            raise  # it may still be recorded, so the reader stays; adding it again completes that
         except Exception:
             if is_new:
                 self._store.delete(key)
@@ -154,11 +151,11 @@ class Readers:
         return standing
 
     def drop(self, table: Table, name_or_checkpoint: str, forget: Callable[[Table, str], None]) -> str:
-        """Forget a reader, also one that only the table records; its name. `forget` has the table record it
-        no more. `Refused` when there is none."""
+        """Drop a reader, also one that only the table records, and return its name. `forget` removes the
+        table's record. Raise `Refused` if there is none."""
         for reader in self.list():
             if name_or_checkpoint == reader.name or _is_at(reader, name_or_checkpoint):
-                # The object last: what the table records and the folder does not have stops expiries.
+                # The object last: a record without an object stops expiries.
                 forget(table, reader.name)
                 self._store.delete(self._key(reader.name))
                 return reader.name
@@ -168,7 +165,7 @@ class Readers:
         return name_or_checkpoint
 
     def standing(self, reader: RegisteredReader, table: Table) -> ReaderNeed:
-        """What the reader needs of the table, by its checkpoint as it is now."""
+        """Return the reader's needs, by its current checkpoint."""
         try:
             store, folder = self._open(reader.checkpoint, table)
             found = read_checkpoint(store, folder)
@@ -179,7 +176,7 @@ class Readers:
         return stands(reader, found, table.metadata)
 
     def _name_of(self, checkpoint: str, table: Table) -> str:
-        """The name of a reader that is given none: the one it has, or always the same for the same folder."""
+        """Return the name of a checkpoint's reader: the registered one, or else the default."""
         known = next((reader for reader in self.list() if _is_at(reader, checkpoint)), None)
         if known is not None:
             return known.name
@@ -191,7 +188,7 @@ class Readers:
 
 
 def stands(reader: RegisteredReader, found: StreamCheckpoint, metadata: TableMetadata) -> ReaderNeed:
-    """What a reader needs, by its checkpoint (pure)."""
+    """Return a reader's needs, by its checkpoint (pure)."""
     if not found.is_begun:
         why = "it has not begun: its checkpoint has no position yet"
         return ReaderNeed(reader, (), BlockReason.UNPUBLISHED, why)
@@ -202,7 +199,7 @@ def stands(reader: RegisteredReader, found: StreamCheckpoint, metadata: TableMet
     for source in found.sources:
         known = [s for s in (source.committed, source.initial) if s is not None and s != BEGINNING]
         if known and there.isdisjoint(known):
-            gone |= set(known)  # lost, or a source that reads another table
+            gone |= set(known)  # expired, or of a source that reads another table
             continue
         for snapshot in _wanted(source, reader.continuous):
             if snapshot == BEGINNING:
@@ -225,7 +222,7 @@ def _wanted(source: StreamSource, continuous: bool) -> tuple[int, ...]:
 
 
 def _oldest(metadata: TableMetadata) -> set[int]:
-    """Where a reader begins that begins at the beginning."""
+    """Return the oldest snapshot, where a reader begins that starts at the beginning."""
     oldest = min(metadata.snapshots, key=lambda s: (s.timestamp_ms, s.sequence_number or 0), default=None)
     return set() if oldest is None else {oldest.snapshot_id}
 
@@ -235,19 +232,19 @@ def _is_at(reader: RegisteredReader, checkpoint: str) -> bool:
 
 
 def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
-    """The position of a snapshot in the history of its table: wall-clock milliseconds."""
+    """Return a snapshot's position in the history: wall-clock milliseconds."""
     snapshot = metadata.snapshot_by_id(snapshot_id)
     assert snapshot is not None
     return snapshot.timestamp_ms
 
 
 def default_name(store_url: str, folder: str) -> str:
-    """The name of a reader that was given none: always the same for the same folder."""
+    """Return the default name of a reader: always the same for the same folder."""
     return f"reader-{sha256(f'{canonical(store_url)}/{folder}'.encode()).hexdigest()[:12]}"
 
 
 def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, str]:
-    # An operator has named it, and it is only read: a checkpoint lies where its query keeps it.
+    # An operator has named it, and it is only read, so it may be in any store.
     return open_place(checkpoint, {**table.io.properties, REACH: EVERYWHERE})
 
 

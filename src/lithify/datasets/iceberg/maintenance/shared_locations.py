@@ -1,34 +1,32 @@
-"""Whether a place has files of one table only.
+"""Checks whether a place has files of one table only.
 
-Before files go that nothing names it must be sure that no other table has them:
+Before unnamed files are deleted, it must be certain that they are not another table's:
 
-1. Every other table of the catalog is read: where it lies, and where it writes data and metadata. One whose
-   location is within the place, and that writes nowhere else in it, has a part of the place for itself, which
-   is left alone. Any other that shares the place, with this table or with what is under it, has files that
-   cannot be told from this table's: `Refused`. So is a table that cannot be read, unless the operator says
-   that it is apart (`iceberg.unrelated_tables`). The catalog is listed again until it has none that was not
-   read: one that is renamed meanwhile is found under its new name.
-2. The same goes for tables that the catalog does not know (any more) and whose metadata files lie in the
-   place: they say themselves where the table lies.
-   And for tables of Delta Lake and Hudi, which have a folder of their own there.
-3. Metadata files of the table's own that it does not come from, by its log and theirs, were left by commits
-   that failed, or a second catalog has the table too and goes its own way. What they name is named, however
-   old they are: the second may not have changed for long.
+1. The locations and write paths of all other tables of the catalog are read. A table whose location is within
+   the place, and that writes nowhere else in it, has a folder of its own, which is left alone. Files of any
+   other table that shares the place, or a folder in it, cannot be told from this table's: `Refused`. So is a
+   table that cannot be read, unless the operator declares it unrelated (`iceberg.unrelated_tables`). The
+   catalog is listed again until every table in it has been read, so a table renamed meanwhile is found under
+   its new name.
+2. The same applies to tables outside the catalog whose metadata files, which contain the location, lie in the
+   place; and to tables of Delta Lake and Hudi, which have a folder of their own there.
+3. Metadata files of the table that are in neither its log nor the logs of earlier ones were left by failed
+   commits, or by a second catalog that continues the table separately. The files that they name are needed,
+   however old: the second table may not have changed for long.
 
 | run                                          | does                                                        |
 |----------------------------------------------|-------------------------------------------------------------|
 | removal of orphans                           | 1 to 3, all tables read anew                                |
-| expiry, before it deletes files              | 1, by what was read within `KNOWN_S`                        |
+| expiry, before it deletes files              | 1, with tables cached for up to `KNOWN_S`                   |
 | collection of garbage, before it deletes     | 1, but only for a second name of the table: files of other  |
 | files                                        | tables have other marks (`ownership`)                       |
 
-What was read is kept for a while (`CatalogTables`), for all tables of a catalog in one process: expiry runs
-every ten minutes, on catalogs with thousands of tables. Names are listed anew nearly every time (`LISTED_S`),
-so a table that was added, or registered under a second name, is read at once.
+The tables of a catalog are cached per process (`CatalogTables`): expiry runs every ten minutes, on catalogs
+with thousands of tables. Names are listed anew nearly every time (`LISTED_S`), so a new table or second name
+is read at once.
 
-Places that may be the same (`places`) count as the same. What another table wrote to the place before it was
-told to write elsewhere cannot be seen, nor files that another table has added without writing them
-(`add_files`).
+Places that may be the same (`places`) count as the same. Undetectable are files that another table wrote to
+the place before its write path changed, or added without writing them (`add_files`).
 """
 
 from __future__ import annotations
@@ -59,20 +57,20 @@ from lithify.store.keys import url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
-"""Folders of other formats, each beside the data of a table."""
+"""Folders that mark a table of another format."""
 MAX_LISTINGS = 10
-"""Of the tables of a catalog, until there is none that was not read."""
+"""Maximum listings of a catalog until every table in it has been read."""
 KNOWN_S = 3_600.0
-"""So long what another table says of its places counts for an expiry: its files wait as long by default."""
+"""How long another table's places are cached for an expiry; its files wait as long by default."""
 UNREADABLE_S = 600.0
-"""And so long that it could not be read."""
+"""How long the failure to read a table is cached."""
 LISTED_S = 60.0
-"""So long a list of all tables counts for an expiry."""
+"""How long the list of all tables is cached for an expiry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another table, and where it has files; paths as `places.place_of` gives them."""
+    """Another table and its places, as paths of `places.place_of`."""
 
     name: str
     location: str
@@ -81,7 +79,7 @@ class Neighbour:
 
 
 def neighbour(name: str, location: str, properties: Mapping[str, Any], uuid: str = "") -> Neighbour:
-    """Another table by what its metadata say."""
+    """Return another table's places by its metadata."""
     root = location.rstrip("/")
     paths = [f"{root}/data", f"{root}/metadata"]
     paths += [str(properties[key]) for key in WRITE_PATHS if properties.get(key)]
@@ -89,7 +87,7 @@ def neighbour(name: str, location: str, properties: Mapping[str, Any], uuid: str
 
 
 def not_ours(place: str, others: Iterable[Neighbour], url: str) -> frozenset[str]:
-    """Folders within the place that are other tables' alone (pure). `Refused` where one shares more."""
+    """Return folders in the place that only other tables use (pure). Raise `Refused` if one shares more."""
     found = set()
     for other in others:
         has_own = other.location != place and is_within(other.location, place)
@@ -107,7 +105,7 @@ def not_ours(place: str, others: Iterable[Neighbour], url: str) -> frozenset[str
 
 
 def check_one_name(place: str, uuid: str, others: Iterable[Neighbour], url: str) -> None:
-    """`Refused` where the catalog has the table under a second name (pure)."""
+    """Raise `Refused` if the catalog has the table under a second name (pure)."""
     for other in others:
         if other.uuid == uuid and other.location == place:
             raise Refused(
@@ -121,8 +119,7 @@ _Name = tuple[str, ...]
 
 
 class CatalogTables:
-    """What was read of the tables of one catalog. Safe to share between threads; the first to ask reads, and
-    others wait for that."""
+    """A cache of the tables of one catalog. Thread-safe: one thread reads, the others wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -130,7 +127,7 @@ class CatalogTables:
         self._read: dict[_Name, tuple[float, Neighbour | Refused]] = {}
 
     def others(self, catalog: Catalog, own: _Name, clock: Clock, apart: Sequence[str]) -> list[Neighbour]:
-        """All tables but `own`. `Refused` where one cannot be read."""
+        """Return all tables except `own`. Raise `Refused` if one cannot be read."""
         with self._lock:
             now_s = clock.monotonic_s()
             fresh = {name: one for name, (at_s, one) in self._read.items() if now_s - at_s < _kept_s(one)}
@@ -155,14 +152,14 @@ _known_lock = threading.Lock()
 
 
 def known_in(catalog: Catalog) -> CatalogTables:
-    """What was read of the tables of a catalog in this process."""
+    """Return this process's cache of a catalog's tables."""
     with _known_lock:
         return _known.setdefault(catalog, CatalogTables())
 
 
 def others_in(catalog: Catalog, own: _Name, apart: Sequence[str] = ()) -> list[Neighbour]:
-    """All other tables of a catalog, read anew, but for those that are said to be `apart`. `Refused` where
-    one cannot be read."""
+    """Return all other tables of a catalog except those in `apart`, without the cache. Raise `Refused` if one
+    cannot be read."""
     found, _ = _read_all(catalog, own, apart, {}, None)
     return _readable(found, own)
 
@@ -185,8 +182,8 @@ def _read_all(
     known: Mapping[_Name, Neighbour | Refused],
     names: list[_Name] | None,
 ) -> tuple[dict[_Name, Neighbour | Refused], list[_Name]]:
-    """Every table, the `known` ones as they are and `own` only if it is one of these, and the names that the
-    catalog has; `names` if these were listed just now."""
+    """Return every table, and the names in the catalog. Tables in `known` are not read again, and `own` is
+    included only if it is among them. `names` is a recent listing, or `None`."""
     found: dict[_Name, Neighbour | Refused] = {}
     for _ in range(MAX_LISTINGS):
         if names is None:
@@ -210,7 +207,7 @@ def _load(catalog: Catalog, identifier: _Name) -> Neighbour | Refused | None:
     try:
         with translated(f"table {name}"):
             table = _none_if_gone(catalog, identifier)
-    except Exception as error:  # whatever it is, the table cannot be read
+    except Exception as error:  # whatever the error, the table cannot be read
         return Refused(
             f"table {name} of the same catalog cannot be read, so whether it has files in the same place "
             f"cannot be told; repair or drop it, or name it in iceberg.unrelated_tables: {said(error)}"
@@ -232,7 +229,7 @@ def _none_if_gone(catalog: Catalog, identifier: tuple[str, ...]) -> TableMetadat
 
 
 def _tables(catalog: Catalog, apart: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The names of all tables; namespaces that are wholly apart are not listed."""
+    """Yield the names of all tables, without listing namespaces that are wholly in `apart`."""
     wholly = [pattern.removesuffix(".*") for pattern in apart if pattern.endswith(".*")]
     try:
         with translated("listing the tables of the catalog"):
@@ -259,8 +256,8 @@ def _tables(catalog: Catalog, apart: Sequence[str]) -> Iterator[tuple[str, ...]]
 def _inside(
     catalog: Catalog, namespace: tuple[str, ...]
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """The tables and the namespaces directly in a namespace; none of what is not there (any more). A catalog
-    may know no namespaces below others, and have tables all the same."""
+    """Return the tables and namespaces directly in a namespace; none if it does not exist. A catalog without
+    nested namespaces may still have tables."""
     tables: list[tuple[str, ...]] = []
     try:
         tables += (tuple(name) for name in catalog.list_tables(namespace))
@@ -270,7 +267,7 @@ def _inside(
 
 
 def foreign_table(path: str) -> Neighbour | None:
-    """The table of another format that a file belongs to, by the folders it is in (pure)."""
+    """Return the table of another format that a file belongs to, by its folders (pure)."""
     parts = path.split("/")
     for n, part in enumerate(parts[:-1]):
         if part in FOREIGN:
@@ -283,26 +280,26 @@ def foreign_table(path: str) -> Neighbour | None:
 
 
 def is_metadata(key: str) -> bool:
-    """Whether it is named like a metadata file of a table, or is a part of what tells which is the newest."""
+    """Return whether a file is named like metadata of a table, or like a part of its version hints."""
     name = key.rpartition("/")[2]
     return ".metadata.json" in name or name.startswith("version-hint")
 
 
 def is_whole_metadata(key: str) -> bool:
-    """Whether it is named like a metadata file that can be read."""
+    """Return whether a file is named like a readable metadata file."""
     name = key.rpartition("/")[2]
     return name.endswith((".metadata.json", ".metadata.json.gz")) and not name.startswith(".")
 
 
 def uuid_of(store: ObjectStore, meta: ObjectMeta) -> str:
-    """Of which table a metadata file is, in one small request where that does. `CorruptObject` when it is
-    none."""
+    """Return the UUID of a metadata file's table, with one small request if possible. Raise `CorruptObject`
+    if the file is no metadata file."""
     uuid = uuid_in(store.get_range(meta.key, 0, min(meta.size, HEAD_BYTES)))
     return uuid if uuid is not None else str(fields_of(store, meta.key).get("table-uuid"))
 
 
 def log_of(store: ObjectStore, key: str) -> list[str]:
-    """The metadata files that came before one, the oldest first. `CorruptObject` when it does not decode."""
+    """Return the log of a metadata file, the oldest first. Raise `CorruptObject` if it does not decode."""
     log = fields_of(store, key).get("metadata-log") or []
     try:
         return [str(entry["metadata-file"]) for entry in log]
@@ -311,16 +308,16 @@ def log_of(store: ObjectStore, key: str) -> list[str]:
 
 
 def fields_of(store: ObjectStore, key: str) -> Mapping[str, Any]:
-    """A metadata file. `CorruptObject` when it does not decode."""
+    """Return a metadata file's fields. Raise `CorruptObject` if it does not decode."""
     return _decoded(store, key)[1]
 
 
 def metadata_of(store: ObjectStore, key: str) -> TableMetadata:
-    """The same as PyIceberg reads it."""
+    """Return a metadata file parsed by PyIceberg. Raise `CorruptObject` if it does not decode."""
     text, _ = _decoded(store, key)
     try:
         return TableMetadataUtil.parse_raw(text)
-    except Exception as error:  # PyIceberg checks little of what it reads
+    except Exception as error:  # PyIceberg hardly validates its input
         raise CorruptObject(key, _what(error)) from error
 
 
@@ -344,7 +341,7 @@ def _what(error: Exception) -> str:
 
 
 def stranger(store: ObjectStore, meta: ObjectMeta) -> Neighbour:
-    """The table that a metadata file is of. It has, besides what it says, the folder that the file is in."""
+    """Return the table of a metadata file. Its places include the folder of that file."""
     fields = fields_of(store, meta.key)
     location = fields.get("location")
     if not isinstance(location, str) or not location:

@@ -1,14 +1,14 @@
-"""What of a table's history is needed, by whom: one collection of all that pins snapshots.
+"""All needs that pin snapshots of a table, in one collection.
 
-| who                            | needs                                                                    |
+| user                           | needs                                                                    |
 |--------------------------------|--------------------------------------------------------------------------|
-| a hold                         | its snapshot, and all that came after                                    |
-| a registered reader            | where it stands, and all that came after (`readers`)                     |
+| a hold                         | its snapshot, and all later ones                                         |
+| a registered reader            | its position, and all later ones (`readers`)                             |
 | an active compaction of ours   | the snapshot it was planned on: it is read, and compared when it commits |
-| a branch, a tag                | what `retention` says; they are in the table itself                      |
+| a branch, a tag                | see `expiry_policy`; they are in the table itself                        |
 
-Positions are the times of snapshots. A table's clock may go back a little between two commits, so what came
-after a snapshot is told by ancestry as well (`and_descendants`).
+Positions are the times of snapshots. A table's clock may go back a little between two commits, so the
+snapshots after another are also determined by ancestry (`and_descendants`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from lithify.watermarks.model import BlockReason, GroupMember, Hold, Mark, Neede
 from lithify.watermarks.rules import Collected, collect, live
 
 SNAPSHOT = "snapshot_id"
-"""What a hold says it is about."""
+"""The key of a hold's snapshot in `Placed.about`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is needed, as it was collected."""
+    """The collected needs of a table."""
 
     collected: Collected
     snapshots: frozenset[int]
-    """Needed by somebody, each with all that came after."""
+    """Needed snapshots; all later ones are needed too."""
     by: tuple[Needed, ...]
-    """Everybody who needs something, who needs the oldest first."""
+    """All needs with their owners, the oldest first."""
     why: str = ""
-    """Of a reader whose position is not known, why."""
+    """Why the position of a reader is unknown; empty if all are known."""
 
 
 def collect_needs(
@@ -50,7 +50,7 @@ def collect_needs(
     ledger: IcebergLedger | None,
     now_ms: int,
 ) -> Needs:
-    """What is needed (pure); `now_ms` by the clock of the store that has the holds."""
+    """Return the collected needs (pure); `now_ms` is by the clock of the store that has the holds."""
     marks = [_mark(standing, metadata) for standing in standings]
     required = [mark.member for mark in marks if mark is not None]
     required += [GroupMember(_reader(standing)) for standing in standings if standing.reason is not None]
@@ -72,7 +72,7 @@ def collect_needs(
 
 
 def is_of_reader(by: str, name: str) -> bool:
-    """Whether that is how needs name the reader."""
+    """Return whether `by` is the name of this reader's need."""
     return by == f"reader {name}"
 
 
@@ -84,12 +84,12 @@ def _mark(standing: ReaderNeed, metadata: TableMetadata) -> Mark | None:
     if standing.reason is not None:
         return None
     times = [position_of(metadata, snapshot) for snapshot in standing.snapshots]
-    # A reader at the beginning of an empty table needs all there will be.
+    # A reader at the beginning of an empty table needs all future snapshots.
     return Mark(GroupMember(_reader(standing)), min(times, default=0))
 
 
 def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, Hold]:
-    """Holds of our own compactions, by the snapshot they were planned on."""
+    """Return holds for Lithify's compactions, by the snapshot they were planned on."""
     found: dict[int, Hold] = {}
     for compaction in ledger.active() if ledger is not None else ():
         snapshot = metadata.snapshot_by_id(compaction.spec.snapshot_id)
@@ -101,9 +101,9 @@ def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, 
 
 
 def snapshot_at(metadata: TableMetadata, at_ms: int) -> Snapshot | None:
-    """The snapshot that was current at a time, by the table's log (pure); `None` when that does not say.
-    Expired snapshots are taken out of it, so it says what was current only up to a change that surely was the
-    next: to a snapshot made of it, or to any as long as none was ever expired."""
+    """Return the snapshot that was current at a time, by the table's log (pure); `None` if that is uncertain.
+    Expired snapshots are missing from the log, so an entry is certain only if the next one is surely its
+    successor: a descendant, or any if no snapshot was ever expired."""
     log = metadata.snapshot_log
     place = next((n for n in reversed(range(len(log))) if log[n].timestamp_ms <= at_ms), None)
     if place is None:
