@@ -165,7 +165,9 @@ def _inherited(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
     _, snapshot_id, number, of_file, file = entry._data
     if snapshot_id is None or number is None or of_file is None:
         return _inherit_from_manifest(entry, manifest)
-    object.__setattr__(file, "_spec_id", manifest.partition_spec_id)  # for every file of a table
+    object.__setattr__(
+        file, "_spec_id", manifest.partition_spec_id
+    )  # the plain setter is slow, and this runs for every file
     return entry
 
 
