@@ -13,7 +13,7 @@ import pyarrow as pa
 MIN_GROUP_ROWS = 100
 """The least rows of a row group, however wide, as in Java."""
 MAX_SHRINK = 16
-"""A row group has at least this fraction of the rows that it would have if they were of average size."""
+"""A row group has at least 1/`MAX_SHRINK` of the rows that it would have if they were of average size."""
 BATCHES_PER_PAGE = 8
 """The least number of batches; a page or dictionary exceeds its limit by at most one batch."""
 MIN_BATCH_VALUES = 16
