@@ -1,15 +1,14 @@
 """Reading Avro files of a table safely even if they are damaged (Avro: object container files).
 
-PyIceberg's compiled decoder does not check where its bytes end: a wrong length makes it read other memory, or
-crashes the process. Its reader takes a truncated file for a shorter one, and decompresses a block of any
-size. This module ensures that
+With a wrong length, PyIceberg's compiled decoder reads other memory or crashes the process. Its reader takes
+a truncated file for a shorter one, and decompresses blocks of any size. Here
 
 1. nothing is read beyond the end of the bytes, and a number has at most 64 bits;
-2. a block has exactly the number of records in its header, followed by the sync marker;
+2. a block has exactly the records that it announces, followed by the sync marker;
 3. a block is decompressed to at most `MAX_BLOCK_BYTES`.
 
-PyIceberg interprets the values. Damage ends in an exception of any class, as in PyIceberg;
-`lithify.datasets.iceberg.format.manifests` converts it into one.
+PyIceberg interprets the values. Damage raises an exception of any class, which
+`lithify.datasets.iceberg.format.manifests` converts.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ class BoundedDecoder(BinaryDecoder):
         self._position = position
 
     def bytes_since(self, start: int) -> bytes:
-        """Return the bytes between a position and the current one."""
+        """Return the bytes from a position to the current one."""
         return self._data[start : self._position]
 
     def repeats(self, known: bytes, start: int) -> bool:
-        """Return whether the bytes from a position on are these; if so, continue after them."""
+        """Return whether these bytes follow a position; if so, continue after them."""
         if not self._data.startswith(known, start):
             return False
         self._position = start + len(known)
@@ -119,8 +118,6 @@ class BoundedDecoder(BinaryDecoder):
 
 
 class RecordReader(Protocol):
-    """Reads one record."""
-
     def read(self, decoder: BoundedDecoder, /) -> Any: ...
 
 
@@ -129,13 +126,13 @@ class BlockReader(Protocol):
     """Reads all records of a block."""
 
     def read_block(self, data: bytes, count: int, /) -> Iterator[Any]:
-        """Yield the `count` records of a block. Raise `ValueError` if they do not fill it exactly."""
+        """Yield the `count` records of a block; `ValueError` if they do not fill it exactly."""
         ...
 
 
 class RememberingReader:
-    """Reads records that begin with a text, their name. A record with the same bytes as the last one of its
-    name is not decoded again: the same object is returned, and callers must not change it."""
+    """Reads records that begin with their name. A record with the same bytes as the last one of its name is
+    not decoded again: both are the same object, which callers must not change."""
 
     def __init__(self, reader: RecordReader) -> None:
         self._reader = reader
@@ -154,7 +151,7 @@ class RememberingReader:
 
 
 def read_records(data: bytes, reader_of: Callable[[str], RecordReader | BlockReader]) -> Iterator[Any]:
-    """Yield the records of a file. `reader_of` returns the reader for an Avro schema."""
+    """Yield a file's records. `reader_of` returns the reader for an Avro schema."""
     decoder = BoundedDecoder(data)
     header = _HEADER.read(decoder)
     if header.magic != MAGIC:

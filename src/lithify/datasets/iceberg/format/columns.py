@@ -1,17 +1,15 @@
-"""Matches columns of a Parquet file to the table's, and checks that all readers read the same values from
-them.
+"""Matches columns of a Parquet file to the table's, and checks that all readers read the same values.
 
-1. Columns are matched by the field ids in the file; in a file without any, by the table's name mapping.
-   Columns without an id belong to no column of the table.
-2. For each leaf, compare the stored type with the encodings of Iceberg's specification, including those of
-   the column's earlier types (`_is_standard`). A file that was not written for Iceberg may use others.
-   Readers disagree about their values, so no rewrite could preserve what every reader returns: milliseconds
-   and nanoseconds, which some take for microseconds; unsigned numbers; decimals of another scale; texts that
-   are not marked as such.
-3. Timestamps of the old type INT96, a day and the nanoseconds of the day, are read as microseconds
-   (`open_file`): Arrow's default, 64 bits of nanoseconds, covers only 600 years. They are rounded down to
-   microseconds, as in Java. Old versions of Arrow wrote negative nanoseconds, which Arrow and Java read as
-   different times; so INT96 is accepted only from writers that never did so.
+1. Columns are matched by the field ids in the file; if it has none, by the table's name mapping. Columns
+   without an id are ignored.
+2. Each leaf must have an encoding of Iceberg's specification, for the column's type or an earlier one
+   (`_is_standard`). Readers disagree about other encodings, so no rewrite could preserve what every reader
+   returns: milliseconds and nanoseconds, which some take for microseconds; unsigned numbers; decimals of
+   another scale; unmarked texts.
+3. INT96 timestamps (a day and its nanoseconds) are read as microseconds, rounded down as in Java
+   (`open_file`): Arrow's default, 64 bits of nanoseconds, covers only 600 years. Old versions of Arrow wrote
+   negative nanoseconds, which Arrow and Java read differently; so INT96 is accepted only from writers that
+   never did so.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class FileColumn:
     """Fields of a struct; the element of a list; key and value of a map."""
 
     def parts(self) -> Iterator[FileColumn]:
-        """Yield the column and all parts of it; leaves are in the order of the file's stored columns."""
+        """Yield the column and its parts; leaves are in the file's order."""
         yield self
         for child in self.children:
             yield from child.parts()
@@ -122,7 +120,6 @@ def _told(field_id: int, schema: Schema) -> str:
 
 
 def _has_shape(column: FileColumn, wanted: IcebergType) -> bool:
-    """Return whether the column is a value, a struct, a list or a map in both file and table."""
     stored = column.type
     match wanted:
         case StructType():
@@ -210,8 +207,7 @@ def _earlier(wanted: IcebergType) -> tuple[IcebergType, ...]:
 
 
 def _is_stored(stored: _Stored, wanted: IcebergType) -> bool:
-    """Return whether the specification stores the type like this (Appendix A, Parquet), or all readers accept
-    it."""
+    """Return whether the specification stores the type so (Appendix A, Parquet), or all readers accept it."""
     physical, kind, logical = stored.physical, stored.kind, stored.logical
     match wanted:
         case BooleanType():

@@ -1,13 +1,12 @@
 """The order of entries in a table's manifests, so that a query opens few manifests.
 
-1. Order by partition. The field made from the time column is first, then those made from any date or
-   timestamp, then the others in the spec's order. So a query for one day opens that day's manifests, of all
-   devices.
+1. Order by partition: first the field made from the time column, then those from any date or timestamp, then
+   the others in the spec's order. So a query for one day opens that day's manifests, of all devices.
 2. Within a partition, order by time (the files' lower bounds), then by path, so that the order is total.
 3. Null is before all values, NaN after them.
 
-The types of partition fields are those of the newest schema that still has their source columns. A spec
-without such a schema has no order.
+Partition field types come from the newest schema that has their source columns. A spec without such a schema
+has no order.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ class EntryOrder:
             self._leading = first, spec.partition_type(schema).fields[first].field_type
 
     def key(self, entry: ManifestEntry) -> tuple[Any, ...]:
-        """Return the sort key of an entry."""
         file = entry.data_file
         column, time_us = self._time_column, None
         if column is not None:
@@ -74,8 +72,8 @@ class EntryOrder:
         return (*places, _place(time_us), file.file_path)
 
     def bounds(self, manifest: ManifestFile) -> tuple[Bound, Bound]:
-        """Return a manifest's bounds of the leading field. Without such a field all manifests have the same;
-        if the manifest list lacks them or they do not decode, they include every value."""
+        """Return a manifest's bounds of the leading field: all the same without such a field, and everything
+        if the manifest list lacks them or they do not decode."""
         if self._leading is None:
             return (), ()
         position, kind = self._leading

@@ -1,5 +1,5 @@
-"""Fetches whole files of a table concurrently, while the caller decodes one at a time. The bytes that were
-fetched and not decoded yet are limited."""
+"""Fetches whole files of a table concurrently, while the caller decodes one at a time. The bytes fetched
+ahead are limited."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ Fetched = Iterator[tuple[ItemT, Callable[[], bytes]]]
 
 
 def fetched_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> Fetched[ManifestFile]:
-    """Fetch these manifests, in this order."""
     return _fetched(io, manifests, lambda one: one.manifest_path, lambda one: one.manifest_length)
 
 
 def fetched_lists(io: FileIO, snapshots: Iterable[Snapshot]) -> Fetched[Snapshot]:
-    """Fetch the manifest lists of these snapshots, in this order."""
     # Their sizes are not recorded anywhere: a few kilobytes per hundred manifests.
     return _fetched(io, snapshots, lambda one: one.manifest_list, lambda one: MAX_AHEAD_BYTES // MAX_READERS)
 

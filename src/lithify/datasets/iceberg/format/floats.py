@@ -1,19 +1,17 @@
-"""Floating-point columns of outputs, and their NaN values.
+"""Floating-point columns of outputs, and their NaN values, which bounds exclude.
 
-Bounds exclude NaN, so readers that filter by bounds need to know about it:
+1. Without a count of NaN in the manifest, Java and PyIceberg assume that all rows match a filter that
+   contains the file's bounds: a delete then drops the whole file. So NaN are counted.
+2. Arrow and DuckDB skip a row group whose footer bounds are outside a filter. They ignore NaN as a bound,
+   which Java writes, but Arrow writes the bounds of the other numbers. So a footer has no statistics of a
+   column with NaN.
 
-1. If a manifest has no count of NaN, Java and PyIceberg assume that all rows match a filter that contains the
-   file's bounds: a delete then drops the whole file. So manifests get a count of NaN.
-2. Arrow and DuckDB skip a row group whose footer bounds are outside a filter. Java writes NaN as a bound,
-   which both ignore; Arrow writes the bounds of the other numbers. So a footer has no statistics of a column
-   with any NaN.
+Those columns are chosen before the first row is written, so `NanColumns` reads all rows of a task first.
+Columns without NaN take their bounds from the footer; for the others `FloatMetrics` collects them from the
+rows. Elements of lists and maps never have bounds.
 
-The columns with statistics are chosen before a file's first row is written, so `NanColumns` reads all rows of
-a task first. Columns without NaN take their bounds from the footer; for the others `FloatMetrics` collects
-them from the rows. Elements of lists and maps never have bounds.
-
-A bound that is zero is -0.0 below and 0.0 above, as Parquet's specification requires: SQL treats them as
-equal, Java orders them.
+A zero bound is -0.0 below and 0.0 above, as Parquet's specification requires: SQL treats them as equal, Java
+orders them.
 """
 
 from __future__ import annotations
@@ -41,17 +39,17 @@ class FloatColumn:
 
     @property
     def path(self) -> str:
-        """The column's path in a footer."""
+        """The path in a footer."""
         return ".".join(self.steps)
 
     def values(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the column's values; null if an enclosing struct is null."""
+        """Return the values; null if an enclosing struct is null."""
         column = table.column(self.steps[0])
         return pc.struct_field(column, list(self.steps[1:])) if len(self.steps) > 1 else column
 
 
 def float_columns(schema: Schema) -> tuple[FloatColumn, ...]:
-    """Return all floating-point columns that can have bounds: those outside lists and maps."""
+    """Return all floating-point columns outside lists and maps."""
     return tuple(column for field in schema.fields for column in _columns(field, ()))
 
 
@@ -100,7 +98,6 @@ class FloatMetrics:
     high: float = -math.inf
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Include more rows."""
         self.nulls += values.null_count
         nans = pc.sum(pc.is_nan(values)).as_py() or 0
         self.nans += nans
@@ -117,8 +114,8 @@ class FloatMetrics:
 
 
 def without_uncounted(file: NewFile, columns: Iterable[FloatColumn]) -> NewFile:
-    """Return the file without bounds of those columns whose NaN were not counted: an earlier version of
-    Lithify may have run the compaction that this one commits."""
+    """Return the file without bounds of columns whose NaN were not counted: an earlier version of Lithify may
+    have run the compaction."""
     uncounted = {column.field_id for column in columns} - file.nan_value_counts.keys()
     return replace(
         file,

@@ -1,11 +1,10 @@
-"""Reads from the footers of data files what their manifest entries lack.
+"""Reads from the footers of data files what their manifest entries lack. Footers are cached, because data
+files never change.
 
-- The time interval of a file whose entry has no bounds of the time column: a table's metrics may be switched
-  off, but Parquet has them anyway.
+- The time interval, if the entry has no bounds of the time column: Parquet has them even if the table's
+  metrics are off.
 - Whether a file may be rewritten (`columns.why_unfit`). A damaged, missing or encrypted one may not.
 - Whether a file really has no rows if its entry has none.
-
-Footers are cached, because data files never change.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ MAX_READERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The cached facts about a file."""
-
     times: Interval | ChunkBucket
     """The interval of the time column; `ChunkBucket.UNKNOWN` if the footer does not have it."""
     unfit: str | None = None
@@ -48,7 +45,7 @@ class Footer:
 
 
 class Footers:
-    """A cache of footers by path. Thread-safe."""
+    """A thread-safe cache of footers by path."""
 
     def __init__(self, max_cached: int = MAX_CACHED) -> None:
         self._max_cached = max_cached
@@ -58,8 +55,8 @@ class Footers:
     def read(
         self, io: FileIO, sizes: Mapping[str, int], schema: Schema, field_id: int, names: NameMapping | None
     ) -> dict[str, Footer]:
-        """Return the footers of these files, by path. `sizes` are those in their manifests; `schema` and
-        `names` (the name mapping) are the table's; `field_id` is the time column's."""
+        """Return the footers by path. `sizes` are those in manifests; `schema` and `names` are the table's;
+        `field_id` is the time column's."""
         keys = {path: (path, field_id, schema.schema_id) for path in sizes}
         with self._lock:
             found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
@@ -80,7 +77,6 @@ class Footers:
 def read_footer(
     io: FileIO, path: DataPath, schema: Schema, field_id: int, names: NameMapping | None
 ) -> Footer:
-    """Read the footer of one file."""
     with translated(f"reading the footer of {path.path}"):
         try:
             with path.open(io) as stream:

@@ -1,21 +1,19 @@
-"""Checks that a loaded table continues the one that Lithify recorded, so that its garbage is not another
-table's data.
+"""Checks that a loaded table continues the one that Lithify recorded.
 
-A catalog that was restored from a backup shows an old state of a table, and a second catalog with the same
-table has a history of its own. Both look complete and lack the files of the other history, which would seem
-garbage.
+A catalog restored from a backup, or a second catalog with the same table, shows a history that looks complete
+and lacks the other history's files. They would seem garbage.
 
-1. `lineage.json` next to the table names the newest metadata file that Lithify has read: when a coordinator
-   starts, after each of its commits, and at each collection.
-2. A table continues the record if it is at that metadata file or has it in its metadata log. If the log does
-   not reach back that far, it must at least begin later: by its timestamps or, since a clock may have been
-   ahead, by the sequence number of the oldest file in it. These numbers only grow.
-3. A table that does not continue the record is not compacted: files that Lithify writes to one history would
-   be garbage to collections of the other. Nor does it replace the record, and nothing is collected until an
-   operator decides which history is in use and deletes the record.
+1. `lineage.json` next to the table names the newest metadata file that Lithify has read: at a coordinator's
+   start, after each of its commits, and at each collection.
+2. A table continues the record if it is at that metadata file or has it in its metadata log. If the log is
+   too short, it must at least begin later: by its timestamps or, since a clock may have been ahead, by the
+   sequence number of its oldest file.
+3. A table that does not continue the record is not compacted, because its new files would be garbage to the
+   other history's collections. It does not replace the record, and nothing is collected until an operator
+   decides which history is in use and deletes the record.
 
-If a table gets another location, everything next to it, including this record, is left at the old one unless
-an operator moves it. The log and the snapshots still name the old location (`former_roots`).
+If the table's location changes, this record stays at the old one unless an operator moves it; the log and the
+snapshots still name the old location (`former_roots`).
 
 Invariant: the record is read before the table, so a table that continues it is at least as new.
 """
@@ -83,7 +81,7 @@ class Lineage:
             raise self.refusal(known, "nothing is compacted")
 
     def refusal(self, known: KnownState | None, so: str) -> Refused:
-        """Return the error for a table that does not continue the record, with the reason and what to do."""
+        """Return the error for a table that does not continue the record."""
         assert known is not None
         return Refused(
             f"{self._url}: this table is not the one that Lithify saw last, {known.metadata_location}; it "
@@ -92,8 +90,7 @@ class Lineage:
         )
 
     def advance(self, table: Table) -> None:
-        """Record the table's state if it continues the record. A damaged record is kept for the operator: it
-        stops only collections."""
+        """Record the table's state if it continues the record. A damaged record is kept for the operator."""
         try:
             known = self.read()
         except CorruptObject:
@@ -104,13 +101,12 @@ class Lineage:
 
 
 def state_of(table: Table) -> KnownState:
-    """Return the state of the table as it was loaded."""
     metadata = table.metadata
     return KnownState(table.metadata_location, metadata.last_updated_ms, _number(metadata))
 
 
 def former_roots(table: Table) -> tuple[str, ...]:
-    """Return earlier locations of the table that its log and snapshots show (pure)."""
+    """Return earlier locations that the table's log and snapshots show (pure)."""
     metadata = table.metadata
     paths = [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     paths += [snapshot.manifest_list for snapshot in metadata.snapshots]
@@ -119,8 +115,7 @@ def former_roots(table: Table) -> tuple[str, ...]:
 
 
 def continues(known: KnownState | None, table: Table) -> bool:
-    """Return whether the table is the recorded state or a later one. If neither its log nor the timestamps in
-    it show that, the oldest file in the log is read."""
+    """Return whether the table is the recorded state or a later one. May read the oldest file in its log."""
     if known is None:
         return True
     log = table.metadata.metadata_log

@@ -3,11 +3,8 @@
 1. Read the manifest list, then every manifest that is not in the cache: neither ever changes.
 2. Assign position delete files to data files by path bounds, partition and sequence number, and equality
    delete files by partition and sequence number (`equality_deletes`), as readers do.
-3. A path may be listed more than once, for example if a file was registered twice. Readers then return its
-   rows as many times, and removing the path removes every copy. So such files are kept apart from those that
-   can be named by their paths, and are never replaced.
-
-The listing keeps the manifest entries, which tasks and commits need.
+3. A path may be listed more than once, if a file was registered twice. Readers return its rows as often, and
+   removing the path removes every copy. So such files are kept apart and never replaced.
 """
 
 from __future__ import annotations
@@ -47,8 +44,8 @@ ListingKey = tuple[str, int]
 
 
 class ManifestCache:
-    """A least-recently-used cache of manifests' live entries by path, and the latest manifest lists and
-    listings. Thread-safe."""
+    """A thread-safe LRU cache of live entries by manifest path, and the latest manifest lists and
+    listings."""
 
     def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
         self.max_entries = max_entries
@@ -59,7 +56,6 @@ class ManifestCache:
         self._lock = threading.Lock()
 
     def manifests(self, io: FileIO, snapshot: Snapshot) -> Sequence[ManifestFile]:
-        """Return the manifests of a snapshot."""
         path = snapshot.manifest_list
         with self._lock:
             found = self._lists.get(path)
@@ -78,8 +74,8 @@ class ManifestCache:
             return self._listings.get(key)
 
     def keep(self, key: ListingKey, listing: Listing) -> None:
-        """Keep a listing for later callers. All kept listings together have at most `max_entries` entries,
-        unless the newest alone has more."""
+        """Keep a listing. All kept listings together have at most `max_entries` entries, unless the newest
+        alone has more."""
         with self._lock:
             self._listings[key] = listing
             kept = sum(map(_entries_in, self._listings.values()))
@@ -88,7 +84,6 @@ class ManifestCache:
                 kept -= _entries_in(forgotten)
 
     def forget_list(self, snapshot: Snapshot) -> None:
-        """Remove the manifest list of a snapshot from the cache."""
         with self._lock:
             self._lists.pop(snapshot.manifest_list, None)
 
@@ -135,19 +130,18 @@ class Listing:
     """PyIceberg's index of deletes sorts itself at its first use."""
 
     def entries(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
-        """Yield live entries of these kinds."""
         for _, entries in self.manifests:
             for entry in entries:
                 if entry.data_file.content in contents:
                     yield entry
 
     def findable(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
-        """Yield the live entries of these kinds that can be found by path: here all."""
+        """Yield the live entries that can be found by path: here all."""
         return self.entries(*contents)
 
     @property
     def untouched(self) -> Sequence[ManifestFile]:
-        """Manifests of data files that are not among `manifests`, because no file in them was requested."""
+        """Manifests that are not among `manifests`, because no file in them was requested."""
         return ()
 
     @cached_property
@@ -208,7 +202,7 @@ class Listing:
 
 
 def _partition(file: DataFile) -> Record:
-    """Return the partition in a form that PyIceberg's index of deletes can compare."""
+    """Return the partition as PyIceberg's index of deletes compares it."""
     return Record(*place_of(file)[1])
 
 
@@ -230,8 +224,7 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 
 
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
-    """Return the live entries of one snapshot. While they are cached, the same table yields the same
-    object."""
+    """Return the live entries of one snapshot; the same object for the same table while it is cached."""
     key = table.metadata_location, snapshot.snapshot_id
     found = cache.listing(key)
     if found is None:
@@ -244,7 +237,7 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
 
 
 def listed_entries(manifests: Iterable[ManifestFile]) -> int:
-    """Return how many live files the manifests have, as far as the manifest list has the numbers."""
+    """Return how many live files the manifest list counts."""
     return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 
 

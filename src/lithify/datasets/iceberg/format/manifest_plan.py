@@ -1,20 +1,19 @@
 """Decides which manifests of a snapshot to rewrite, and which of them together (pure).
 
 A query opens the manifests whose partition bounds meet its filter. So the manifests of one content and one
-partition spec are ordered by the bounds of the leading partition field (`entry_order`): the time, if there is
-one.
+partition spec are ordered by the bounds of the leading partition field (`entry_order`).
 
 1. A manifest without a live entry is dropped.
-2. Manifests whose bounds overlap in more than an edge belong together: a query for one value opens all of
-   them. They are *badly clustered*.
+2. Manifests whose bounds overlap in more than an edge belong together (*badly clustered*): a query for one
+   value opens them all.
 3. A manifest with `MIN_DELETED_PERCENT` or more of its entries deleted is rewritten.
 4. A manifest of less than half the target size is *small*.
-5. Neighbours in that order that are small, or are rewritten by 2 or 3, form a *group*: its entries are sorted
-   and written to manifests of the target size. A single small manifest does not form a group.
+5. Neighbours that are small, or rewritten by 2 or 3, form a *group*: its entries are sorted and written to
+   manifests of the target size. A single small manifest is not a group.
 
-Invariant: after the groups are written, none is left. Outputs of a group do not overlap each other and stay
-within its bounds, so there are no new overlaps. They have no deleted entries. All but the last one of a group
-have the target size, so no two small ones are neighbours.
+Invariant: after the groups are written, none is left. A group's outputs stay within its bounds without
+overlaps and have no deleted entries. All but its last one have the target size, so no two small ones are
+neighbours.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ Bound = tuple[Any, ...]
 
 
 class RewriteReason(StrEnum):
-    """The reason why a manifest is not kept."""
-
     EMPTY = "no live entries"
     DELETED = "deleted entries"
     OVERLAPPING = "badly clustered"
@@ -45,7 +42,7 @@ class RewriteReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A manifest's properties from the manifest list."""
+    """A manifest in the manifest list."""
 
     path: str
     kind: tuple[int, str]
@@ -118,7 +115,7 @@ def plan_manifests(manifests: Sequence[Facts], target_bytes: int) -> ManifestPla
 
 
 def _together(manifests: Sequence[Facts], target_bytes: int) -> Iterator[list[Facts]]:
-    """Yield the manifests in order; those that overlap, directly or through others, in one list."""
+    """Yield the manifests in order, one list for those that overlap directly or through others."""
 
     def place(one: Facts) -> tuple[Bound, Bound, bool, str]:
         return one.low, one.high, not _is_small(one, target_bytes), one.path

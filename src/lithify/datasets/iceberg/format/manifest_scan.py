@@ -1,11 +1,11 @@
-"""Scanning manifests for only the fields that planning and expiry need. Slim entries are read several times
-faster than whole ones and are several times smaller. They must never be written.
+"""Reading only the fields of manifests that planning and expiry need. Slim entries are several times smaller
+and faster to read than whole ones. They must never be written.
 
-1. Compiled code finds the position of each entry's fields in a block (`kernel.avro`). Its program is derived
-   from the readers of whole entries (`manifests`), so both read the same values.
-2. Each field is decoded for many entries together. Values that many entries share, such as partitions, are
-   decoded once and are the same object.
-3. Statistics are skipped and null, except the bounds and the null count of the time column.
+1. Compiled code finds each entry's fields in a block (`kernel.avro`). Its program is derived from the readers
+   of whole entries (`manifests`), so both read the same values.
+2. Each field is decoded for many entries together; shared values, such as partitions, are decoded once and
+   are the same object.
+3. Statistics are null, except the bounds and the null count of the time column.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ Locate = Callable[[int, int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]],
 
 
 class SlimReader:
-    """Reads the entries of a block together."""
-
     def __init__(self, locate: Locate, layout: _ProgramBuilder, of_entry: Columns, of_file: Columns) -> None:
         self._locate = locate
         self._program = np.array(layout.steps, np.int64)
@@ -91,7 +89,7 @@ class SlimReader:
         self._of_file = of_file
 
     def read_block(self, data: bytes, count: int) -> Iterator[ManifestEntry]:
-        """Yield the `count` entries of a block. Raise `ValueError` if they do not fill it exactly."""
+        """Yield the `count` entries of a block; `ValueError` if they do not fill it exactly."""
         base = np.frombuffer(data, np.uint8).ctypes.data
         start = read = 0
         while read < count:
@@ -134,15 +132,14 @@ def slim_reader(schema: str, column: int) -> SlimReader:
 
 
 def _file(*values: Any) -> DataFile:
-    """Return a data file with these fields. The constructor is several times slower, because it compares the
-    name of each attribute with the format's."""
+    """Return a data file with these fields. The constructor is several times slower: it compares each
+    attribute's name with the format's."""
     file = DataFile.__new__(DataFile)
     _SET_FIELDS(file, list(values))
     return file
 
 
 def _decoded(columns: Columns, places: int, data: bytes, noted: list[Noted]) -> Iterator[Iterable[Any]]:
-    """Yield the entries' values for each position."""
     for place in range(places):
         if place in columns:
             slot, values = columns[place]
@@ -273,7 +270,7 @@ def _option(reader: Reader) -> Reader:
 
 
 def _values(reader: Reader) -> Values:
-    """Return the decoder for the numbers noted of a field."""
+    """Return the decoder of the noted numbers."""
     if isinstance(reader, EnumReader):
         return partial(_of_enum, reader.enum, _values(reader.reader))
     plain = _option(reader)
@@ -323,6 +320,5 @@ def _of_enum(
 
 
 def _of_column(column: int, values: Values, data: bytes, first: Noted, second: Noted) -> list[Any]:
-    """Return maps with only this column."""
     found = zip(first, values(data, first, second), strict=True)
     return [None if null == NULL else {} if null == MISSING else {column: value} for null, value in found]

@@ -1,19 +1,18 @@
 """Writing manifests as Iceberg's specification requires.
 
-PyIceberg writes the manifests, except for differences from the specification that matter to other readers:
+PyIceberg writes them, except for differences from the specification that matter to other readers:
 
-1. The ids of an equality delete file's columns are `int`. PyIceberg writes `long`, which Java refuses to
-   read.
+1. The ids of an equality delete file's columns are `int`. PyIceberg writes `long`, which Java refuses.
 2. An entry has the data file that a position delete file refers to, which PyIceberg leaves out.
 3. The header has the schema's id.
-4. Each type has a unique name in the Avro schema, even if several partition fields have the same type.
-5. A partition value may be null even if its column is required: the value of a dropped field is null.
+4. Each type has a unique name in the Avro schema, even if partition fields share a type.
+5. A partition value may be null even if its column is required: a dropped field's value is.
 
-In memory, entries have the fields of `manifests.ENTRY_VERSION`; in the file, those of format version 2, or of
-1 for tables of that version.
+In memory, entries have the fields of `manifests.ENTRY_VERSION`; in the file, those of the table's format
+version (1 or 2).
 
-An entry can be packed into bytes first and added to a manifest later (`pack`, `add_packed`): packed entries
-are small to sort or spill to disk, and many of them make one block, as Java writes them.
+An entry can be packed into bytes first and added later (`pack`, `add_packed`): packed entries are small to
+sort or spill, and many make one block, as Java writes them.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _REFERENCED_DATA_FILE = NestedField(143, "referenced_data_file", StringType(), r
 
 
 class _Encoder(BinaryEncoder):
-    """Encodes into memory. PyIceberg's encoder writes each byte of a number to a stream."""
+    """Encodes into memory; PyIceberg's writes each byte of a number to a stream."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -73,7 +72,7 @@ class _Encoder(BinaryEncoder):
 
 
 class Packed(NamedTuple):
-    """A live entry in bytes, with the fields needed to sort it and to describe its manifest."""
+    """A live entry in bytes, with the fields to sort it and to describe its manifest."""
 
     data: bytes
     partition: tuple[Any, ...]
@@ -92,9 +91,9 @@ class EntryPacker:
         )
 
     def pack(self, entry: ManifestEntry) -> Packed:
-        """Pack an entry and mark it as existing. Raise `CorruptObject` if it has no sequence numbers or
-        snapshot id (`manifests.entries_in` fills them in), and an exception of any class if its partition
-        does not fit the spec."""
+        """Pack an entry and mark it as existing. Raise `CorruptObject` if it lacks sequence numbers
+        (`manifests.entries_in` adds them), and an exception of any class if its partition does not fit the
+        spec."""
         file, number = entry.data_file, entry.sequence_number
         if number is None or entry.file_sequence_number is None or entry.snapshot_id is None:
             raise CorruptObject(file.file_path, "is listed as an existing file, without a sequence number")
@@ -108,8 +107,6 @@ class EntryPacker:
 
 
 class SpecManifestWriter(ManifestWriterV2):
-    """Writes a manifest of data files or of delete files."""
-
     def __init__(
         self,
         content: ManifestContent,

@@ -1,17 +1,16 @@
 """Reading the entries of manifests.
 
-PyIceberg works out for every manifest how to read entries of its Avro schema, which takes ten times as long
-as reading a small manifest. All manifests that one program writes for one table schema share an Avro schema,
-so the readers are cached by its text. `avro_file` reads the bytes; PyIceberg does the rest, except that
+PyIceberg derives a reader for every manifest, which takes ten times as long as reading a small one. Manifests
+of one program and table schema share an Avro schema, so readers are cached by its text. `avro_file` reads the
+bytes; PyIceberg does the rest, except that
 
-- entries have the fields of format version 3: manifests of version 2 may have some of them, and they must not
-  be lost when such a manifest is rewritten;
-- references to named types of fixed length, as Java writes them for partition fields, are replaced by their
-  definitions, because PyIceberg does not know such names;
+- entries have the fields of format version 3: manifests of version 2 may have some, and a rewrite must not
+  lose them;
+- references to named types of fixed length, as Java writes them for partition fields, are resolved: PyIceberg
+  does not know such names;
 - partition values come in the order of the spec's fields, matched by id. PyIceberg keeps the manifest's
-  order. Java always writes the spec's, but its readers allow others;
-- a manifest list may lack the numbers of files and rows of its manifests, as format version 1 allows and old
-  programs did.
+  order, which Java's readers allow to differ;
+- a manifest list may lack the numbers of files and rows, as in format version 1 and from old programs.
 """
 
 from __future__ import annotations
@@ -85,15 +84,15 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 
 
 class ManifestLists:
-    """Decodes the manifest lists of many snapshots. Most lists repeat entries of others byte for byte, so
-    decoded entries are cached."""
+    """Decodes the manifest lists of many snapshots. They repeat most entries byte for byte, so decoded
+    entries are cached."""
 
     def __init__(self) -> None:
         self._readers: dict[str, RecordReader] = {}
 
     def manifests(self, path: str, data: bytes) -> list[ManifestFile]:
-        """Return the manifests in the list with this path and content. Callers must not change them. Raise
-        `CorruptObject` if the list does not decode."""
+        """Return the manifests in a list with this content, not to be changed. Raise `CorruptObject` if it
+        does not decode."""
         with decoding(path):
             return _listed(data, self._reader)
 
@@ -117,8 +116,8 @@ def _listed(data: bytes, reader_of: Callable[[str], RecordReader]) -> list[Manif
 def live_entries(
     io: FileIO, manifest: ManifestFile, spec: PartitionSpec | None = None
 ) -> list[ManifestEntry]:
-    """Return the entries of a manifest that are not deleted. Without the manifest's `spec`, their partitions
-    must not be used. Raise `CorruptObject` if the manifest does not decode."""
+    """Return a manifest's entries that are not deleted. Without its `spec`, their partitions must not be
+    used. Raise `CorruptObject` if it does not decode."""
     return list(entries_in(manifest, bytes_of(io, manifest.manifest_path), spec))
 
 
@@ -128,9 +127,9 @@ def entries_in(
     spec: PartitionSpec | None = None,
     reader_of: Callable[[str], RecordReader | BlockReader] | None = None,
 ) -> Iterator[ManifestEntry]:
-    """Yield the entries that are not deleted from the content of a manifest. Without the manifest's `spec`,
-    their partitions must not be used. `reader_of` returns the reader for an Avro schema; the default reads
-    whole entries. Raise `CorruptObject` at the first entry that does not decode."""
+    """Yield the entries that are not deleted from a manifest's content. Without its `spec`, their partitions
+    must not be used. `reader_of` returns the reader for an Avro schema. Raise `CorruptObject` at the first
+    entry that does not decode."""
     path, live = manifest.manifest_path, 0
     fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
     order: tuple[int, ...] | None = None
@@ -160,25 +159,23 @@ def entries_in(
 
 
 def _inherited(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
-    """Return the entry with the values that it inherits from its manifest. An entry that has all its numbers
-    needs only the spec."""
     _, snapshot_id, number, of_file, file = entry._data
     if snapshot_id is None or number is None or of_file is None:
         return _inherit_from_manifest(entry, manifest)
     object.__setattr__(
         file, "_spec_id", manifest.partition_spec_id
-    )  # the plain setter is slow, and this runs for every file
+    )  # runs for every file; the plain setter is slow
     return entry
 
 
 def is_counted(manifest: ManifestFile) -> bool:
-    """Return whether the manifest list has all numbers of files and rows."""
+    """Return whether the manifest list has all numbers."""
     return all(manifest[place] is not None for place in _PLACES)
 
 
 def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
-    """Return the manifest with all numbers that a manifest list of version 2 requires; missing ones are
-    counted from its entries. Raise `CorruptObject` if it does not decode."""
+    """Return the manifest with all numbers that a manifest list of version 2 requires, counted from its
+    entries if missing. Raise `CorruptObject` if it does not decode."""
     if is_counted(manifest):
         return manifest
     counts = dict.fromkeys(_PLACES, 0)
@@ -233,15 +230,15 @@ def _check(entry: ManifestEntry) -> None:
 
 
 def referenced_data_file(delete_file: DataFile) -> str | None:
-    """Return the data file whose rows are deleted, if the delete file's entry names one."""
+    """Return the data file that a delete file's entry names, if any."""
     path: str | None = delete_file._data[_REFERENCED]
     return path
 
 
 @contextmanager
 def decoding(path: str) -> Iterator[None]:
-    """Raise every error but `LithifyError` and `OSError` as `CorruptObject`: PyIceberg checks little, so
-    damaged bytes end in errors of any class."""
+    """Raise errors as `CorruptObject`, except `LithifyError` and `OSError`: damaged bytes can make PyIceberg
+    raise any class."""
     try:
         yield
     except (LithifyError, OSError):
@@ -251,7 +248,6 @@ def decoding(path: str) -> Iterator[None]:
 
 
 def bytes_of(io: FileIO, path: str) -> bytes:
-    """Return the content of a file."""
     with io.new_input(path).open() as stream:
         data: bytes = stream.read()
     return data
@@ -259,7 +255,7 @@ def bytes_of(io: FileIO, path: str) -> bytes:
 
 @lru_cache(MAX_SCHEMAS)
 def entry_reader(schema: str) -> Reader:
-    """Return the reader of entries written with this Avro schema. Readers have no state."""
+    """Return the stateless reader of entries written with this Avro schema."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})),
         MANIFEST_ENTRY_SCHEMAS[ENTRY_VERSION],
@@ -270,9 +266,8 @@ def entry_reader(schema: str) -> Reader:
 
 @lru_cache(MAX_SCHEMAS)
 def _order_of(schema: str, fields: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the positions of these partition fields in entries written with this Avro schema. `None` if they
-    are in order, or if the ids are others: in format version 1 ids may have changed, but the order has
-    not."""
+    """Return these partition fields' positions in entries of this Avro schema. `None` if they are in order,
+    or if the ids differ: in format version 1 ids may have changed, but not the order."""
     if not fields:
         return None
     found = AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})).find_type(102)
@@ -293,7 +288,7 @@ def _list_reader(schema: str) -> Reader:
 
 
 def _spelled_out(kind: Any, known: dict[str, Any]) -> Any:
-    """Replace references to types of fixed length that were defined before by their definitions."""
+    """Replace references to types of fixed length by their definitions."""
     if isinstance(kind, str):
         return known.get(kind, kind)
     if isinstance(kind, list):

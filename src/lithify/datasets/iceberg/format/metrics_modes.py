@@ -1,12 +1,10 @@
 """The metrics mode of each column in entries of outputs, by the rules of Java's writer.
 
-1. `write.metadata.metrics.default` is the mode of every column, also inside structs. The default is
-   `truncate(16)`; but if a table has more columns than `write.metadata.metrics.max-inferred-column-defaults`,
-   only that many first columns have it, a struct's own values before nested ones, and the others have no
-   metrics.
-2. A column of the sort order whose transform preserves order has bounds, whatever the default.
-3. `write.metadata.metrics.column.<name>` has precedence. The name is the table's: in files, names that are
-   not identifiers are changed.
+1. `write.metadata.metrics.default` is the mode of every column, also inside structs. Its default is
+   `truncate(16)`, but only for the first `write.metadata.metrics.max-inferred-column-defaults` columns of a
+   table, a struct's own values before nested ones; the others have no metrics.
+2. A column of the sort order has bounds if its transform preserves order.
+3. `write.metadata.metrics.column.<name>` has precedence. The name is the table's; files may have another.
 4. An invalid mode counts as the default: only speed depends on it.
 """
 
@@ -38,8 +36,7 @@ Modes = Mapping[int, MetricsMode]
 
 
 def metrics_modes(metadata: TableMetadata) -> Modes:
-    """Return the modes of all leaves of the table's current schema. Raise `Refused` if the limit is not a
-    number."""
+    """Return the modes of all leaves of the current schema. Raise `Refused` if the limit is not a number."""
     schema, properties = metadata.schema(), properties_of(metadata)
     default, inferred = _default(schema, properties)
     names = {n: schema.find_column_name(n) for n in _leaves(schema.as_struct())}
@@ -78,7 +75,7 @@ def _sorted_by(order: SortOrder) -> Iterator[int]:
 
 
 def _leaves(kind: IcebergType) -> Iterator[int]:
-    """Yield the ids of all values in a type, a struct's own before nested ones."""
+    """Yield the ids of a type's values, a struct's own before nested ones."""
     for field_id, part in _parts(kind):
         if isinstance(part, PrimitiveType):
             yield field_id

@@ -1,10 +1,10 @@
 """File names that prove which files are the table's own.
 
-1. Every file that Lithify writes for a table is named `lithify-<mark>-…`, followed by a unique part:
-   compaction, range and random digits for a data file, random digits for a manifest or delete file.
+1. Every file that Lithify writes for a table is named `lithify-<mark>-…` and a unique part: compaction, range
+   and random digits for a data file, random digits for a manifest or delete file.
 2. The mark is a hash of the table's UUID and location. So tables that share a data folder have different
-   marks, and so has a copy of a table, which keeps the UUID in another location. Spellings of one location,
-   such as `s3a://…` and `s3://…`, count as the same.
+   marks, and so has a copy, which keeps the UUID. Spellings of one location (`s3a://…`, `s3://…`) count as
+   the same.
 3. A listed object and a path in a manifest are the same file if their names are equal. Other spellings of a
    path (percent signs, `//`, `..`, links, another scheme or bucket name) change only the folders.
 
@@ -40,8 +40,6 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OwnName:
-    """The parsed name of a file of Lithify's."""
-
     name: str
     """Unique among all files."""
     mark: str
@@ -51,7 +49,7 @@ class OwnName:
 
 
 def mark_of(metadata: TableMetadata) -> str:
-    """Return the mark for names of new files of the table."""
+    """Return the mark for new files of the table."""
     return _mark(metadata, metadata.location.rstrip("/"))
 
 
@@ -61,18 +59,18 @@ def _mark(metadata: TableMetadata, location: str) -> str:
 
 
 def marks_of(metadata: TableMetadata) -> frozenset[str]:
-    """Return the marks that files of the table may have, one for each spelling of its location."""
+    """Return the possible marks of the table's files, one for each spelling of its location."""
     ways = spellings(metadata.location)
     return frozenset(_mark(metadata, location) for location in ways)
 
 
 def data_prefix(mark: str, compaction_id: Ulid, index: int) -> str:
-    """Return the beginning of the names of one range's data files; the attempt and a number follow."""
+    """Return the prefix of one range's data file names; the attempt and a number follow."""
     return f"{FILE_PREFIX}{mark}-{compaction_id}-{index:05d}"
 
 
 def manifest_prefix(mark: str, unique: str) -> str:
-    """Return the beginning of the names of one snapshot's manifests; `unique` is 32 hexadecimal digits."""
+    """Return the prefix of one snapshot's manifest names; `unique` is 32 hexadecimal digits."""
     return f"{FILE_PREFIX}{mark}-{unique}"
 
 

@@ -1,13 +1,12 @@
 """Listing only some data files of a very large table, and all its delete files.
 
-A whole entry takes a few kilobytes. If a table has more entries than the cache of `listing` keeps, manifests
-of data files are scanned for paths one after the other, with slim entries (`manifest_scan`). Manifests that
-have a requested file are decoded whole; the others are not kept.
+If a table has more entries than the cache of `listing` keeps (a whole one takes a few kilobytes), manifests
+of data files are scanned one after the other with slim entries (`manifest_scan`). Those with a requested file
+are decoded whole.
 
-1. `list_files`: for rewriting or comparing files, the requested files and the deletes are enough.
-2. `list_around`: a new snapshot on top of another one also needs all other manifests, and a pass over all
-   other files, which are read slim each time. Manifests with a replaced file are rewritten, so their entries
-   are whole.
+1. `list_files`, for rewriting or comparing files, returns only the requested files and the deletes.
+2. `list_around`, for a new snapshot, also has the other manifests, and reads their files slim at each
+   iteration. Manifests with a replaced file are rewritten, so they are whole.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _Read = tuple[ManifestFile, Sequence[ManifestEntry]]
 
 @dataclass(frozen=True)
 class ChosenListing(SlimListing):
-    """All live entries of one snapshot: whole in manifests of deletes and in those with a requested file,
-    else slim. Only files in the whole ones can be found by path."""
+    """A listing that is whole in manifests of deletes and in those with a requested file, else slim. Only
+    files in the whole ones can be found by path."""
 
     @property
     def untouched(self) -> Sequence[ManifestFile]:
@@ -79,8 +78,8 @@ def list_around(table: Table, snapshot: Snapshot, cache: ManifestCache, paths: S
 def _read(
     table: Table, snapshot: Snapshot, cache: ManifestCache, paths: Set[str]
 ) -> tuple[Sequence[_Read], Sequence[_Read], Sequence[ManifestFile]] | None:
-    """Return the manifests of deletes and those with one of the paths, both with their entries, and the other
-    manifests; `None` if the table is small enough to be listed whole."""
+    """Return the manifests of deletes and those with one of the paths, both with entries, and the others;
+    `None` if the table is listed whole."""
     manifests = listed_manifests(table, snapshot, cache)
     if listed_entries(manifests) <= cache.max_entries:
         return None

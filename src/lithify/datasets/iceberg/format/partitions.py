@@ -1,8 +1,7 @@
-"""Partitions of Iceberg tables: whether there are any, which are equal, and their names in paths and
-summaries.
+"""Partitions of Iceberg tables: their equality, and their names in paths and summaries.
 
-A value outside Python's calendar, such as a day of year 10000, is named by its number. Two partitions of one
-spec never have the same name: a value whose text equals the name of null is named by its code points.
+A value outside Python's calendar, such as a day of year 10000, is named by its number. Partitions of one spec
+have different names: a text equal to null's name is named by its code points.
 """
 
 from __future__ import annotations
@@ -25,19 +24,18 @@ Place = tuple[int, tuple[Any, ...]]
 
 
 def place_of(file: DataFile) -> Place:
-    """Return the partition of a file."""
     return place(file.spec_id, [file.partition[n] for n in range(len(file.partition))])
 
 
 def place(spec_id: int, values: Sequence[Any]) -> Place:
-    """Return the partition with these values. Floats are compared by their names, so that all NaN are one
-    value and the two zeros differ."""
+    """Return the partition with these values. Floats are compared by name, so that all NaN are one value and
+    the two zeros differ."""
     return spec_id, tuple(repr(value) if isinstance(value, float) else value for value in values)
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:
-    """Return whether a spec has no partitions. That includes a spec of format version 1 whose fields were all
-    dropped: PyIceberg takes it for partitioned, and would not apply its equality deletes to all files."""
+    """Return whether a spec has no partitions, also because all its fields were dropped in format version 1.
+    PyIceberg takes such a spec for partitioned, and would not apply its equality deletes to all files."""
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 

@@ -1,11 +1,11 @@
 """Projects a file's values onto the table's current columns.
 
-1. Each field of the wanted schema is found in the file by id, at every depth. A field that the file lacks is
-   null, or the constant given for it (its partition value).
+1. Each field of the wanted schema is found in the file by id, at every depth. A missing one is null, or the
+   given constant (its partition value).
 2. Structs, lists and maps are rebuilt around their projected parts, and nulls stay null. PyIceberg's
    projection would turn a null list or map of structs into an empty one.
-3. Values are cast to the wanted type. The cast is a promotion, or a lossless change of unit or width
-   (`columns.why_unfit`); Arrow refuses any other.
+3. Values are cast to the wanted type: a promotion, or a lossless change of unit or width
+   (`columns.why_unfit`). Arrow refuses others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class Projection:
         self._path = path
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows of the file as rows of the schema."""
         found = {c.field_id: n for n, c in enumerate(self._columns) if c.field_id is not None}
         arrays = []
         for field in self._schema:
@@ -97,7 +96,7 @@ class Projection:
 
 
 def _offsets(values: pa.Array, width: pa.DataType) -> pa.Array:
-    """Return the offsets of each value's elements, as an array that is not a slice of another."""
+    """Return the offsets of each value's elements; the array is not a slice."""
     return pa.array(values.offsets.to_numpy(), width)
 
 

@@ -14,8 +14,8 @@ _MAX_SHOWN_CHARS = 40
 def whole_number(
     properties: Mapping[str, str], key: str, default: int, least: int = 1, most: int | None = None
 ) -> int:
-    """Return the property's value, or the default if it is not set. Raise `Refused` unless it is a whole
-    number within the bounds."""
+    """Return the property's value or the default. Raise `Refused` unless it is a whole number within the
+    bounds."""
     text = properties.get(key)
     if text is None:
         return default

@@ -2,15 +2,14 @@
 
 1. The commit asserts the table's UUID and the head it was made on. The branch keeps its retention.
 2. The snapshot is never older than the table's last change, whatever this machine's clock says: Java refuses
-   to read a table whose history is not in order.
-3. If the catalog's response is lost or reports a conflict, reload the table. The snapshot was committed if
-   the table has it, or if the head names one of its manifests: in between, other writers may have built on it
-   and expired it.
-4. A commit to another branch takes the sequence number and leaves the head unchanged. A catalog that checks
-   this in this process raises `ValueError`; it is treated as a conflict.
+   a history that is not in order.
+3. If the catalog's response is lost or a conflict, reload the table. The snapshot was committed if the table
+   has it, or if the head names one of its manifests: another writer may have built on it and expired it.
+4. A commit to another branch takes the sequence number and leaves the head. A catalog that checks this in
+   this process raises `ValueError`, treated as a conflict.
 5. After a conflict, the caller reloads the table and tries again, after a pause (`tries`).
-6. Until the commit, no snapshot or ledger names new manifests. So the collector deletes none younger than
-   `MIN_MANIFEST_AGE_MS`, and none is committed after half of that time (`Uncommitted`).
+6. Until the commit, no snapshot or ledger names new manifests. So the collector keeps those younger than
+   `MIN_MANIFEST_AGE_MS`, and a commit is given up after half of that time (`Uncommitted`).
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ MAX_COMMIT_MS = MIN_MANIFEST_AGE_MS // 2
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """The time since when there are new files that no snapshot names, by two clocks: one may stop while the
-    machine is suspended, the other may be set."""
+    """The time since when there are new files that no snapshot names, by two clocks: one may stop in a
+    suspended machine, the other may be set."""
 
     since_ms: int
     monotonic_since_ms: int
@@ -66,7 +65,7 @@ class Uncommitted:
         return cls(clock.now_ms(), monotonic_ms(clock))
 
     def is_too_late(self, clock: Clock) -> bool:
-        """Return whether to give up the commit, because the collector could delete its files soon."""
+        """Return whether the collector could delete the files soon."""
         passed_ms = clock.now_ms() - self.since_ms, monotonic_ms(clock) - self.monotonic_since_ms
         return max(passed_ms) > MAX_COMMIT_MS
 
@@ -87,7 +86,7 @@ class PreparedSnapshot:
 
 
 def tries(clock: Clock, rng: random.Random, most: int = MAX_TRIES) -> Iterator[int]:
-    """Yield the numbers of the tries, from 1, with a pause before each but the first."""
+    """Yield the numbers of the tries, from 1, with a pause between them."""
     for number in range(1, most + 1):
         if number > 1:
             clock.sleep_s(CONFLICT_PAUSE.after_s(number - 1, rng))
@@ -105,7 +104,7 @@ def prepare(
     written: Iterable[str],
     named: Iterable[str],
 ) -> PreparedSnapshot:
-    """Return the commit of a snapshot on top of `parent`, the head of the branch in the loaded table."""
+    """Return the commit of a snapshot on top of `parent`, the loaded head of the branch."""
     metadata = table.metadata
     snapshot = Snapshot.model_validate(
         {
@@ -145,8 +144,7 @@ def prepare(
 def publish(table: Table, prepared: PreparedSnapshot, load: Callable[[], Table]) -> bool:
     """Commit the snapshot and return whether the table has it; `False` after a conflict, when it never will.
 
-    Raise `StoreError` if that is unknown: the commit may still take effect, so none of its files may be
-    deleted.
+    Raise `StoreError` if that is unknown: it may still take effect, so none of its files may be deleted.
     """
     try:
         commit_to(table, prepared.updates, prepared.requirements, f"committing to {'.'.join(table.name())}")
@@ -173,8 +171,8 @@ def publish(table: Table, prepared: PreparedSnapshot, load: Callable[[], Table])
 def commit_to(
     table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], what: str
 ) -> None:
-    """Commit to the table as it was loaded, and delete old metadata files if the table's properties ask for
-    it. `what` describes the commit in errors. Raise as `asked_commit` does."""
+    """Commit to the table as loaded, and delete old metadata files if its properties ask for it. `what`
+    describes the commit in errors. Raise as `asked_commit` does."""
     catalog = table.catalog
     answer = asked_commit(catalog, what, lambda: catalog.commit_table(table, requirements, updates))
     delete_old_metadata(table.io, table.metadata, answer.metadata)

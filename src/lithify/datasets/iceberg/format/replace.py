@@ -1,13 +1,13 @@
-"""Writing a snapshot that replaces data files by others with the same rows, as Iceberg metadata.
+"""Writing a snapshot that replaces data files by others with the same rows.
 
-1. Removed files become DELETED entries; manifests that had them are rewritten with the remaining entries. All
-   other manifests are reused, except those without a live file.
+1. Removed files become DELETED entries; their manifests are rewritten with the remaining entries. Other
+   manifests are reused, except those without a live file.
 2. Added files get the data sequence number of the snapshot whose rows they have, not that of the commit: an
-   equality delete that was committed in between has a higher one and so still applies to them.
+   equality delete that was committed in between has a higher one and still applies.
 3. Dangling delete files are removed too (`obsolete_deletes`).
 
-`write` writes the manifests and the manifest list to the table's location, without calling the catalog, and
-returns the commit for `publish`. Nothing refers to these files before that commit.
+`write` writes manifests and their list without calling the catalog, and returns the commit for `publish`.
+Nothing refers to these files before that.
 """
 
 from __future__ import annotations
@@ -56,16 +56,12 @@ MAX_WRITERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A file to add, with its data sequence number."""
-
     file: DataFile
     sequence_number: int
 
 
 @dataclass(slots=True)
 class Replacement:
-    """The files that one snapshot removes and adds."""
-
     removed: dict[str, ManifestEntry] = field(default_factory=dict)
     """Data and delete files by path. Only paths that the head lists once."""
     added: list[Added] = field(default_factory=list)
@@ -100,11 +96,10 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
     """Return the delete files that dangle once the replacement is committed.
 
     An equality delete file applies to data files of a lower sequence number, a position delete file also to
-    those of the same one. So a delete file that is older than every data file it could apply to is obsolete.
-    Position deletes cannot refer to the added files, which no other writer has seen. A position delete file
-    for a single data file is removed with that file and never before: readers apply it by path, in whichever
-    partition it is. A delete file that is listed more than once is kept: removing its path would remove every
-    copy.
+    those of the same one. If every data file it could apply to is newer, it is obsolete. No position delete
+    can refer to an added file. A position delete file for a single data file is removed only with that file:
+    readers apply it by path, in any partition. A delete file that is listed more than once is kept: removing
+    its path would remove every copy.
     """
     removed = replacement.removed
     deletes = list(listing.findable(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES))
@@ -197,7 +192,7 @@ def write(
 
 
 class SnapshotWriter:
-    """Writes the manifests of one snapshot concurrently: each is an object of its own."""
+    """Writes the manifests of one snapshot concurrently."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -240,7 +235,7 @@ class SnapshotWriter:
     def keep(
         self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Mapping[str, object]
     ) -> None:
-        """Keep the entries of a manifest that are not removed."""
+        """Keep a manifest's entries that are not removed."""
         rest = [entry for entry in entries if entry.data_file.file_path not in removed]
         if rest and len(rest) == len(entries):
             self.keep_whole(manifest)
@@ -249,7 +244,6 @@ class SnapshotWriter:
             self._write(manifest.partition_spec_id, manifest.content, existing)
 
     def keep_whole(self, manifest: ManifestFile) -> None:
-        """Reuse a manifest unchanged."""
         self._manifests.append(partial(counted, self._table.io, manifest))
 
     def manifest_list(self, parent: Snapshot) -> str:

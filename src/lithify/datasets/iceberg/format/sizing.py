@@ -1,7 +1,7 @@
-"""Converts a table's limits in bytes to numbers of rows: for files, row groups and batches of values.
+"""Converts a table's limits in bytes to rows: for files, row groups and batches of values.
 
-Arrow cuts row groups by rows and checks the size of a page or dictionary once per batch of values. A table's
-properties limit bytes, as Java's writer counts them: a row group by its size in the file.
+Arrow cuts row groups by rows and checks the size of a page or dictionary once per batch. A table's properties
+limit bytes, as Java's writer counts them: a row group by its size in the file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def even_rows(rows: int, bytes_per_row: float, target_bytes: int) -> int:
 
 
 def batch_values(table: pa.Table, page_bytes: int) -> int:
-    """Return how many values to write before Arrow checks the size of a page or dictionary, so that a batch
-    of the widest column takes a small part of a page."""
+    """Return how many values to write before Arrow checks the size of a page or dictionary: those of the
+    widest column take a small part of a page."""
     widest = max(column.nbytes for column in table.columns) / max(table.num_rows, 1)
     values = int(page_bytes / BATCHES_PER_PAGE / max(widest, 1))
     return max(MIN_BATCH_VALUES, min(MAX_BATCH_VALUES, values))
@@ -38,8 +38,8 @@ def batch_values(table: pa.Table, page_bytes: int) -> int:
 class RowGroups:
     """The sizes of one file's row groups: about equal, and within the limits.
 
-    Rows are estimated to take as much as those of the previous row group. If the next rows are wider in
-    memory, the row group gets fewer of them.
+    Rows are estimated by the previous row group. If the next rows are wider in memory, the row group gets
+    fewer.
     """
 
     def __init__(self, max_bytes: int, max_rows: int, bytes_per_row: float) -> None:
@@ -49,8 +49,7 @@ class RowGroups:
         self._memory_bytes_per_row = 0.0
 
     def rows(self, table: pa.Table, rows_left: int) -> int:
-        """Return how many rows of `table` the next row group has; `rows_left` counts to the end of the
-        file."""
+        """Return how many rows of `table` come next; `rows_left` counts to the end of the file."""
         rows = max(even_rows(rows_left, self._bytes_per_row, self._max_bytes), MIN_GROUP_ROWS)
         rows = min(rows, rows_left, self._max_rows, int(table.num_rows))
         if not self._memory_bytes_per_row:

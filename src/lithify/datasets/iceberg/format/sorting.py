@@ -1,8 +1,8 @@
 """Sorting rows by a table's sort order, or by time if it has none.
 
-Iceberg orders NaN after all other floating-point numbers, and each sort field decides where its nulls are.
-Arrow puts NaN next to the nulls, so a column with NaN gets an additional key. Iceberg sorts UUIDs by their
-bytes; Arrow cannot sort its UUID type, so its storage is sorted.
+Iceberg orders NaN after all other numbers, and each sort field decides where its nulls are. Arrow puts NaN
+next to the nulls, so a column with NaN gets an additional key. UUIDs are sorted by their bytes, as the
+specification requires, because Arrow cannot sort its UUID type.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ _NAN_KEY = "is nan #"
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """A column to sort by."""
-
     name: str
     is_descending: bool = False
     nulls_last: bool = False
@@ -37,8 +35,8 @@ class RowOrder:
 
 
 def sort_fields(metadata: TableMetadata, order_id: int) -> tuple[SortField, ...]:
-    """Return the fields of the table's sort order with this id; none if it does not exist, or if one of its
-    columns was dropped after the compaction was planned."""
+    """Return the fields of the table's sort order with this id; none if it does not exist, or a column was
+    dropped after planning."""
     order = metadata.sort_order_by_id(order_id)
     columns = {column.field_id for column in metadata.schema().fields}
     if order is None or not columns.issuperset(field.source_id for field in order.fields):
@@ -64,7 +62,6 @@ def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_
 
 
 def sort_rows(table: pa.Table, order: RowOrder) -> pa.Table:
-    """Return the rows of `table` in this order."""
     if table.num_rows < 2:
         return table
     columns = {key.name: table.column(key.name) for key in order.keys}

@@ -1,13 +1,13 @@
-"""The column statistics of a written Parquet file, from its footer, in the form of a manifest entry.
+"""The column statistics of a written Parquet file, from its footer, for its manifest entry.
 
 1. Sizes and counts are sums over the row groups.
 2. A bound is the lowest or highest of all row groups, truncated to the table's length. If a row group with
-   values has no bounds (Arrow leaves out those longer than 4 KiB), the column has none: a bound that is too
-   narrow would hide rows from readers.
+   values lacks bounds (Arrow omits those over 4 KiB), the column has none: too narrow bounds would hide rows
+   from readers.
 3. A floating-point column with bounds has a count of NaN. A column with NaN has no statistics in the footer;
-   its counts and bounds are collected from the rows (`floats`).
-4. Times and dates are read as their stored numbers, because Python's end with year 9999. A bound that cannot
-   be encoded, such as text that is not valid Unicode, is left out.
+   they are collected from the rows (`floats`).
+4. Times and dates are read as stored numbers, because Python's end with year 9999. A bound that cannot be
+   encoded, such as invalid Unicode, is left out.
 5. Elements of lists and maps have counts and no bounds.
 
 The table decides which columns have statistics, and how long bounds are (`metrics_modes`).
@@ -59,8 +59,8 @@ class ColumnStatistics:
 def column_statistics(
     footer: pq.FileMetaData, schema: Schema, modes: Modes, nans: Mapping[int, FloatMetrics]
 ) -> ColumnStatistics:
-    """Return the statistics of all leaf columns of a file with this schema. `nans` has the metrics of columns
-    with NaN, by field id."""
+    """Return the statistics of all leaf columns of a file with this schema. `nans` has those of columns with
+    NaN, by field id."""
     found = ColumnStatistics()
     field_ids = parquet_path_to_id_mapping(schema)
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
@@ -87,7 +87,7 @@ def column_sizes(footer: pq.FileMetaData, field_ids: Mapping[str, int]) -> dict[
 
 
 def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
-    """Return the offsets at which row groups begin."""
+    """Return the offsets of the row groups."""
     firsts = [footer.row_group(n).column(0) for n in range(footer.num_row_groups)]
     offsets = (
         min(c.dictionary_page_offset, c.data_page_offset) if c.has_dictionary_page else c.data_page_offset
@@ -97,8 +97,6 @@ def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
 
 
 class _Leaf(NamedTuple):
-    """A column of values."""
-
     field_id: int
     kind: PrimitiveType
     mode: MetricsMode
@@ -149,7 +147,6 @@ def _bounds(kind: PrimitiveType, statistics: Sequence[Any]) -> tuple[Any, Any] |
 
 
 def _values(kind: PrimitiveType, group: Any) -> tuple[Any, Any]:
-    """Return the lowest and highest value of a row group."""
     if isinstance(kind, _STORED_AS_NUMBERS):
         return group.min_raw, group.max_raw
     if isinstance(kind, DecimalType) and isinstance(group.min_raw, int):

@@ -1,7 +1,7 @@
 """The summary of a snapshot that replaces files, with the properties that Iceberg's own writers set.
 
-`replace_summary` counts totals from the table's files after the commit: the previous summary may have wrong
-totals or none.
+`replace_summary` counts totals from the files after the commit: the previous summary's may be wrong or
+missing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def replace_summary(
     after: Iterable[DataFile],
     properties: Mapping[str, str],
 ) -> Summary:
-    """Return the summary of a replacement. `after` has every data and delete file that the table then has;
-    `properties` are the writer's own."""
+    """Return the summary of a replacement. `after` has all files that the table then has; `properties` are
+    the writer's own."""
     whole = UpdateMetrics()
     partitions: dict[Place, tuple[DataFile, UpdateMetrics]] = {}
     for files, count in ((added, UpdateMetrics.add_file), (removed, UpdateMetrics.remove_file)):
@@ -53,8 +53,8 @@ def replace_summary(
 def deletes_summary(
     parent: Summary | None, removed: Iterable[DataFile], added: Iterable[DataFile]
 ) -> Summary:
-    """Return the summary of a snapshot that replaces only delete files. Other files are not counted again:
-    totals are the parent's, as far as it has them, plus the changes."""
+    """Return the summary of a snapshot that replaces only delete files. Totals are the parent's, as far as it
+    has them, plus the changes."""
     counted = UpdateMetrics()
     change: Counter[str] = Counter()
     for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):

@@ -1,10 +1,10 @@
 """The allowlist of table properties that Lithify and PyIceberg use.
 
-Anyone who may change a table can set its properties, so they are untrusted data (docs/security.md). Given all
-of them, PyIceberg would import a class that one names and use another as the store's host. Code, hosts and
-credentials come only from the catalog's configuration, which belongs to the operator.
+Anyone who may change a table sets its properties, so they are untrusted (docs/security.md): some make
+PyIceberg import a class or use another host. Code, hosts and credentials come only from the catalog's
+configuration, which belongs to the operator.
 
-A location provider is code, but some writers need it. It is used only if the catalog's configuration also has
+A location provider is code that some writers need. It is used only if the catalog's configuration also has
 its name in `write.py-location-provider.impl`, a list separated by commas.
 """
 
@@ -91,9 +91,9 @@ def ignored(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def locations_of(metadata: TableMetadata, configured: Mapping[str, Any]) -> LocationProvider:
-    """Return the provider of locations for a table's new files. `configured` has the properties of its
-    catalog, or of the table's file access, which includes them. Raise `Refused` for a location outside the
-    table's reach, and for an allowed location provider that cannot be loaded."""
+    """Return the provider of locations for new files. `configured` has the properties of the catalog or of
+    the table's file access. Raise `Refused` for a location outside the table's reach, or an allowed provider
+    that cannot be loaded."""
     properties = writing_properties(metadata, configured)
     try:
         locations = load_location_provider(metadata.location, properties)

@@ -1,7 +1,7 @@
 """Finds the time column of a table, and converts its values and bounds to microseconds.
 
 Times outside the planner's calendar (timestamps reach 292,000 years from the epoch, dates millions) are
-planned as its first or last instant (`bounded`). Rows keep their values.
+planned as its first or last instant (`bounded`). Rows keep theirs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _OF_TIME = (IdentityTransform, HourTransform, DayTransform, MonthTransform, Year
 
 
 def find_time_column(metadata: TableMetadata, wanted: str | None, url: str) -> NestedField:
-    """Return the column named `wanted`; else the first of time type in the sort order, then in the partition
-    spec; else the schema's only one. Raise `Refused` if none is found, and `Unsupported` if `wanted` has
-    another type."""
+    """Return the column `wanted`; else the first of time type in the sort order, then in the partition spec;
+    else the schema's only one. Raise `Refused` if none is found, `Unsupported` if `wanted` has another
+    type."""
     schema = metadata.schema()
     if wanted is not None:
         return _named(schema, wanted, url)
@@ -89,8 +89,8 @@ def bounded(start_us: int, end_us: int) -> Interval:
 
 
 def bound_us(kind: Any, bound: bytes | None) -> int | None:
-    """Return a file's bound in microseconds; upper bounds are inclusive. A date counts as its midnight.
-    `None` if there is no bound, or if it has the wrong size for the type."""
+    """Return a file's bound in microseconds; upper bounds are inclusive, a date is its midnight. `None` if it
+    is missing or has the wrong size."""
     is_date = isinstance(kind, DateType)
     if bound is None or len(bound) != (_DATE_BYTES if is_date else _TIMESTAMP_BYTES):
         return None

@@ -1,8 +1,7 @@
 """Reads and checks the table's properties `write.…`, which describe how to write its files.
 
-Every property that a rewrite or commit uses is checked before anything is written: PyIceberg and Arrow would
-fail in the middle of a task. Codecs have Iceberg's names, in any case. A compression level for a codec
-without levels is ignored, as in Java.
+They are checked before anything is written: PyIceberg and Arrow would fail in the middle of a task. Codecs
+have Iceberg's names, in any case. A compression level for a codec without levels is ignored, as in Java.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Finds parts of Avro records in a block (Avro: binary encoding). Every length is checked against the end of
-the block before it is used.
+"""Finds parts of Avro records in a block (Avro: binary encoding), checking every length against the end of
+the block.
 
 A *program* describes one record: one row per step, with `OP`, `ARGUMENT` and `SLOT`. A step with a slot notes
 two numbers for each record:
@@ -7,12 +7,11 @@ two numbers for each record:
 - `NUMBER`: 0 and the number;
 - `TEXT` (bytes after their length): where they begin and end in the block;
 - `BEGIN` and `END`: where the bytes between these steps begin and end;
-- any step that is skipped because its `OPTION` is null: both are `NULL`.
+- a step skipped because its `OPTION` is null: both are `NULL`.
 
 A list is `LIST`, the steps of an element, and `NEXT`. If the element is `KEY` and a step with the list's
-slot, only the value of that key is noted, the last one if there are several, or `MISSING`. An element has at
-least one byte and contains no list. So no list is longer than the rest of the block, and time is linear in
-the bytes.
+slot, only the value of that key is noted (the last of several), or `MISSING`. An element has at least one
+byte and no list in it. So no list is longer than the rest of the block, and time is linear in the bytes.
 """
 
 from __future__ import annotations
