@@ -43,14 +43,12 @@ class BoundedDecoder(BinaryDecoder):
 
     @property
     def is_at_end(self) -> bool:
-        """Whether everything has been read."""
         return self._position == len(self._data)
 
     def tell(self) -> int:
         return self._position
 
     def go_to(self, position: int) -> None:
-        """Continue from an earlier position."""
         self._position = position
 
     def bytes_since(self, start: int) -> bytes:
@@ -202,7 +200,7 @@ def _from_zstandard(data: bytes) -> bytes:
 
 
 def _from_snappy(data: bytes) -> bytes:
-    """Decompress a block that ends with the CRC-32 of its decompressed bytes."""
+    """Decompress a block that ends with the CRC-32 of its content."""
     packed, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if cramjam.snappy.decompress_raw_len(packed) > MAX_BLOCK_BYTES:
         raise _too_large()

@@ -78,7 +78,6 @@ def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = Non
 
 
 def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[FileColumn, ...]:
-    """Return the top-level columns of a file, in its order."""
     if any(_has_id(field) for field in schema):
         return tuple(_column(field, None) for field in schema)
     mapped = _by_name(names.root if names is not None else ())
@@ -171,8 +170,6 @@ def _by_name(fields: Sequence[MappedField]) -> Mapping[str, MappedField]:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The stored type of a leaf."""
-
     physical: str
     length: int
     logical: Mapping[str, Any]

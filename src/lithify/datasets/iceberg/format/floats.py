@@ -31,7 +31,7 @@ from lithify.datasets.iceberg.model import NewFile
 
 @dataclass(frozen=True, slots=True)
 class FloatColumn:
-    """A floating-point column, or a floating-point field of a struct column."""
+    """A floating-point column, or such a field of a struct."""
 
     field_id: int
     steps: tuple[str, ...]
@@ -77,7 +77,6 @@ class NanColumns:
         self.found: set[FloatColumn] = set()
 
     def look_at(self, table: pa.Table) -> None:
-        """Record which columns of these rows have NaN."""
         found = {column for column in self._clean if pc.any(pc.is_nan(column.values(table))).as_py()}
         self._clean -= found
         self.found |= found
@@ -90,8 +89,6 @@ class NanColumns:
 
 @dataclass(slots=True)
 class FloatMetrics:
-    """Counts and bounds of a column of one file."""
-
     nulls: int = 0
     nans: int = 0
     low: float = math.inf

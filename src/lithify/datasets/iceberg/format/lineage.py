@@ -38,8 +38,6 @@ from lithify.store.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class KnownState:
-    """A state of a table."""
-
     metadata_location: str
     last_updated_ms: int
     """By the clock of the table's writer."""
@@ -56,7 +54,7 @@ class Lineage:
         self.key = key
 
     def read(self) -> KnownState | None:
-        """Return the recorded state; `None` if there is none. Raise `CorruptObject` if it does not decode."""
+        """Return the recorded state, if any. Raise `CorruptObject` if it does not decode."""
         try:
             fields = json.loads(self._store.get(self.key))
             location, updated_ms = str(fields["metadata_location"]), int(fields["last_updated_ms"])

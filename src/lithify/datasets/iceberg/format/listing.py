@@ -69,7 +69,6 @@ class ManifestCache:
         return found
 
     def listing(self, key: ListingKey) -> Listing | None:
-        """Return the listing that was last kept under this key."""
         with self._lock:
             return self._listings.get(key)
 
@@ -90,7 +89,6 @@ class ManifestCache:
     def read(
         self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
     ) -> list[Sequence[ManifestEntry]]:
-        """Return the live entries of each manifest; `specs` are the table's."""
         with self._lock:
             kept = {m.manifest_path: self._kept.get(m.manifest_path) for m in manifests}
         missing = [m for m in manifests if kept[m.manifest_path] is None]
@@ -166,7 +164,6 @@ class Listing:
         return dict(found)
 
     def has_data(self, path: str) -> bool:
-        """Return whether the snapshot has a data file of this path."""
         return path in self.data or path in self.repeated_data
 
     @cached_property
@@ -190,14 +187,12 @@ class Listing:
 
     @cached_property
     def delete_file_count(self) -> int:
-        """The number of live delete files of any kind."""
         kinds = (DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
         return sum(1 for _ in self.entries(*kinds))
 
     @staticmethod
     def is_only_for(delete_file: DataFile, data_file: DataFile) -> bool:
-        """Return whether a file deletes only rows of this data file, by its reference or the bounds of its
-        paths."""
+        """Return whether a file deletes only this data file's rows, by its reference or path bounds."""
         return referenced_path(delete_file) == data_file.file_path
 
 

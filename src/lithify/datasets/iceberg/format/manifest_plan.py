@@ -67,8 +67,6 @@ class ManifestGroup:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlan:
-    """The manifests to rewrite or drop."""
-
     groups: tuple[ManifestGroup, ...] = ()
     empty: tuple[str, ...] = ()
     reasons: Mapping[RewriteReason, int] = field(default_factory=dict)
@@ -92,7 +90,7 @@ class ManifestPlan:
 
 
 def plan_manifests(manifests: Sequence[Facts], target_bytes: int) -> ManifestPlan:
-    """Return the groups to rewrite and the manifests to drop, by the rules of the module."""
+    """Plan by the rules of the module."""
     empty = [m for m in manifests if m.live == 0]
     by_kind: dict[tuple[int, str], list[Facts]] = defaultdict(list)
     for manifest in manifests:
@@ -133,7 +131,7 @@ def _together(manifests: Sequence[Facts], target_bytes: int) -> Iterator[list[Fa
 
 
 def _overlapping(manifests: Sequence[Facts]) -> int:
-    """Return the most of these manifests that contain one value, not counting shared edges."""
+    """Return the most of these manifests that contain one value, without shared edges."""
     if len(manifests) < 2:
         return 0
     events: list[tuple[Bound, int]] = []

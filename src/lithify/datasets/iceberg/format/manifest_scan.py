@@ -109,9 +109,8 @@ class SlimReader:
 @lru_cache(MAX_SCHEMAS)
 def slim_reader(schema: str, column: int) -> SlimReader:
     """Return the reader of entries written with this Avro schema. `column` is the id of the time column."""
-    from lithify.datasets.iceberg.kernel.avro import (
-        locate,
-    )  # imports the compiler, which most processes do not need
+    # Not at the top: it imports the compiler, which most processes do not need.
+    from lithify.datasets.iceberg.kernel.avro import locate
 
     whole = entry_reader(schema)
     assert isinstance(whole, StructReader)
@@ -149,8 +148,6 @@ def _decoded(columns: Columns, places: int, data: bytes, noted: list[Noted]) -> 
 
 
 class _ProgramBuilder:
-    """Builds a program for the kernel."""
-
     def __init__(self) -> None:
         self.steps: list[list[int]] = []
         self.slots = 0
@@ -191,7 +188,7 @@ class _ProgramBuilder:
         return slot
 
     def _pass_over(self, reader: Reader) -> None:
-        """Add steps that skip a value with all its parts."""
+        """Add steps that skip a value."""
         if isinstance(reader, EnumReader):
             reader = reader.reader
         if (size := _size(reader)) is not None:

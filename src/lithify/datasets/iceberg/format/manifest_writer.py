@@ -185,7 +185,7 @@ class _EntriesOutput(AvroOutputFile[ManifestEntry]):
 
 
 def _name_apart(kind: Any, taken: Counter[str]) -> None:
-    """Append a number to the name of each type but the first of that name."""
+    """Number repeated type names."""
     if isinstance(kind, list):
         for option in kind:
             _name_apart(option, taken)

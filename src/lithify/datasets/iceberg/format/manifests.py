@@ -162,9 +162,8 @@ def _inherited(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
     _, snapshot_id, number, of_file, file = entry._data
     if snapshot_id is None or number is None or of_file is None:
         return _inherit_from_manifest(entry, manifest)
-    object.__setattr__(
-        file, "_spec_id", manifest.partition_spec_id
-    )  # runs for every file; the plain setter is slow
+    # Runs for every file; the plain setter is slow.
+    object.__setattr__(file, "_spec_id", manifest.partition_spec_id)
     return entry
 
 
@@ -193,7 +192,7 @@ def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
 
 
 def _check_listed(manifest: ManifestFile) -> None:
-    """Check the required fields of a manifest list (Iceberg format: manifest lists)."""
+    """Check required fields (Iceberg format: manifest lists)."""
     path = _path(manifest.manifest_path)
     spec_id, sequence = manifest.partition_spec_id, manifest.sequence_number
     for what, number in (("partition spec", spec_id), ("sequence number", sequence)):
@@ -211,7 +210,7 @@ def _path(found: object) -> str:
 
 
 def _check(entry: ManifestEntry) -> None:
-    """Check the required fields of an entry (Iceberg format: manifests), which PyIceberg does not."""
+    """Check required fields, as PyIceberg does not (Iceberg format: manifests)."""
     file = entry.data_file
     # Read by position, not by name: tables have millions of files.
     content, path, rows, size_bytes = _CHECKED(file._data)

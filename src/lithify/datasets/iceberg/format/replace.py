@@ -247,7 +247,7 @@ class SnapshotWriter:
         self._manifests.append(partial(counted, self._table.io, manifest))
 
     def manifest_list(self, parent: Snapshot) -> str:
-        """Write the manifests and their list. Return the path of the list."""
+        """Write the manifests and their list. Return the list's path."""
         manifests = all_of(self._manifests, MAX_WRITERS)
         path = self.new_path(f"snap-{self.snapshot_id}")
         with write_manifest_list(

@@ -77,7 +77,7 @@ def column_statistics(
 
 
 def column_sizes(footer: pq.FileMetaData, field_ids: Mapping[str, int]) -> dict[int, int]:
-    """Return the size of each column in the file in bytes, by field id; `field_ids` are by column path."""
+    """Return each column's bytes in the file by field id; `field_ids` are by column path."""
     found = dict.fromkeys(field_ids.values(), 0)
     for n in range(footer.num_row_groups):
         for position in range(footer.num_columns):
@@ -135,7 +135,7 @@ def _add(found: ColumnStatistics, columns: Sequence[Any], leaf: _Leaf, nans: Flo
 
 
 def _bounds(kind: PrimitiveType, statistics: Sequence[Any]) -> tuple[Any, Any] | None:
-    """Return the lowest and highest value of all row groups, if each row group with values has them."""
+    """Return the lowest and highest value, if each row group with values has them."""
     filled = [group for group in statistics if group.num_values]  # `num_values` excludes nulls
     if not filled or not all(group.has_min_max for group in filled):
         return None

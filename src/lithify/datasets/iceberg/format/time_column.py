@@ -99,7 +99,7 @@ def bound_us(kind: Any, bound: bytes | None) -> int | None:
 
 
 def times_us(column: pa.Array) -> Times:
-    """Return the values of a time column in microseconds, `NO_TIME` for nulls."""
+    """Return a time column in microseconds, `NO_TIME` for nulls."""
     if pa.types.is_date(column.type):
         days = pc.fill_null(column.cast(pa.int32()).cast(pa.int64()), NO_TIME).to_numpy()
         return np.where(days == NO_TIME, NO_TIME, np.clip(days, _MIN_DAY, _MAX_DAY) * MICROSECONDS_PER_DAY)

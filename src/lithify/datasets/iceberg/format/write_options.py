@@ -37,12 +37,12 @@ class WriteOptions:
 
     @property
     def page_bytes(self) -> int:
-        """The limit for pages of values and of dictionaries: the smaller one."""
+        """The smaller limit of pages of values and of dictionaries."""
         return int(min(self.parquet["data_page_size"], self.parquet["dictionary_pagesize_limit"]))
 
 
 def write_options(properties: Mapping[str, str]) -> WriteOptions:
-    """Return the options in a table's properties. Raise `Refused` for the first invalid one."""
+    """Return the options. Raise `Refused` for the first invalid one."""
     codec = _codec(properties)
     given = {key: text for key, text in properties.items() if text}
     number = partial(whole_number, given, most=MAX_INT)
