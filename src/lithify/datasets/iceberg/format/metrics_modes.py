@@ -84,8 +84,8 @@ def _leaves(kind: IcebergType) -> Iterator[int]:
 
 
 def _weight(kind: IcebergType) -> int:
-    """Return how many columns Java counts: a nested struct counts as one more, and the keys of nested values
-    do not."""
+    """Return how many columns Java counts: a nested struct is one more; a map with nested values does not
+    count keys."""
     inside = sum(_weight(part) for _, part in _parts(kind))
     match kind:
         case StructType():
