@@ -1,15 +1,14 @@
-"""Avro files of a table, read so that damage in them does no harm (Avro: object container files).
+"""Reading Avro files of a table safely even if they are damaged (Avro: object container files).
 
-PyIceberg's compiled decoder does not look where its bytes end: a wrong length makes it read other memory, or
-ends the process. Its reader takes a file that was cut off for a shorter one, and unpacks a block however
-large it becomes. Here
+With a wrong length, PyIceberg's compiled decoder reads other memory or crashes the process. Its reader takes
+a truncated file for a shorter one, and decompresses blocks of any size. Here
 
-1. nothing is read beyond the bytes there are, and a number has at most 64 bits;
-2. a block has the records it says, no more and no fewer, and its mark behind it;
-3. a block is unpacked to at most `MAX_BLOCK_BYTES`.
+1. nothing is read beyond the end of the bytes, and a number has at most 64 bits;
+2. a block has exactly the records that it announces, followed by the sync marker;
+3. a block is decompressed to at most `MAX_BLOCK_BYTES`.
 
-What the values mean is left to PyIceberg. What is damaged ends in an exception of any class, as it does
-there; `lithify.datasets.iceberg.format.manifests` makes one of it.
+PyIceberg interprets the values. Damage raises an exception of any class, which
+`lithify.datasets.iceberg.format.manifests` converts.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader
 
 MAX_BLOCK_BYTES = 256 * 1024 * 1024
-"""Unpacked. Writers begin a new block after tens of kilobytes."""
+"""The most bytes of a block when decompressed. Writers begin a new block after tens of kilobytes."""
 _MAX_SHIFT = 63
 _CHECKSUM_BYTES = 4
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
@@ -34,7 +33,7 @@ _HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 
 class BoundedDecoder(BinaryDecoder):
-    """Reads primitive values from bytes. `ValueError` when they end before a value does."""
+    """Reads primitive values from bytes. Raises `ValueError` if the bytes end inside a value."""
 
     __slots__ = ("_data", "_position")
 
@@ -44,22 +43,20 @@ class BoundedDecoder(BinaryDecoder):
 
     @property
     def is_at_end(self) -> bool:
-        """Whether everything has been read."""
         return self._position == len(self._data)
 
     def tell(self) -> int:
         return self._position
 
     def go_to(self, position: int) -> None:
-        """Read on from a position where this was before."""
         self._position = position
 
     def bytes_since(self, start: int) -> bytes:
-        """What was read from a position to here."""
+        """Return the bytes from a position to the current one."""
         return self._data[start : self._position]
 
     def repeats(self, known: bytes, start: int) -> bool:
-        """Whether the bytes from a position on are these; if so, read on behind them."""
+        """Return whether these bytes follow a position; if so, continue after them."""
         if not self._data.startswith(known, start):
             return False
         self._position = start + len(known)
@@ -100,7 +97,7 @@ class BoundedDecoder(BinaryDecoder):
         return (result >> 1) ^ -(result & 1)
 
     def read_ints(self, n: int) -> tuple[int, ...]:
-        # Statistics are most of a manifest, and most of their numbers are of one byte.
+        # Statistics take most of a manifest, and most of their numbers have one byte.
         data, position = self._data, self._position
         found = []
         for _ in range(n):
@@ -119,23 +116,21 @@ class BoundedDecoder(BinaryDecoder):
 
 
 class RecordReader(Protocol):
-    """What reads records."""
-
     def read(self, decoder: BoundedDecoder, /) -> Any: ...
 
 
 @runtime_checkable
 class BlockReader(Protocol):
-    """What reads all records of a block."""
+    """Reads all records of a block."""
 
     def read_block(self, data: bytes, count: int, /) -> Iterator[Any]:
-        """The so many records that fill it; `ValueError` where they do not."""
+        """Yield the `count` records of a block; `ValueError` if they do not fill it exactly."""
         ...
 
 
 class RememberingReader:
-    """Reads records that begin with a text, their name. One with the very bytes of the last one of its name
-    is not decoded again: it is the same value, which nobody may change."""
+    """Reads records that begin with their name. A record with the same bytes as the last one of its name is
+    not decoded again: both are the same object, which callers must not change."""
 
     def __init__(self, reader: RecordReader) -> None:
         self._reader = reader
@@ -154,7 +149,7 @@ class RememberingReader:
 
 
 def read_records(data: bytes, reader_of: Callable[[str], RecordReader | BlockReader]) -> Iterator[Any]:
-    """The records of a file. `reader_of` tells how those are read that were written with an Avro schema."""
+    """Yield a file's records. `reader_of` returns the reader for an Avro schema."""
     decoder = BoundedDecoder(data)
     header = _HEADER.read(decoder)
     if header.magic != MAGIC:
@@ -193,7 +188,7 @@ def _bunzipped(data: bytes) -> bytes:
     decompressor = bz2.BZ2Decompressor()
     try:
         unpacked = decompressor.decompress(data, MAX_BLOCK_BYTES)
-    except OSError as error:  # which would count as trouble with the store
+    except OSError as error:  # would count as a failure of the store
         raise ValueError(str(error)) from error
     return _whole(unpacked, decompressor.eof)
 
@@ -205,7 +200,7 @@ def _from_zstandard(data: bytes) -> bytes:
 
 
 def _from_snappy(data: bytes) -> bytes:
-    """With the CRC-32 of the unpacked bytes behind it."""
+    """Decompress a block that ends with the CRC-32 of its content."""
     packed, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if cramjam.snappy.decompress_raw_len(packed) > MAX_BLOCK_BYTES:
         raise _too_large()

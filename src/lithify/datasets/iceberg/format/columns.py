@@ -1,16 +1,15 @@
-"""Which columns of a Parquet file are which of the table's, and whether all readers find the same in them.
+"""Matches columns of a Parquet file to the table's, and checks that all readers read the same values.
 
-1. Columns are known by the field ids in the file. A file without any is read by the table's name mapping.
-   What has no id is nobody's column.
-2. For each leaf of a column of the table, compare how it is stored with the ways that Iceberg's specification
-   names, those of earlier types of the column included (`_is_standard`). A file that was not written for
-   Iceberg may store it in others. Readers take these for different values, so that no rewrite could keep
-   what everybody sees: milliseconds and nanoseconds, which some take for microseconds; numbers without a
-   sign; decimals of another scale; texts that are not marked as such.
-3. Timestamps of the old type INT96, a day and nanoseconds of the day, are read as microseconds (`open_file`):
-   64 bits of nanoseconds, which Arrow makes of them by default, hold 600 years. What is finer is cut off
-   towards the past, as Java does. Nanoseconds below zero, as old versions of Arrow wrote them, are another
-   time to Arrow than to Java; so INT96 is only taken from writers that never did so.
+1. Columns are matched by the field ids in the file; if it has none, by the table's name mapping. Columns
+   without an id are ignored.
+2. Each leaf must have an encoding of Iceberg's specification, for the column's type or an earlier one
+   (`_is_standard`). Readers disagree about other encodings, so no rewrite could preserve what every reader
+   returns: milliseconds and nanoseconds, which some take for microseconds; unsigned numbers; decimals of
+   another scale; unmarked texts.
+3. INT96 timestamps (a day and its nanoseconds) are read as microseconds, rounded down as in Java
+   (`open_file`): Arrow's default, 64 bits of nanoseconds, covers only 600 years. Old versions of Arrow wrote
+   negative nanoseconds, which Arrow and Java read differently; so INT96 is accepted only from writers that
+   never did so.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ class FileColumn:
     """Fields of a struct; the element of a list; key and value of a map."""
 
     def parts(self) -> Iterator[FileColumn]:
-        """Itself and all parts of it, in the order in which the file has those that values are stored for."""
+        """Yield the column and its parts; leaves are in the file's order."""
         yield self
         for child in self.children:
             yield from child.parts()
 
 
 def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = None) -> pq.ParquetFile:
-    """A Parquet file, with INT96 as microseconds, and with dictionaries in the columns of these paths."""
+    """Open a Parquet file with INT96 as microseconds, and the columns of these paths as dictionaries."""
     return pq.ParquetFile(
         stream,
         metadata=metadata,
@@ -79,7 +78,6 @@ def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = Non
 
 
 def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[FileColumn, ...]:
-    """The top-level columns of a file, in its order."""
     if any(_has_id(field) for field in schema):
         return tuple(_column(field, None) for field in schema)
     mapped = _by_name(names.root if names is not None else ())
@@ -87,7 +85,7 @@ def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[FileColumn
 
 
 def why_unfit(file: pq.ParquetFile, schema: Schema, names: NameMapping | None) -> str | None:
-    """Why a file must not be rewritten (of several of its kind: "they …"); `None` when it may."""
+    """Return why files like this one must not be rewritten ("they …"); `None` if they may."""
     fields: pa.Schema = file.schema_arrow
     has_ids = any(_has_id(field) for field in fields)
     if not has_ids and names is None:
@@ -121,7 +119,6 @@ def _told(field_id: int, schema: Schema) -> str:
 
 
 def _has_shape(column: FileColumn, wanted: IcebergType) -> bool:
-    """Whether a column is a value, a struct, a list or a map in the file as in the table."""
     stored = column.type
     match wanted:
         case StructType():
@@ -173,8 +170,6 @@ def _by_name(fields: Sequence[MappedField]) -> Mapping[str, MappedField]:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """How a leaf is stored."""
-
     physical: str
     length: int
     logical: Mapping[str, Any]
@@ -200,7 +195,7 @@ def _is_standard(stored: _Stored, wanted: IcebergType) -> bool:
 
 
 def _earlier(wanted: IcebergType) -> tuple[IcebergType, ...]:
-    """Types that a column of this one may have had before."""
+    """Return types from which a column of this type may have been promoted."""
     if isinstance(wanted, LongType):
         return (IntegerType(),)
     if isinstance(wanted, DoubleType):
@@ -209,7 +204,7 @@ def _earlier(wanted: IcebergType) -> tuple[IcebergType, ...]:
 
 
 def _is_stored(stored: _Stored, wanted: IcebergType) -> bool:
-    """Whether the specification stores the type so (Appendix A, Parquet), or all read it so."""
+    """Return whether the specification stores the type so (Appendix A, Parquet), or all readers accept it."""
     physical, kind, logical = stored.physical, stored.kind, stored.logical
     match wanted:
         case BooleanType():

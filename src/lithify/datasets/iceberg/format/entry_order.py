@@ -1,12 +1,12 @@
-"""In which order the entries of a table's manifests are put, so that a query opens few of them.
+"""The order of entries in a table's manifests, so that a query opens few manifests.
 
-1. By partition, the field of the time first: that of the time column, else of any date or timestamp; the
-   others as the spec has them. So a query for one day opens the manifests of that day, of all devices.
-2. Within a partition by time, as the bounds of the files tell it; then by path, so that the order is one.
-3. Null comes before all values, not-a-number behind them.
+1. Order by partition: first the field made from the time column, then those from any date or timestamp, then
+   the others in the spec's order. So a query for one day opens that day's manifests, of all devices.
+2. Within a partition, order by time (the files' lower bounds), then by path, so that the order is total.
+3. Null is before all values, NaN after them.
 
-The types of partition fields are those of the newest schema that still has the columns they are made from.
-A spec for which there is none has no order.
+Partition field types come from the newest schema that has their source columns. A spec without such a schema
+has no order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EntryOrder:
     """The order of entries of one partition spec."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, time_column: NestedField | None) -> None:
-        """`schema` has the columns that the spec needs."""
+        """`schema` has the source columns of the spec."""
         self._time_column = time_column
         time_id = None if time_column is None else time_column.field_id
 
@@ -64,7 +64,6 @@ class EntryOrder:
             self._leading = first, spec.partition_type(schema).fields[first].field_type
 
     def key(self, entry: ManifestEntry) -> tuple[Any, ...]:
-        """Where an entry stands."""
         file = entry.data_file
         column, time_us = self._time_column, None
         if column is not None:
@@ -73,8 +72,8 @@ class EntryOrder:
         return (*places, _place(time_us), file.file_path)
 
     def bounds(self, manifest: ManifestFile) -> tuple[Bound, Bound]:
-        """Between what of the leading field a manifest lies; without such a field all lie at the same place,
-        and one that does not tell may lie anywhere."""
+        """Return a manifest's bounds of the leading field: all the same without such a field, and everything
+        if the manifest list lacks them or they do not decode."""
         if self._leading is None:
             return (), ()
         position, kind = self._leading
@@ -96,7 +95,7 @@ class EntryOrder:
 
 
 def schema_for(metadata: TableMetadata, spec: PartitionSpec) -> Schema | None:
-    """The newest schema that has all columns a spec is made from, the current one first."""
+    """Return the newest schema that has all source columns of a spec; the current schema is preferred."""
     newest = sorted(metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)
     for schema in (metadata.schema(), *newest):
         if all(_has(schema, field.source_id) for field in spec.fields):

@@ -1,6 +1,5 @@
-"""Whole files of a table fetched ahead, many at once, while one of them is decoded. Of what is there and not
-decoded yet, never more than so many bytes are held, and decoding is left to who takes them: so it takes no
-memory that nobody has asked for."""
+"""Fetches whole files of a table concurrently, while the caller decodes one at a time. The bytes fetched
+ahead are limited."""
 
 from __future__ import annotations
 
@@ -18,21 +17,19 @@ from lithify.datasets.iceberg.format.listing import MAX_READERS
 from lithify.datasets.iceberg.format.manifests import bytes_of
 
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
-"""Of manifests that were fetched and not yet decoded, or are being sent; at least one is."""
+"""The most bytes of files that are being fetched or wait to be decoded; one file is always allowed."""
 
 ItemT = TypeVar("ItemT")
 Fetched = Iterator[tuple[ItemT, Callable[[], bytes]]]
-"""What was asked for, and what gives its bytes, or raises what reading them did."""
+"""The items, each with a function that returns its bytes or raises the error of reading them."""
 
 
 def fetched_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> Fetched[ManifestFile]:
-    """Manifests in this order."""
     return _fetched(io, manifests, lambda one: one.manifest_path, lambda one: one.manifest_length)
 
 
 def fetched_lists(io: FileIO, snapshots: Iterable[Snapshot]) -> Fetched[Snapshot]:
-    """Manifest lists of these snapshots, in this order."""
-    # Nothing says how large they are: a few kilobytes for each hundred manifests.
+    # Their sizes are not recorded anywhere: a few kilobytes per hundred manifests.
     return _fetched(io, snapshots, lambda one: one.manifest_list, lambda one: MAX_AHEAD_BYTES // MAX_READERS)
 
 

@@ -1,18 +1,17 @@
-"""Floating-point columns of outputs, and NaN in them.
+"""Floating-point columns of outputs, and their NaN values, which bounds exclude.
 
-A reader that decides by bounds needs to know of NaN, which lies in no bounds:
+1. Without a count of NaN in the manifest, Java and PyIceberg assume that all rows match a filter that
+   contains the file's bounds: a delete then drops the whole file. So NaN are counted.
+2. Arrow and DuckDB skip a row group whose footer bounds are outside a filter. They ignore NaN as a bound,
+   which Java writes, but Arrow writes the bounds of the other numbers. So a footer has no statistics of a
+   column with NaN.
 
-1. If a manifest counts no NaN, Java and PyIceberg take a file whose bounds lie inside a filter for one that
-   matches it whole: a delete drops the file with all its rows. So NaN is counted for the manifest.
-2. Arrow and DuckDB leave out a row group whose bounds in the footer lie outside a filter. Java's footers have
-   NaN as a bound, which both read as no bound; Arrow's footers have the bounds of the numbers. So the footer
-   of a file has no statistics of a column in which there is any NaN.
+Those columns are chosen before the first row is written, so `NanColumns` reads all rows of a task first.
+Columns without NaN take their bounds from the footer; for the others `FloatMetrics` collects them from the
+rows. Elements of lists and maps never have bounds.
 
-The columns with statistics are chosen before a file's first row is written, so `NanColumns` sees all rows of
-a task before that. A column without NaN has its bounds from the footer; for the others `FloatMetrics`
-collects them from the rows. Elements of lists and maps have no bounds anywhere.
-
-A zero is bounded by both zeros, as Parquet's specification asks: they are equal in SQL, and ordered in Java.
+A zero bound is -0.0 below and 0.0 above, as Parquet's specification requires: SQL treats them as equal, Java
+orders them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from lithify.datasets.iceberg.model import NewFile
 
 @dataclass(frozen=True, slots=True)
 class FloatColumn:
-    """A floating-point column, or a field of one that is a struct."""
+    """A floating-point column, or such a field of a struct."""
 
     field_id: int
     steps: tuple[str, ...]
@@ -40,17 +39,17 @@ class FloatColumn:
 
     @property
     def path(self) -> str:
-        """Its name in a footer."""
+        """The path in a footer."""
         return ".".join(self.steps)
 
     def values(self, table: pa.Table) -> pa.ChunkedArray:
-        """Its values; null where a struct around it is."""
+        """Return the values; null if an enclosing struct is null."""
         column = table.column(self.steps[0])
         return pc.struct_field(column, list(self.steps[1:])) if len(self.steps) > 1 else column
 
 
 def float_columns(schema: Schema) -> tuple[FloatColumn, ...]:
-    """All that can have bounds: those outside of lists and maps."""
+    """Return all floating-point columns outside lists and maps."""
     return tuple(column for field in schema.fields for column in _columns(field, ()))
 
 
@@ -64,7 +63,7 @@ def _columns(field: NestedField, steps: tuple[str, ...]) -> Iterator[FloatColumn
 
 
 class NanColumns:
-    """The columns of a schema in which any NaN was seen."""
+    """The columns of a schema in which NaN was found."""
 
     def __init__(self, schema: Schema) -> None:
         self._clean = set(float_columns(schema))
@@ -78,28 +77,24 @@ class NanColumns:
         self.found: set[FloatColumn] = set()
 
     def look_at(self, table: pa.Table) -> None:
-        """Note the columns of these rows that have NaN."""
         found = {column for column in self._clean if pc.any(pc.is_nan(column.values(table))).as_py()}
         self._clean -= found
         self.found |= found
 
     def with_statistics(self) -> list[str]:
-        """Paths of all leaves whose statistics in a footer hide no row."""
+        """Return the paths of all leaves whose footer statistics hide no row."""
         without = (self._floats - self._bounded) | {column.field_id for column in self.found}
         return [path for path, field_id in self._leaves.items() if field_id not in without]
 
 
 @dataclass(slots=True)
 class FloatMetrics:
-    """What is known of a column of one file."""
-
     nulls: int = 0
     nans: int = 0
     low: float = math.inf
     high: float = -math.inf
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Take more rows in."""
         self.nulls += values.null_count
         nans = pc.sum(pc.is_nan(values)).as_py() or 0
         self.nans += nans
@@ -109,15 +104,15 @@ class FloatMetrics:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The least and the greatest number; `None` where there is none."""
+        """The lowest and highest number; `None` if there are none."""
         if self.low > self.high:
             return None
         return self.low if self.low else -0.0, self.high if self.high else 0.0
 
 
 def without_uncounted(file: NewFile, columns: Iterable[FloatColumn]) -> NewFile:
-    """The file without bounds of those columns whose NaN were not counted: a compaction that an earlier
-    version of Lithify began may be committed by this one."""
+    """Return the file without bounds of columns whose NaN were not counted: an earlier version of Lithify may
+    have run the compaction."""
     uncounted = {column.field_id for column in columns} - file.nan_value_counts.keys()
     return replace(
         file,

@@ -1,11 +1,10 @@
-"""What the footers of data files tell that their manifest entries do not.
+"""Reads from the footers of data files what their manifest entries lack. Footers are cached, because data
+files never change.
 
-- The times of a file whose entry has no bounds of the time column: a table may have its metrics switched
-  off, but Parquet keeps them anyway.
-- Whether a file may be rewritten (`columns.why_unfit`). One that is damaged, gone or encrypted may not.
-- Whether a file without rows by its entry really has none.
-
-A footer that was read is remembered, since data files never change.
+- The time interval, if the entry has no bounds of the time column: Parquet has them even if the table's
+  metrics are off.
+- Whether a file may be rewritten (`columns.why_unfit`). A damaged, missing or encrypted one may not.
+- Whether a file really has no rows if its entry has none.
 """
 
 from __future__ import annotations
@@ -31,24 +30,22 @@ from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 from lithify.planning.timeline.model import ChunkBucket, Interval
 
 MAX_CACHED = 100_000
-"""Files remembered; each takes some hundred bytes."""
+"""Cached footers; each takes some hundred bytes."""
 MAX_READERS = 16
-"""Footers read at once."""
+"""The most footers that are read concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What is remembered of a file."""
-
     times: Interval | ChunkBucket
-    """What the time column covers; `ChunkBucket.UNKNOWN` when the footer does not say."""
+    """The interval of the time column; `ChunkBucket.UNKNOWN` if the footer does not have it."""
     unfit: str | None = None
     """Why the file must not be rewritten ("they …")."""
     has_rows: bool = True
 
 
 class Footers:
-    """Footers by path. Safe to share between threads."""
+    """A thread-safe cache of footers by path."""
 
     def __init__(self, max_cached: int = MAX_CACHED) -> None:
         self._max_cached = max_cached
@@ -58,8 +55,8 @@ class Footers:
     def read(
         self, io: FileIO, sizes: Mapping[str, int], schema: Schema, field_id: int, names: NameMapping | None
     ) -> dict[str, Footer]:
-        """The footers of these files, of the sizes that their manifests say, of a table with this schema and
-        name mapping; `field_id` is that of the time column."""
+        """Return the footers by path. `sizes` are those in manifests; `schema` and `names` are the table's;
+        `field_id` is the time column's."""
         keys = {path: (path, field_id, schema.schema_id) for path in sizes}
         with self._lock:
             found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
@@ -80,7 +77,6 @@ class Footers:
 def read_footer(
     io: FileIO, path: DataPath, schema: Schema, field_id: int, names: NameMapping | None
 ) -> Footer:
-    """The footer of one file."""
     with translated(f"reading the footer of {path.path}"):
         try:
             with path.open(io) as stream:
@@ -96,7 +92,7 @@ def read_footer(
         return Footer(ChunkBucket.UNKNOWN, unfit)
     columns = columns_of(file.schema_arrow, names)
     name = next((column.name for column in columns if column.field_id == field_id), None)
-    if name is None:  # the column was added after the file was written, or is that of its partition
+    if name is None:  # the file is older than the column, or its partition has the value
         return Footer(ChunkBucket.NULL)
     metadata = file.metadata
     return Footer(interval_of(metadata, file.schema_arrow, range(metadata.num_row_groups), name))
@@ -105,7 +101,7 @@ def read_footer(
 def interval_of(
     metadata: pq.FileMetaData, schema: pa.Schema, groups: Iterable[int], name: str
 ) -> Interval | ChunkBucket:
-    """What a top-level column covers in some row groups of a file."""
+    """Return the interval of a top-level column in some row groups of a file."""
     columns = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     if name not in columns:
         return ChunkBucket.UNKNOWN

@@ -1,22 +1,21 @@
-"""Whether a table is still the one that Lithify knew: proof that nobody else owns its files.
+"""Checks that a loaded table continues the one that Lithify recorded.
 
-A catalog that was restored from a backup, and a second catalog in which the same table is registered, show a
-table that looks whole and does not know the files of its other self. Garbage for the one is data of the
-other.
+A catalog restored from a backup, or a second catalog with the same table, shows a history that looks complete
+and lacks the other history's files. They would seem garbage.
 
-1. `lineage.json` beside the table names the newest metadata file that Lithify saw: when a coordinator starts,
-   after each of its commits, and at each collection.
-2. A table continues that one if it is at that metadata file or has it in its metadata log. Where the log does
-   not reach back so far, it must at least begin later: by the times in it, or, since a clock may have been
-   ahead, by the sequence number of the oldest file in it, as these only grow.
-3. A table that does not continue it is not compacted: files of Lithify's that only one of two selves knows
-   would be garbage to the collections of the other. Nor does it replace the record, and nothing beside it is
-   collected, until a person says which self is in use, by deleting the record.
+1. `lineage.json` next to the table names the newest metadata file that Lithify has read: at a coordinator's
+   start, after each of its commits, and at each collection.
+2. A table continues the record if it is at that metadata file or has it in its metadata log. If the log is
+   too short, it must at least begin later: by its timestamps or, since a clock may have been ahead, by the
+   sequence number of its oldest file.
+3. A table that does not continue the record is not compacted, because its new files would be garbage to the
+   other history's collections. It does not replace the record, and nothing is collected until an operator
+   decides which history is in use and deletes the record.
 
-A table can be given another location, and then everything beside it (this record too) is left behind at the
-old one, unless somebody moves it. Its log and its snapshots still tell where it was (`former_roots`).
+If the table's location changes, this record stays at the old one unless an operator moves it; the log and the
+snapshots still name the old location (`former_roots`).
 
-Invariant: the record is read before the table, so an honest table is at least as new.
+Invariant: the record is read before the table, so a table that continues it is at least as new.
 """
 
 from __future__ import annotations
@@ -39,11 +38,9 @@ from lithify.store.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class KnownState:
-    """A state of a table."""
-
     metadata_location: str
     last_updated_ms: int
-    """By the clock of who wrote it."""
+    """By the clock of the table's writer."""
     sequence_number: int | None = None
     """The last one; `None` in records of old versions."""
 
@@ -57,7 +54,7 @@ class Lineage:
         self.key = key
 
     def read(self) -> KnownState | None:
-        """The newest state that Lithify saw; `None` when it saw none."""
+        """Return the recorded state, if any. Raise `CorruptObject` if it does not decode."""
         try:
             fields = json.loads(self._store.get(self.key))
             location, updated_ms = str(fields["metadata_location"]), int(fields["last_updated_ms"])
@@ -71,18 +68,18 @@ class Lineage:
             ) from error
 
     def check(self, table: Table, load: Callable[[], Table]) -> None:
-        """`Refused` when the table does not continue what is on record. A damaged record stops collections,
-        and nothing else."""
+        """Raise `Refused` if the table does not continue the record. A damaged record passes: it stops only
+        collections."""
         try:
             known = self.read()
         except CorruptObject:
             return
-        # It was loaded before the record was read, so what seems to be behind may be so honestly.
+        # The table was loaded before the record was read and may only be stale, so load it again.
         if not continues(known, table) and not continues(known, load()):
             raise self.refusal(known, "nothing is compacted")
 
     def refusal(self, known: KnownState | None, so: str) -> Refused:
-        """Says of a table that does not continue what is on record why, and what to do."""
+        """Return the error for a table that does not continue the record."""
         assert known is not None
         return Refused(
             f"{self._url}: this table is not the one that Lithify saw last, {known.metadata_location}; it "
@@ -91,8 +88,7 @@ class Lineage:
         )
 
     def advance(self, table: Table) -> None:
-        """Put the table on record if it continues what is there. A damaged record stays until somebody has
-        looked: it stops collections, and nothing else."""
+        """Record the table's state if it continues the record. A damaged record is kept for the operator."""
         try:
             known = self.read()
         except CorruptObject:
@@ -103,13 +99,12 @@ class Lineage:
 
 
 def state_of(table: Table) -> KnownState:
-    """The state of a table as it was loaded."""
     metadata = table.metadata
     return KnownState(table.metadata_location, metadata.last_updated_ms, _number(metadata))
 
 
 def former_roots(table: Table) -> tuple[str, ...]:
-    """Folders that the table's metadata were in, as far as it knows, other than where it lies now (pure)."""
+    """Return earlier locations that the table's log and snapshots show (pure)."""
     metadata = table.metadata
     paths = [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     paths += [snapshot.manifest_list for snapshot in metadata.snapshots]
@@ -118,8 +113,7 @@ def former_roots(table: Table) -> tuple[str, ...]:
 
 
 def continues(known: KnownState | None, table: Table) -> bool:
-    """Whether the table is a later state of what was known, or the same. Where neither its log nor the times
-    in it say so, the oldest file in the log is read."""
+    """Return whether the table is the recorded state or a later one. May read the oldest file in its log."""
     if known is None:
         return True
     log = table.metadata.metadata_log
@@ -131,7 +125,8 @@ def continues(known: KnownState | None, table: Table) -> bool:
 
 
 def _begins_after(table: Table, sequence_number: int | None) -> bool:
-    """Whether the oldest file in the table's log is of later than this; not if that file is gone."""
+    """Return whether the oldest file in the table's log has a later sequence number; `False` if it is
+    gone."""
     log = table.metadata.metadata_log
     if not log or sequence_number is None:
         return False
@@ -148,6 +143,6 @@ def _metadata_in(table: Table, path: str) -> TableMetadata:
 
 
 def _number(metadata: TableMetadata) -> int | None:
-    """The last sequence number; `None` in format version 1."""
+    """Return the last sequence number; `None` in format version 1."""
     number: int | None = getattr(metadata, "last_sequence_number", None)
     return number

@@ -1,14 +1,10 @@
 """Listing a table: every live file of one snapshot with its bounds, its sequence number and its deletes.
 
-1. Read the manifest list, then every manifest, but for those in the cache: neither ever changes.
-2. Attribute position delete files to data files by path bounds, partition and sequence number, and
-   equality delete files by partition and sequence number (`equality_deletes`), as readers do.
-3. A path that is listed more than once, as registering a file twice makes it, stands for as many files with
-   the same name. Readers give its rows as often. Whoever removes the path removes all of them, so they are
-   kept apart from the files that can be named by their paths, and nobody replaces them.
-
-The listing keeps the manifest entries, from which tasks and commits are made; `state` draws from it the
-plain value for planning.
+1. Read the manifest list, then every manifest that is not in the cache: neither ever changes.
+2. Assign position delete files to data files by path bounds, partition and sequence number, and equality
+   delete files by partition and sequence number (`equality_deletes`), as readers do.
+3. A path may be listed more than once, if a file was registered twice. Readers return its rows as often, and
+   removing the path removes every copy. So such files are kept apart and never replaced.
 """
 
 from __future__ import annotations
@@ -40,16 +36,16 @@ MAX_CACHED_ENTRIES = 100_000
 MAX_CACHED_LISTS = 8
 """Manifest lists kept between listings: those of the head and of the planned snapshots."""
 MAX_READERS = 32
-"""Manifests read at once."""
+"""The most manifests that are read concurrently."""
 
 
 ListingKey = tuple[str, int]
-"""A metadata file of the table, and one of its snapshots."""
+"""A metadata file of the table, and the id of one of its snapshots."""
 
 
 class ManifestCache:
-    """Live entries of manifests by path, the least recently used forgotten first, and the manifest lists that
-    were read last. Safe to share between threads."""
+    """A thread-safe LRU cache of live entries by manifest path, and the latest manifest lists and
+    listings."""
 
     def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
         self.max_entries = max_entries
@@ -60,7 +56,6 @@ class ManifestCache:
         self._lock = threading.Lock()
 
     def manifests(self, io: FileIO, snapshot: Snapshot) -> Sequence[ManifestFile]:
-        """The manifests of a snapshot."""
         path = snapshot.manifest_list
         with self._lock:
             found = self._lists.get(path)
@@ -74,13 +69,12 @@ class ManifestCache:
         return found
 
     def listing(self, key: ListingKey) -> Listing | None:
-        """The listing that was kept under this key last."""
         with self._lock:
             return self._listings.get(key)
 
     def keep(self, key: ListingKey, listing: Listing) -> None:
-        """Keep a listing for the next caller that needs it. Of all that are kept, there are no more entries
-        than are kept otherwise."""
+        """Keep a listing. All kept listings together have at most `max_entries` entries, unless the newest
+        alone has more."""
         with self._lock:
             self._listings[key] = listing
             kept = sum(map(_entries_in, self._listings.values()))
@@ -89,14 +83,12 @@ class ManifestCache:
                 kept -= _entries_in(forgotten)
 
     def forget_list(self, snapshot: Snapshot) -> None:
-        """Read the manifest list of a snapshot anew the next time."""
         with self._lock:
             self._lists.pop(snapshot.manifest_list, None)
 
     def read(
         self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
     ) -> list[Sequence[ManifestEntry]]:
-        """The live entries of each manifest; `specs` are those of the table."""
         with self._lock:
             kept = {m.manifest_path: self._kept.get(m.manifest_path) for m in manifests}
         missing = [m for m in manifests if kept[m.manifest_path] is None]
@@ -133,27 +125,26 @@ class Listing:
     snapshot: Snapshot
     manifests: Sequence[tuple[ManifestFile, Sequence[ManifestEntry]]]
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    """PyIceberg's index of deletes sorts itself when it is asked for the first time."""
+    """PyIceberg's index of deletes sorts itself at its first use."""
 
     def entries(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
-        """Live entries of these kinds."""
         for _, entries in self.manifests:
             for entry in entries:
                 if entry.data_file.content in contents:
                     yield entry
 
     def findable(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
-        """Those of them that can be looked up by their paths: all."""
+        """Yield the live entries that can be found by path: here all."""
         return self.entries(*contents)
 
     @property
     def untouched(self) -> Sequence[ManifestFile]:
-        """Manifests of data files that are not among `manifests`, since nobody asks for a file in them."""
+        """Manifests that are not among `manifests`, because no file in them was requested."""
         return ()
 
     @cached_property
     def repeated(self) -> frozenset[str]:
-        """Paths that are listed more than once, as whatever."""
+        """Paths that are listed more than once, as any kind of file."""
         counts = Counter(entry.data_file.file_path for entry in self.findable(*DataFileContent))
         return frozenset(path for path, count in counts.items() if count > 1)
 
@@ -173,7 +164,6 @@ class Listing:
         return dict(found)
 
     def has_data(self, path: str) -> bool:
-        """Whether it is a data file of the snapshot."""
         return path in self.data or path in self.repeated_data
 
     @cached_property
@@ -189,7 +179,7 @@ class Listing:
         return EqualityDeletes(self.metadata, deletes, lambda: self.entries(DataFileContent.DATA))
 
     def deletes_of(self, entry: ManifestEntry) -> set[DataFile]:
-        """The position delete files that apply to a data file."""
+        """Return the position delete files that apply to a data file."""
         with self._lock:
             return self.position_deletes.for_data_file(
                 entry.sequence_number or 0, entry.data_file, _partition(entry.data_file)
@@ -197,23 +187,22 @@ class Listing:
 
     @cached_property
     def delete_file_count(self) -> int:
-        """Live delete files of any kind."""
         kinds = (DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
         return sum(1 for _ in self.entries(*kinds))
 
     @staticmethod
     def is_only_for(delete_file: DataFile, data_file: DataFile) -> bool:
-        """Whether all deletes in a file are for rows of that data file, by the bounds of its paths."""
+        """Return whether a file deletes only this data file's rows, by its reference or path bounds."""
         return referenced_path(delete_file) == data_file.file_path
 
 
 def _partition(file: DataFile) -> Record:
-    """The partition as PyIceberg's index of deletes can compare it with others."""
+    """Return the partition as PyIceberg's index of deletes compares it."""
     return Record(*place_of(file)[1])
 
 
 def referenced_path(delete_file: DataFile) -> str | None:
-    """The only data file a position delete file refers to; `None` when there may be several."""
+    """Return the only data file that a position delete file refers to; `None` if there may be several."""
     if (path := referenced_data_file(delete_file)) is not None:
         return path
     low = (delete_file.lower_bounds or {}).get(PATH_FIELD_ID)
@@ -222,7 +211,7 @@ def referenced_path(delete_file: DataFile) -> str | None:
 
 
 def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | None:
-    """The live entries of the branch's head; `None` when it has no snapshot yet."""
+    """Return the live entries of the branch's head; `None` if it has no snapshot yet."""
     snapshot = table.metadata.snapshot_by_name(branch)
     if snapshot is None:
         return None
@@ -230,7 +219,7 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 
 
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
-    """The live entries of one snapshot; of the same table the very same value, for as long as it is kept."""
+    """Return the live entries of one snapshot; the same object for the same table while it is cached."""
     key = table.metadata_location, snapshot.snapshot_id
     found = cache.listing(key)
     if found is None:
@@ -243,31 +232,31 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
 
 
 def listed_entries(manifests: Iterable[ManifestFile]) -> int:
-    """How many live files manifests have, as far as their list says it."""
+    """Return how many live files the manifest list counts."""
     return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 
 
 def listed_manifests(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Sequence[ManifestFile]:
-    """The manifests of one snapshot. `CorruptObject` when they contradict the table."""
+    """Return the manifests of one snapshot. Raise `CorruptObject` if they contradict the table."""
     with translated(f"listing {'.'.join(table.name())}"):
         manifests = cache.manifests(table.io, snapshot)
         try:
             check_listed(table, snapshot, manifests)
         except CorruptObject:
-            cache.forget_list(snapshot)  # somebody may repair it
+            cache.forget_list(snapshot)  # an operator may repair it
             raise
     return manifests
 
 
 def check_listed(table: Table, snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> None:
-    """`CorruptObject` when the manifests of a snapshot contradict the table."""
+    """Raise `CorruptObject` if the manifests of a snapshot contradict the table."""
     unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
     if unknown:
         says = f"names a partition spec {min(unknown)}, which the table does not have"
         raise CorruptObject(snapshot.manifest_list, says)
     newest, own = max((m.sequence_number for m in manifests), default=0), snapshot.sequence_number or 0
     if newest > own:
-        # Outputs get the number of the snapshot they are planned at. Deletes between the two that are
-        # applied to their inputs already would apply to the outputs once more.
+        # Outputs get the sequence number of the planned snapshot. Deletes with a higher number that are
+        # already applied to the inputs would apply to the outputs again.
         says = f"has a manifest of the sequence number {newest}, and its snapshot has {own}"
         raise CorruptObject(snapshot.manifest_list, says)

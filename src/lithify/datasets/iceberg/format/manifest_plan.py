@@ -1,20 +1,19 @@
-"""Which manifests of a snapshot are worth writing anew, and which of them together (pure).
+"""Decides which manifests of a snapshot to rewrite, and which of them together (pure).
 
-A query opens those manifests whose partition bounds meet its filter. So the manifests of one kind of content
-and one partition spec are put in order of the bounds of one partition field, the leading one (`entry_order`):
-that of the time, where there is one.
+A query opens the manifests whose partition bounds meet its filter. So the manifests of one content and one
+partition spec are ordered by the bounds of the leading partition field (`entry_order`).
 
-1. A manifest without a live entry is left out.
-2. Manifests whose bounds overlap in more than an edge belong together: a query for one value opens all of
-   them. They are *badly clustered*.
-3. A manifest of whose entries `MIN_DELETED_PERCENT` or more are deleted is written anew.
+1. A manifest without a live entry is dropped.
+2. Manifests whose bounds overlap in more than an edge belong together (*badly clustered*): a query for one
+   value opens them all.
+3. A manifest with `MIN_DELETED_PERCENT` or more of its entries deleted is rewritten.
 4. A manifest of less than half the target size is *small*.
-5. Neighbours in that order that are small, or are written anew by 2 or 3, are a *group*: its entries are
-   sorted and written to manifests of the target size. A single small manifest is none.
+5. Neighbours that are small, or rewritten by 2 or 3, form a *group*: its entries are sorted and written to
+   manifests of the target size. A single small manifest is not a group.
 
-Invariant: once the groups are written, there are no more. Outputs follow each other and stay between the
-bounds of their group, so nothing overlaps that did not before; they have no deleted entries; and all but the
-last one of a group have the target size, so that no two small ones are neighbours.
+Invariant: after the groups are written, none is left. A group's outputs stay within its bounds without
+overlaps and have no deleted entries. All but its last one have the target size, so no two small ones are
+neighbours.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ from typing import Any
 
 MIN_DELETED_PERCENT = 10
 MAX_OVERLAPPING = 10
-"""So many manifests to open for one value are worth a rewrite at any time."""
+"""If a query for one value opens this many manifests, a rewrite is worth it at any time."""
 
 Bound = tuple[Any, ...]
-"""A value of the leading field that can be compared with others."""
+"""A comparable value of the leading field."""
 
 
 class RewriteReason(StrEnum):
-    """Why a manifest is not kept."""
-
     EMPTY = "no live entries"
     DELETED = "deleted entries"
     OVERLAPPING = "badly clustered"
@@ -45,14 +42,14 @@ class RewriteReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a manifest list tells of a manifest."""
+    """A manifest in the manifest list."""
 
     path: str
     kind: tuple[int, str]
     """The partition spec and the content: only manifests of one kind are written together."""
     size_bytes: int
     live: int | None
-    """Entries; `None` where the list has no number."""
+    """Entries; `None` if the list lacks the number."""
     deleted: int
     low: Bound
     high: Bound
@@ -60,42 +57,40 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class ManifestGroup:
-    """Manifests whose entries are sorted and written anew together."""
+    """Manifests whose entries are sorted and rewritten together."""
 
     kind: tuple[int, str]
     manifests: tuple[str, ...]
     new: int
-    """About so many come out."""
+    """The approximate number of manifests that the rewrite writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlan:
-    """What is to be done."""
-
     groups: tuple[ManifestGroup, ...] = ()
     empty: tuple[str, ...] = ()
     reasons: Mapping[RewriteReason, int] = field(default_factory=dict)
-    """How many manifests are not kept for which reason."""
+    """The number of manifests that are not kept, by reason."""
     overlapping: int = 0
     """The most manifests that overlap in one value."""
 
     @property
     def manifests(self) -> int:
-        """How many are not kept."""
+        """The number of manifests that are not kept."""
         return len(self.empty) + sum(len(group.manifests) for group in self.groups)
 
     @property
     def new(self) -> int:
-        """About how many are written."""
+        """The approximate number of manifests that are written."""
         return sum(group.new for group in self.groups)
 
     def is_worth(self, min_manifests: int) -> bool:
-        """Whether it is worth a snapshot when nobody asked for it."""
+        """Return whether the plan justifies a snapshot that no operator requested."""
         return self.manifests >= min_manifests or self.overlapping >= MAX_OVERLAPPING
 
 
 def plan_manifests(manifests: Sequence[Facts], target_bytes: int) -> ManifestPlan:
-    """See the module."""
+    """Plan by the rules of the module."""
     empty = [m for m in manifests if m.live == 0]
     by_kind: dict[tuple[int, str], list[Facts]] = defaultdict(list)
     for manifest in manifests:
@@ -118,7 +113,7 @@ def plan_manifests(manifests: Sequence[Facts], target_bytes: int) -> ManifestPla
 
 
 def _together(manifests: Sequence[Facts], target_bytes: int) -> Iterator[list[Facts]]:
-    """Manifests in order; those that overlap, directly or by others, as one."""
+    """Yield the manifests in order, one list for those that overlap directly or through others."""
 
     def place(one: Facts) -> tuple[Bound, Bound, bool, str]:
         return one.low, one.high, not _is_small(one, target_bytes), one.path
@@ -136,7 +131,7 @@ def _together(manifests: Sequence[Facts], target_bytes: int) -> Iterator[list[Fa
 
 
 def _overlapping(manifests: Sequence[Facts]) -> int:
-    """The most that meet one value, of these, not counting edges that they share."""
+    """Return the most of these manifests that contain one value, without shared edges."""
     if len(manifests) < 2:
         return 0
     events: list[tuple[Bound, int]] = []
@@ -147,7 +142,7 @@ def _overlapping(manifests: Sequence[Facts]) -> int:
     for value, what in sorted(events):
         points = points if value == last else 0
         last = value
-        now += what - 1  # an end, a single value, a beginning
+        now += what - 1  # `what`: 0 end, 1 single value, 2 beginning
         points += what == 1
         most = max(most, now + points)
     return most

@@ -1,12 +1,11 @@
-"""Reading of manifests only what planning and expiry look at: several times as fast as whole entries, which
-are also several times as large. They are never to be written.
+"""Reading only the fields of manifests that planning and expiry need. Slim entries are several times smaller
+and faster to read than whole ones. They must never be written.
 
-1. Compiled code finds in a block where the fields of each entry are (`kernel.avro`). How it has to go through
-   them follows from how `manifests` reads whole entries, so that nothing is read otherwise.
-2. Of so many entries at once each field is decoded. Values that many of them share, such as partitions, are
-   decoded once, and are the same object.
-3. Statistics are passed over, and are null then, except the bounds and the number of nulls of one column, the
-   time column.
+1. Compiled code finds each entry's fields in a block (`kernel.avro`). Its program is derived from the readers
+   of whole entries (`manifests`), so both read the same values.
+2. Each field is decoded for many entries together; shared values, such as partitions, are decoded once and
+   are the same object.
+3. Statistics are null, except the bounds and the null count of the time column.
 """
 
 from __future__ import annotations
@@ -62,28 +61,26 @@ from lithify.datasets.iceberg.kernel.layout import (
 AT_ONCE = 500
 """Entries that are decoded together."""
 NO_COLUMN = 0
-"""No column has this id."""
+"""An id that no column has."""
 _PLACES = {field.field_id: n for n, field in enumerate(DATA_FILE_TYPE[ENTRY_VERSION].fields)}
 _OF_COLUMN = {_PLACES[field_id] for field_id in (110, 125, 128)}
-"""Numbers of nulls, lower and upper bounds: maps by the id of a column."""
+"""Null counts, lower and upper bounds: maps by column id."""
 _PASSED_OVER = {_PLACES[field_id] for field_id in (108, 109, 137, 132)}
-"""Sizes, numbers of values and of not-a-number of each column, and places where a file can be split."""
+"""Sizes, value counts and NaN counts of columns, and split offsets."""
 _DATA_FILE = 4
-"""The place of the file in an entry."""
+"""The position of the data file in an entry."""
 
 _SET_FIELDS = Record._data.__set__  # type: ignore[attr-defined]  # a slot
 
 Noted = list[int]
 Values = Callable[[bytes, Noted, Noted], Sequence[Any]]
-"""How values of a field are decoded, from a block and the first and second number that were noted of each."""
+"""Decodes the values of a field from a block and the first and second noted numbers of each entry."""
 Columns = dict[int, tuple[int, Values]]
-"""By the place of a field its slot and how it is decoded."""
+"""The slot and the decoder of a field, by its position."""
 Locate = Callable[[int, int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]], int]
 
 
 class SlimReader:
-    """Reads entries, a block at once."""
-
     def __init__(self, locate: Locate, layout: _ProgramBuilder, of_entry: Columns, of_file: Columns) -> None:
         self._locate = locate
         self._program = np.array(layout.steps, np.int64)
@@ -92,7 +89,7 @@ class SlimReader:
         self._of_file = of_file
 
     def read_block(self, data: bytes, count: int) -> Iterator[ManifestEntry]:
-        """The so many entries that fill a block. `ValueError` where they do not."""
+        """Yield the `count` entries of a block; `ValueError` if they do not fill it exactly."""
         base = np.frombuffer(data, np.uint8).ctypes.data
         start = read = 0
         while read < count:
@@ -111,8 +108,9 @@ class SlimReader:
 
 @lru_cache(MAX_SCHEMAS)
 def slim_reader(schema: str, column: int) -> SlimReader:
-    """How entries are read that were written with this Avro schema. `column` is the id of the time column."""
-    from lithify.datasets.iceberg.kernel.avro import locate  # with the compiler: most processes need none
+    """Return the reader of entries written with this Avro schema. `column` is the id of the time column."""
+    # Not at the top: it imports the compiler, which most processes do not need.
+    from lithify.datasets.iceberg.kernel.avro import locate
 
     whole = entry_reader(schema)
     assert isinstance(whole, StructReader)
@@ -133,15 +131,14 @@ def slim_reader(schema: str, column: int) -> SlimReader:
 
 
 def _file(*values: Any) -> DataFile:
-    """A file of these fields. To make one otherwise takes several times as long: each thing that is set is
-    compared with the name of the format first."""
+    """Return a data file with these fields. The constructor is several times slower: it compares each
+    attribute's name with the format's."""
     file = DataFile.__new__(DataFile)
     _SET_FIELDS(file, list(values))
     return file
 
 
 def _decoded(columns: Columns, places: int, data: bytes, noted: list[Noted]) -> Iterator[Iterable[Any]]:
-    """For each place the values of the entries."""
     for place in range(places):
         if place in columns:
             slot, values = columns[place]
@@ -151,21 +148,19 @@ def _decoded(columns: Columns, places: int, data: bytes, noted: list[Noted]) -> 
 
 
 class _ProgramBuilder:
-    """A program for the kernel, while it is made."""
-
     def __init__(self) -> None:
         self.steps: list[list[int]] = []
         self.slots = 0
 
     def add(self, reader: Reader, place: int | None, columns: Columns) -> None:
-        """A field, which is one of the `columns` if it has a place."""
+        """Add a field, to `columns` too if it has a position."""
         if place is None or isinstance(reader, NoneReader):
             self._pass_over(reader)
         else:
             columns[place] = self._note(reader), _values(reader)
 
     def add_of_column(self, reader: Reader, column: int, place: int, columns: Columns) -> None:
-        """A field that is a map by the ids of columns, of which one is wanted."""
+        """Add a field that is a map by column id, for the value of one column."""
         of_columns = _option(reader)
         if not isinstance(of_columns, MapReader):
             self.add(reader, place, columns)
@@ -180,7 +175,7 @@ class _ProgramBuilder:
         columns[place] = slot, partial(_of_column, column, _values(of_columns.value))
 
     def _note(self, reader: Reader) -> int:
-        """One with a slot."""
+        """Add steps that note a value. Return its slot."""
         slot = self._new_slot()
         if isinstance(reader, EnumReader):
             reader = reader.reader
@@ -193,7 +188,7 @@ class _ProgramBuilder:
         return slot
 
     def _pass_over(self, reader: Reader) -> None:
-        """One with all that is in it."""
+        """Add steps that skip a value."""
         if isinstance(reader, EnumReader):
             reader = reader.reader
         if (size := _size(reader)) is not None:
@@ -221,7 +216,7 @@ class _ProgramBuilder:
         self._step(NUMBER if isinstance(reader, IntegerReader) else TEXT, slot=slot)
 
     def _add_option(self, reader: Reader, add: Callable[[Reader], object]) -> None:
-        """What may be in an option."""
+        """Add the steps of an optional value, and a jump around them if it is null."""
         step = self._step(OPTION) if isinstance(reader, OptionReader) else None
         add(_option(reader))
         if step is not None:
@@ -242,7 +237,7 @@ class _ProgramBuilder:
 
 
 def _size(reader: Reader) -> int | None:
-    """How many bytes each of its values has, if all have the same."""
+    """Return the size of each value in bytes, if it is fixed."""
     match reader:
         case NoneReader() | DefaultReader() | UnknownReader():
             return 0
@@ -263,7 +258,7 @@ def _size(reader: Reader) -> int | None:
 
 
 def _is_plain(reader: Reader) -> bool:
-    """Whether the kernel notes its value instead of where it is."""
+    """Return whether the kernel notes the value, or the bytes' position without their length prefix."""
     return isinstance(reader, IntegerReader | StringReader | BinaryReader)
 
 
@@ -272,7 +267,7 @@ def _option(reader: Reader) -> Reader:
 
 
 def _values(reader: Reader) -> Values:
-    """How that is decoded which was noted of a field."""
+    """Return the decoder of the noted numbers."""
     if isinstance(reader, EnumReader):
         return partial(_of_enum, reader.enum, _values(reader.reader))
     plain = _option(reader)
@@ -322,6 +317,5 @@ def _of_enum(
 
 
 def _of_column(column: int, values: Values, data: bytes, first: Noted, second: Noted) -> list[Any]:
-    """Maps of nothing but this column."""
     found = zip(first, values(data, first, second), strict=True)
     return [None if null == NULL else {} if null == MISSING else {column: value} for null, value in found]

@@ -1,18 +1,18 @@
-"""Writing manifests as Iceberg's specification has them.
+"""Writing manifests as Iceberg's specification requires.
 
-PyIceberg writes the manifests, except where it differs from the specification in what other readers mind:
+PyIceberg writes them, except for differences from the specification that matter to other readers:
 
-1. The ids of an equality delete file's columns are `int`. PyIceberg has `long`, which Java refuses to read.
-2. The data file that a position delete file refers to is part of an entry, which PyIceberg leaves out.
-3. The header names the id of the schema.
-4. Each type has a name of its own in the Avro schema, also where several partition fields are of one type.
-5. A partition value may be null whatever column it is made from: that of a field which was dropped is.
+1. The ids of an equality delete file's columns are `int`. PyIceberg writes `long`, which Java refuses.
+2. An entry has the data file that a position delete file refers to, which PyIceberg leaves out.
+3. The header has the schema's id.
+4. Each type has a unique name in the Avro schema, even if partition fields share a type.
+5. A partition value may be null even if its column is required: a dropped field's value is.
 
-In memory, entries are those of `manifests.ENTRY_VERSION`; in the file, of format version 2, or of 1 for
-tables of that version.
+In memory, entries have the fields of `manifests.ENTRY_VERSION`; in the file, those of the table's format
+version (1 or 2).
 
-An entry can be packed into bytes first and put into a manifest later (`pack`, `add_packed`): what is sorted
-or put on disk meanwhile is small then, and many entries make one block, as Java writes them.
+An entry can be packed into bytes first and added later (`pack`, `add_packed`): packed entries are small to
+sort or spill, and many make one block, as Java writes them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 
 COMPRESSION: Final = "deflate"
-"""Of manifests and manifest lists: what Java uses for them and every reader knows. The table's
-`write.avro.compression-codec` is about data files, and has values that are unknown here."""
+"""The codec of manifests and manifest lists: Java uses it and every reader has it. The table's
+`write.avro.compression-codec` is about data files, and may have values that PyIceberg does not know."""
 _EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(136, IntegerType(), element_required=True), required=False
 )
@@ -55,7 +55,7 @@ _REFERENCED_DATA_FILE = NestedField(143, "referenced_data_file", StringType(), r
 
 
 class _Encoder(BinaryEncoder):
-    """Encodes into memory. PyIceberg's writes each byte of a number to a stream."""
+    """Encodes into memory; PyIceberg's writes each byte of a number to a stream."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -72,7 +72,7 @@ class _Encoder(BinaryEncoder):
 
 
 class Packed(NamedTuple):
-    """A live entry in bytes, with what else there is to know about it."""
+    """A live entry in bytes, with the fields to sort it and to describe its manifest."""
 
     data: bytes
     partition: tuple[Any, ...]
@@ -81,7 +81,7 @@ class Packed(NamedTuple):
 
 
 class EntryPacker:
-    """Packs the live entries of manifests of one spec, as existing ones."""
+    """Packs live entries of one spec's manifests as existing ones."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, format_version: TableVersion) -> None:
         self._fields = len(spec.fields)
@@ -91,8 +91,9 @@ class EntryPacker:
         )
 
     def pack(self, entry: ManifestEntry) -> Packed:
-        """An entry that has its numbers (`manifests.entries_in`); `CorruptObject` for one that has none. An
-        exception of any class when its partition is not of the spec."""
+        """Pack an entry and mark it as existing. Raise `CorruptObject` if it lacks sequence numbers
+        (`manifests.entries_in` adds them), and an exception of any class if its partition does not fit the
+        spec."""
         file, number = entry.data_file, entry.sequence_number
         if number is None or entry.file_sequence_number is None or entry.snapshot_id is None:
             raise CorruptObject(file.file_path, "is listed as an existing file, without a sequence number")
@@ -106,8 +107,6 @@ class EntryPacker:
 
 
 class SpecManifestWriter(ManifestWriterV2):
-    """A manifest of data files or of delete files."""
-
     def __init__(
         self,
         content: ManifestContent,
@@ -186,7 +185,7 @@ class _EntriesOutput(AvroOutputFile[ManifestEntry]):
 
 
 def _name_apart(kind: Any, taken: Counter[str]) -> None:
-    """Give every type but the first of a name a number behind it."""
+    """Number repeated type names."""
     if isinstance(kind, list):
         for option in kind:
             _name_apart(option, taken)

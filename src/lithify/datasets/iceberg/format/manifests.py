@@ -1,18 +1,16 @@
 """Reading the entries of manifests.
 
-PyIceberg works out anew for every manifest how entries of its Avro schema are read, which takes ten times as
-long as reading a small one. All manifests that one program wrote for one table schema have the same, so
-that is remembered here by the text of the schema. Bytes are read as `avro_file` says, and everything else is
-PyIceberg's, except that
+PyIceberg derives a reader for every manifest, which takes ten times as long as reading a small one. Manifests
+of one program and table schema share an Avro schema, so readers are cached by its text. `avro_file` reads the
+bytes; PyIceberg does the rest, except that
 
-- entries have the fields of format version 3: some of these may be in manifests of version 2 too, and must
-  not be lost when such a manifest is written anew;
-- a type of fixed length that is defined once and named where it comes up again, as Java does for partition
-  fields, is spelled out, because PyIceberg knows no such names;
-- the values of a partition come in the order of their fields in the spec, by their ids; PyIceberg leaves them
-  in that of the manifest, which Java never has other than the spec's, but its readers allow;
-- a manifest list may leave out how many files and rows its manifests have, as those of format version 1 may,
-  and as old programs did.
+- entries have the fields of format version 3: manifests of version 2 may have some, and a rewrite must not
+  lose them;
+- references to named types of fixed length, as Java writes them for partition fields, are resolved: PyIceberg
+  does not know such names;
+- partition values come in the order of the spec's fields, matched by id. PyIceberg keeps the manifest's
+  order, which Java's readers allow to differ;
+- a manifest list may lack the numbers of files and rows, as in format version 1 and from old programs.
 """
 
 from __future__ import annotations
@@ -59,12 +57,13 @@ from lithify.datasets.iceberg.format.avro_file import (
 )
 
 ENTRY_VERSION: Final = 3
-"""Of the fields that entries and their data files have in memory; those a manifest does not have are null."""
+"""The format version of the fields that entries and their data files have in memory; those that a manifest
+does not have are null."""
 _FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
 _REFERENCED = _FILE_FIELDS.index(143)
 _PARTITION = _FILE_FIELDS.index(102)
 _CHECKED = itemgetter(*(_FILE_FIELDS.index(field) for field in (134, 100, 103, 104)))
-"""Content, path, number of rows and of bytes."""
+"""Content, path, number of rows, size in bytes."""
 _STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
 _COUNTS = (504, 505, 506, 512, 513, 514)
 """The fields of a manifest list for numbers of files, then of rows; each in the order of `_STATUSES`."""
@@ -74,26 +73,26 @@ _LIST_SCHEMA = Schema(
     *(f.model_copy(update={"required": False}) if f.field_id in _COUNTS else f for f in _LISTED)
 )
 MAX_SCHEMAS = 64
-"""Schemas remembered, the least recently used forgotten first."""
+"""The size of the caches by Avro schema."""
 
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
-    """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
+    """Return the manifests of a snapshot. Raise `CorruptObject` if its list does not decode."""
     path = snapshot.manifest_list
     with decoding(path):
         return _listed(bytes_of(io, path), _list_reader)
 
 
 class ManifestLists:
-    """Decodes the manifest lists of many snapshots. Most say of most manifests what others have said, byte
-    for byte, so what was decoded is remembered."""
+    """Decodes the manifest lists of many snapshots. They repeat most entries byte for byte, so decoded
+    entries are cached."""
 
     def __init__(self) -> None:
         self._readers: dict[str, RecordReader] = {}
 
     def manifests(self, path: str, data: bytes) -> list[ManifestFile]:
-        """The manifests in the list with this path, which has these bytes. They are not to be changed.
-        `CorruptObject` when it does not decode."""
+        """Return the manifests in a list with this content, not to be changed. Raise `CorruptObject` if it
+        does not decode."""
         with decoding(path):
             return _listed(data, self._reader)
 
@@ -117,8 +116,8 @@ def _listed(data: bytes, reader_of: Callable[[str], RecordReader]) -> list[Manif
 def live_entries(
     io: FileIO, manifest: ManifestFile, spec: PartitionSpec | None = None
 ) -> list[ManifestEntry]:
-    """The entries of a manifest that are not deleted. `spec`: that of the manifest, without which nobody
-    should look at their partitions. `CorruptObject` when it does not decode."""
+    """Return a manifest's entries that are not deleted. Without its `spec`, their partitions must not be
+    used. Raise `CorruptObject` if it does not decode."""
     return list(entries_in(manifest, bytes_of(io, manifest.manifest_path), spec))
 
 
@@ -128,9 +127,9 @@ def entries_in(
     spec: PartitionSpec | None = None,
     reader_of: Callable[[str], RecordReader | BlockReader] | None = None,
 ) -> Iterator[ManifestEntry]:
-    """The entries of a manifest with these bytes that are not deleted, one at a time. `spec`: that of the
-    manifest, without which nobody should look at their partitions. `reader_of` says how those are read that
-    were written with an Avro schema, if not whole. `CorruptObject` where it does not decode any further."""
+    """Yield the entries that are not deleted from a manifest's content. Without its `spec`, their partitions
+    must not be used. `reader_of` returns the reader for an Avro schema. Raise `CorruptObject` at the first
+    entry that does not decode."""
     path, live = manifest.manifest_path, 0
     fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
     order: tuple[int, ...] | None = None
@@ -160,22 +159,22 @@ def entries_in(
 
 
 def _inherited(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
-    """The entry with what it has from its manifest. One that says all its numbers itself needs little."""
     _, snapshot_id, number, of_file, file = entry._data
     if snapshot_id is None or number is None or of_file is None:
         return _inherit_from_manifest(entry, manifest)
-    object.__setattr__(file, "_spec_id", manifest.partition_spec_id)  # for every file of a table
+    # Runs for every file; the plain setter is slow.
+    object.__setattr__(file, "_spec_id", manifest.partition_spec_id)
     return entry
 
 
 def is_counted(manifest: ManifestFile) -> bool:
-    """Whether it says how many files and rows it has."""
+    """Return whether the manifest list has all numbers."""
     return all(manifest[place] is not None for place in _PLACES)
 
 
 def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
-    """The same with all that a manifest list of version 2 has to say of it, counted where it does not say it.
-    `CorruptObject` when it does not decode."""
+    """Return the manifest with all numbers that a manifest list of version 2 requires, counted from its
+    entries if missing. Raise `CorruptObject` if it does not decode."""
     if is_counted(manifest):
         return manifest
     counts = dict.fromkeys(_PLACES, 0)
@@ -193,7 +192,7 @@ def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
 
 
 def _check_listed(manifest: ManifestFile) -> None:
-    """What a manifest list must say of a manifest (Iceberg format: manifest lists)."""
+    """Check required fields (Iceberg format: manifest lists)."""
     path = _path(manifest.manifest_path)
     spec_id, sequence = manifest.partition_spec_id, manifest.sequence_number
     for what, number in (("partition spec", spec_id), ("sequence number", sequence)):
@@ -211,9 +210,9 @@ def _path(found: object) -> str:
 
 
 def _check(entry: ManifestEntry) -> None:
-    """What an entry must say (Iceberg format: manifests), which PyIceberg leaves open."""
+    """Check required fields, as PyIceberg does not (Iceberg format: manifests)."""
     file = entry.data_file
-    # One after another and not by their names: tables have millions of files.
+    # Read by position, not by name: tables have millions of files.
     content, path, rows, size_bytes = _CHECKED(file._data)
     _path(path)
     if type(rows) is not int or rows < 0:
@@ -223,21 +222,22 @@ def _check(entry: ManifestEntry) -> None:
     _, _, sequence, of_file, _ = entry._data
     if (sequence is not None and sequence < 0) or (of_file is not None and of_file < 0):
         raise ValueError(f"{path} has the sequence number {sequence}, as a file {of_file}")
-    # PyIceberg reads the bounds of the paths in a delete file as text, whenever it looks for deletes.
+    # PyIceberg decodes the bounds of a delete file's paths as text whenever it searches for deletes.
     if content == DataFileContent.POSITION_DELETES:
         for bounds in (file.lower_bounds, file.upper_bounds):
             (bounds or {}).get(PATH_FIELD_ID, b"").decode()
 
 
 def referenced_data_file(delete_file: DataFile) -> str | None:
-    """The data file whose rows are deleted, where the entry of the delete file names one."""
+    """Return the data file that a delete file's entry names, if any."""
     path: str | None = delete_file._data[_REFERENCED]
     return path
 
 
 @contextmanager
 def decoding(path: str) -> Iterator[None]:
-    """PyIceberg checks little of what it reads, so damaged bytes end in errors of any class."""
+    """Raise errors as `CorruptObject`, except `LithifyError` and `OSError`: damaged bytes can make PyIceberg
+    raise any class."""
     try:
         yield
     except (LithifyError, OSError):
@@ -247,7 +247,6 @@ def decoding(path: str) -> Iterator[None]:
 
 
 def bytes_of(io: FileIO, path: str) -> bytes:
-    """A whole file."""
     with io.new_input(path).open() as stream:
         data: bytes = stream.read()
     return data
@@ -255,7 +254,7 @@ def bytes_of(io: FileIO, path: str) -> bytes:
 
 @lru_cache(MAX_SCHEMAS)
 def entry_reader(schema: str) -> Reader:
-    """How to read entries that were written with this Avro schema. Readers have no state."""
+    """Return the stateless reader of entries written with this Avro schema."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})),
         MANIFEST_ENTRY_SCHEMAS[ENTRY_VERSION],
@@ -266,8 +265,8 @@ def entry_reader(schema: str) -> Reader:
 
 @lru_cache(MAX_SCHEMAS)
 def _order_of(schema: str, fields: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Where these partition fields are in an entry that was written with this Avro schema; `None` where they
-    are in order, or are others: the ids of format version 1 may have changed, and their order has not."""
+    """Return these partition fields' positions in entries of this Avro schema. `None` if they are in order,
+    or if the ids differ: in format version 1 ids may have changed, but not the order."""
     if not fields:
         return None
     found = AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})).find_type(102)
@@ -279,7 +278,6 @@ def _order_of(schema: str, fields: tuple[int, ...]) -> tuple[int, ...] | None:
 
 @lru_cache(MAX_SCHEMAS)
 def _list_reader(schema: str) -> Reader:
-    """How to read manifest lists that were written with this Avro schema."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
         _LIST_SCHEMA,
@@ -289,7 +287,7 @@ def _list_reader(schema: str) -> Reader:
 
 
 def _spelled_out(kind: Any, known: dict[str, Any]) -> Any:
-    """An Avro type in which no type of fixed length is named that was defined before."""
+    """Replace references to types of fixed length by their definitions."""
     if isinstance(kind, str):
         return known.get(kind, kind)
     if isinstance(kind, list):

@@ -1,13 +1,11 @@
-"""Which statistics of which column the entries of outputs keep: the rules of Java's writer.
+"""The metrics mode of each column in entries of outputs, by the rules of Java's writer.
 
-1. `write.metadata.metrics.default` is the mode of every column, also inside structs. Without it, that is
-   `truncate(16)`; but if a table has more columns than `write.metadata.metrics.max-inferred-column-defaults`,
-   only the first so many have that mode, those of a struct before what lies inside of them, and the others
-   have none.
-2. A column of the sort order whose transform keeps its order has bounds, whatever the default.
-3. `write.metadata.metrics.column.<name>` wins. The name is the table's: files have others for names that are
-   no identifiers.
-4. A mode that does not exist counts as the default: nothing but speed depends on it.
+1. `write.metadata.metrics.default` is the mode of every column, also inside structs. Its default is
+   `truncate(16)`, but only for the first `write.metadata.metrics.max-inferred-column-defaults` columns of a
+   table, a struct's own values before nested ones; the others have no metrics.
+2. A column of the sort order has bounds if its transform preserves order.
+3. `write.metadata.metrics.column.<name>` has precedence. The name is the table's; files may have another.
+4. An invalid mode counts as the default: only speed depends on it.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ FULL = MetricsMode(MetricModeTypes.FULL)
 NONE = MetricsMode(MetricModeTypes.NONE)
 
 Modes = Mapping[int, MetricsMode]
-"""By field id."""
+"""Metrics modes by field id."""
 
 
 def metrics_modes(metadata: TableMetadata) -> Modes:
-    """The modes of all leaves of the table's current schema. `Refused` for a limit that is no number."""
+    """Return the modes of all leaves of the current schema. Raise `Refused` if the limit is not a number."""
     schema, properties = metadata.schema(), properties_of(metadata)
     default, inferred = _default(schema, properties)
     names = {n: schema.find_column_name(n) for n in _leaves(schema.as_struct())}
@@ -53,7 +51,7 @@ def metrics_modes(metadata: TableMetadata) -> Modes:
 
 
 def _default(schema: Schema, properties: Mapping[str, str]) -> tuple[MetricsMode, Collection[int]]:
-    """The mode of every column, but for those that have the usual one."""
+    """Return the default mode, and the columns that have `_DEFAULT` instead."""
     text = properties.get(DEFAULT_KEY)
     if text is not None:
         return _parsed(text, _DEFAULT), ()
@@ -77,7 +75,7 @@ def _sorted_by(order: SortOrder) -> Iterator[int]:
 
 
 def _leaves(kind: IcebergType) -> Iterator[int]:
-    """Ids of all values inside a type, those of a struct before what lies inside of them."""
+    """Yield the ids of a type's values, a struct's own before nested ones."""
     for field_id, part in _parts(kind):
         if isinstance(part, PrimitiveType):
             yield field_id
@@ -86,8 +84,8 @@ def _leaves(kind: IcebergType) -> Iterator[int]:
 
 
 def _weight(kind: IcebergType) -> int:
-    """How many columns Java counts. A struct in a struct is one more; a map whose values are nested does not
-    count its keys."""
+    """Return how many columns Java counts: a nested struct is one more; a map with nested values does not
+    count keys."""
     inside = sum(_weight(part) for _, part in _parts(kind))
     match kind:
         case StructType():

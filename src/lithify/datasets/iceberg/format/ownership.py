@@ -1,15 +1,14 @@
-"""Which files beside a table are its own: names that prove who wrote them.
+"""File names that prove which files are the table's own.
 
-1. Every file that Lithify writes for a table is named `lithify-<mark>-…`, followed by what no other file has:
-   the compaction, the range and random digits of a data file, random digits of a manifest or delete file.
-2. The mark is a hash of the table's UUID and location. Tables that share a folder for data have different
-   marks, and so has a copy of a table, which keeps the UUID but lies elsewhere. A location that is only
-   written in another way, `s3a://…` for `s3://…`, is the same one.
-3. A listed object and a path in a manifest are the same file if these names are. That holds however the path
-   is written: percent signs, `//`, `..`, links, another scheme or another name of the bucket change the
-   folders only.
+1. Every file that Lithify writes for a table is named `lithify-<mark>-…` and a unique part: compaction, range
+   and random digits for a data file, random digits for a manifest or delete file.
+2. The mark is a hash of the table's UUID and location. So tables that share a data folder have different
+   marks, and so has a copy, which keeps the UUID. Spellings of one location (`s3a://…`, `s3://…`) count as
+   the same.
+3. A listed object and a path in a manifest are the same file if their names are equal. Other spellings of a
+   path (percent signs, `//`, `..`, links, another scheme or bucket name) change only the folders.
 
-Invariant: a file without the mark is somebody else's, whatever it is called and wherever it lies.
+Invariant: a file without the mark is not Lithify's, whatever its name and folder.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from lithify.base.ids import Ulid
 from lithify.datasets.iceberg.io.places import spellings
 
 OWN_FOLDER = "_lithify"
-"""Under a table's location, Lithify's alone. Iceberg's removal of orphan files leaves names with an
-underscore alone."""
+"""Lithify's folder in a table's location. Iceberg's removal of orphan files ignores names that begin with an
+underscore."""
 FILE_PREFIX = "lithify-"
-"""Of the names of everything Lithify writes for a table."""
+"""The beginning of the name of each file that Lithify writes for a table."""
 _MARK_DIGITS = 16
 _DATA_NAME = r"(?P<compaction>[0-9A-HJKMNP-TV-Z]{26})-\d{5}-[0-9a-f]{32}-\d{5}\.[a-z]+"
 _MANIFEST_NAME = r"[0-9a-f]{32}-[0-9a-z-]+\.avro"
 _DELETES_NAME = r"[0-9a-f]{32}-deletes-\d+\.parquet"
 _NAME = re.compile(
-    # Some locations have a hash and a dash before the name.
+    # Some location providers put a hash and a dash before the name.
     rf"(?:^|[/-])(?P<name>{FILE_PREFIX}(?P<mark>[0-9a-f]{{{_MARK_DIGITS}}})-"
     rf"(?:{_DATA_NAME}|{_MANIFEST_NAME}|{_DELETES_NAME}))\Z"
 )
@@ -41,18 +40,16 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OwnName:
-    """What the name of a file of Lithify's says."""
-
     name: str
-    """No two files have the same."""
+    """Unique among all files."""
     mark: str
-    """Of the table it was written for."""
+    """The mark of the table that the file was written for."""
     compaction: Ulid | None
-    """`None` for a manifest, and for a delete file: no compaction writes these."""
+    """`None` for manifests and delete files, which no compaction writes."""
 
 
 def mark_of(metadata: TableMetadata) -> str:
-    """The mark in the names of new files of the table."""
+    """Return the mark for new files of the table."""
     return _mark(metadata, metadata.location.rstrip("/"))
 
 
@@ -62,23 +59,23 @@ def _mark(metadata: TableMetadata, location: str) -> str:
 
 
 def marks_of(metadata: TableMetadata) -> frozenset[str]:
-    """The marks that files of the table may have: its location may be written in several ways."""
+    """Return the possible marks of the table's files, one for each spelling of its location."""
     ways = spellings(metadata.location)
     return frozenset(_mark(metadata, location) for location in ways)
 
 
 def data_prefix(mark: str, compaction_id: Ulid, index: int) -> str:
-    """How the names of the data files of one range begin; the attempt and a number follow."""
+    """Return the prefix of one range's data file names; the attempt and a number follow."""
     return f"{FILE_PREFIX}{mark}-{compaction_id}-{index:05d}"
 
 
 def manifest_prefix(mark: str, unique: str) -> str:
-    """How the names of the manifests of one snapshot begin; `unique` is 32 hexadecimal digits."""
+    """Return the prefix of one snapshot's manifest names; `unique` is 32 hexadecimal digits."""
     return f"{FILE_PREFIX}{mark}-{unique}"
 
 
 def parse_name(path: str) -> OwnName | None:
-    """What the last part of a path or key says; `None` when Lithify gives no such names."""
+    """Parse the last part of a path or key; `None` if the name is not in Lithify's form."""
     found = _NAME.search(path)
     if found is None:
         return None

@@ -1,13 +1,12 @@
-"""Listing of a very large table only what a compaction asks: about some of its data files, and the deletes.
+"""Listing only some data files of a very large table, and all its delete files.
 
-A whole entry takes a few kilobytes. Where a table has more of them than `listing` keeps anyway, manifests of
-data files are read one after the other, slim (`slim_entries`), for the paths in them. Those that name a file
-that was asked for are decoded whole, the others are forgotten again.
+If a table has more entries than the cache of `listing` keeps (a whole one takes a few kilobytes), manifests
+of data files are scanned one after the other with slim entries (`manifest_scan`). Those with a requested file
+are decoded whole.
 
-1. To rewrite files, or to compare them, a listing of nothing but these files will do (`list_files`).
-2. To put a snapshot on top of another one, all other manifests have to be known as well, and all other files
-   to be gone through: slim, each time anew (`list_around`). Manifests with a file that is replaced are
-   written anew, so the entries in them are whole.
+1. `list_files`, for rewriting or comparing files, returns only the requested files and the deletes.
+2. `list_around`, for a new snapshot, also has the other manifests, and reads their files slim at each
+   iteration. Manifests with a replaced file are rewritten, so they are whole.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _Read = tuple[ManifestFile, Sequence[ManifestEntry]]
 
 @dataclass(frozen=True)
 class ChosenListing(SlimListing):
-    """All live entries of one snapshot, whole in manifests that have one of the files that were asked for,
-    and in those of deletes. Only files in these can be looked up by their paths."""
+    """A listing that is whole in manifests of deletes and in those with a requested file, else slim. Only
+    files in the whole ones can be found by path."""
 
     @property
     def untouched(self) -> Sequence[ManifestFile]:
@@ -50,7 +49,7 @@ class ChosenListing(SlimListing):
 
 
 def list_files(table: Table, snapshot: Snapshot, cache: ManifestCache, paths: Set[str]) -> Listing:
-    """The live entries of these data files and of all deletes; perhaps more."""
+    """Return the live entries of these data files and of all deletes; perhaps more."""
     found = _read(table, snapshot, cache, paths)
     if found is None:
         return list_snapshot(table, snapshot, cache)
@@ -60,7 +59,7 @@ def list_files(table: Table, snapshot: Snapshot, cache: ManifestCache, paths: Se
 
 
 def list_around(table: Table, snapshot: Snapshot, cache: ManifestCache, paths: Set[str]) -> Listing:
-    """The live entries of a snapshot of which these paths, and those of deletes, are looked up."""
+    """Return the live entries of a snapshot in which these paths, and those of deletes, can be found."""
     found = _read(table, snapshot, cache, paths)
     if found is None:
         return list_snapshot(table, snapshot, cache)
@@ -79,8 +78,8 @@ def list_around(table: Table, snapshot: Snapshot, cache: ManifestCache, paths: S
 def _read(
     table: Table, snapshot: Snapshot, cache: ManifestCache, paths: Set[str]
 ) -> tuple[Sequence[_Read], Sequence[_Read], Sequence[ManifestFile]] | None:
-    """Manifests of deletes, manifests with one of the paths, both with their entries, and the others; `None`
-    where all can be listed whole."""
+    """Return the manifests of deletes and those with one of the paths, both with entries, and the others;
+    `None` if the table is listed whole."""
     manifests = listed_manifests(table, snapshot, cache)
     if listed_entries(manifests) <= cache.max_entries:
         return None
@@ -88,7 +87,7 @@ def _read(
         of_deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
         entries_of = cache.read(table.io, of_deletes, table.metadata.specs())
         deletes = tuple(zip(of_deletes, entries_of, strict=True))
-        # A path that is that of a delete file too is no data file's alone.
+        # A path may be listed as a delete file and as a data file.
         asked = paths | {e.data_file.file_path for _, entries in deletes for e in entries}
         touched: list[_Read] = []
         untouched: list[ManifestFile] = []
@@ -96,7 +95,7 @@ def _read(
         for manifest, fetched in fetched_manifests(table.io, data):
             content, spec = fetched(), table.metadata.specs()[manifest.partition_spec_id]
             slim = entries_in(manifest, content, reader_of=partial(slim_reader, column=NO_COLUMN))
-            # All of it is read: what comes later may be damaged.
+            # Read all entries, not only up to the first match: later ones may be damaged.
             if sum(entry.data_file.file_path in asked for entry in slim):
                 touched.append((manifest, list(entries_in(manifest, content, spec))))
             else:

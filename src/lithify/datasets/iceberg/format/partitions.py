@@ -1,8 +1,7 @@
-"""Partitions as Iceberg has them: whether there are any, which are the same, and their names in paths and in
-summaries.
+"""Partitions of Iceberg tables: their equality, and their names in paths and summaries.
 
-A value that no calendar of Python's has, such as a day of year 10000, is named by its number. Two partitions
-of one spec never have the same name: a text that reads like no value at all is named by its code points.
+A value outside Python's calendar, such as a day of year 10000, is named by its number. Partitions of one spec
+have different names: a text equal to null's name is named by its code points.
 """
 
 from __future__ import annotations
@@ -19,37 +18,36 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType
 
 _NO_VALUE = "null"
-"""As transforms say it."""
+"""The name that transforms give to null."""
 Place = tuple[int, tuple[Any, ...]]
-"""A partition of a partition spec, as a key."""
+"""A partition spec's id and the values of a partition, as a key."""
 
 
 def place_of(file: DataFile) -> Place:
-    """The partition that a file is in."""
     return place(file.spec_id, [file.partition[n] for n in range(len(file.partition))])
 
 
 def place(spec_id: int, values: Sequence[Any]) -> Place:
-    """A partition with these values. Floats are told apart by their names: not-a-number is one value, and the
-    two zeros are two, although they are equal."""
+    """Return the partition with these values. Floats are compared by name, so that all NaN are one value and
+    the two zeros differ."""
     return spec_id, tuple(repr(value) if isinstance(value, float) else value for value in values)
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:
-    """Whether a spec has no partitions, which is so as well where all its fields were dropped in format
-    version 1. PyIceberg takes that for a partition, and would not see that equality deletes are for all."""
+    """Return whether a spec has no partitions, also because all its fields were dropped in format version 1.
+    PyIceberg takes such a spec for partitioned, and would not apply its equality deletes to all files."""
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
 def partition_path(spec: PartitionSpec, partition: Record, schema: Schema) -> str:
-    """`day=2025-01-01/device=a`; empty for an unpartitioned spec."""
+    """Return a name such as `day=2025-01-01/device=a`; empty for an unpartitioned spec."""
     return partition_paths(spec, schema)(partition)
 
 
 def partition_paths(spec: PartitionSpec, schema: Schema) -> Callable[[Record], str]:
-    """Return what names the partitions of a spec, as `partition_path` does, one after the other."""
+    """Return a function that names the partitions of a spec as `partition_path` does."""
     if any(schema.find_column_name(field.source_id) is None for field in spec.fields):
-        return repr  # of a column that is gone: its type is not known
+        return repr  # a source column was dropped, so its type is unknown
     types = spec.partition_type(schema).fields
     fields = [
         (n, quote_plus(field.name, safe=""), field, of.field_type)

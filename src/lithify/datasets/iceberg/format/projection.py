@@ -1,11 +1,11 @@
-"""Values of a file as the table has its columns now.
+"""Projects a file's values onto the table's current columns.
 
-1. Every field of the wanted schema is looked for in the file by its id, at every depth. What the file does
-   not have is null, or the constant given for it (the value of its partition).
-2. Structs, lists and maps are built anew around their projected parts; what is null stays null. PyIceberg's
-   projection, which takes their places otherwise, makes an empty list or map of a null one that has structs.
-3. Values are cast to the wanted type. That is a promotion, or another unit or width that loses nothing
-   (`columns.why_unfit`); Arrow refuses what would.
+1. Each field of the wanted schema is found in the file by id, at every depth. A missing one is null, or the
+   given constant (its partition value).
+2. Structs, lists and maps are rebuilt around their projected parts, and nulls stay null. PyIceberg's
+   projection would turn a null list or map of structs into an empty one.
+3. Values are cast to the wanted type: a promotion, or a lossless change of unit or width
+   (`columns.why_unfit`). Arrow refuses others.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 class Projection:
-    """From the columns of one file to a schema whose fields have ids."""
+    """A projection from the columns of one file to a schema whose fields have ids."""
 
     def __init__(
         self, columns: Sequence[FileColumn], schema: pa.Schema, constants: Mapping[int, Any], path: str
     ) -> None:
-        """`constants` by field id; `path` is told in errors."""
+        """`constants` are by field id; `path` is named in errors."""
         self._columns = columns
         self._schema = schema
         self._constants = constants
         self._path = path
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the file as rows of the schema."""
         found = {c.field_id: n for n, c in enumerate(self._columns) if c.field_id is not None}
         arrays = []
         for field in self._schema:
@@ -97,7 +96,7 @@ class Projection:
 
 
 def _offsets(values: pa.Array, width: pa.DataType) -> pa.Array:
-    """Where the parts of each value are, as an array that is no slice of another."""
+    """Return the offsets of each value's elements; the array is not a slice."""
     return pa.array(values.offsets.to_numpy(), width)
 
 

@@ -1,4 +1,4 @@
-"""Numbers in the properties of a table, which anybody may have written."""
+"""Numbers in a table's properties, which any writer may have set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _MAX_SHOWN_CHARS = 40
 def whole_number(
     properties: Mapping[str, str], key: str, default: int, least: int = 1, most: int | None = None
 ) -> int:
-    """What a property says, or the default; `Refused` when that is no whole number between the bounds."""
+    """Return the property's value or the default. Raise `Refused` unless it is a whole number within the
+    bounds."""
     text = properties.get(key)
     if text is None:
         return default

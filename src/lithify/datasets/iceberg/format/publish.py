@@ -1,17 +1,15 @@
-"""Putting a snapshot on top of a branch: what is committed, and whether it landed.
+"""Committing a snapshot on top of a branch, and finding out whether the commit took effect.
 
 1. The commit asserts the table's UUID and the head it was made on. The branch keeps its retention.
-2. Time never goes back: the snapshot is not older than the table's last change, whatever this machine's
-   clock says. Java refuses to read a table whose history is not in order.
-3. Where the answer of the catalog is lost, or says that somebody was faster, the table is looked at: if the
-   snapshot is in it, or the head names a manifest of it, it was committed. Between the two, others may have
-   built upon it and expired it.
-4. A commit to another branch takes the sequence number and leaves the head. A catalog that finds that out in
-   this process does not say that somebody was faster, but that is what it means.
-5. Who was not the fastest looks at the table anew and tries again, after a pause (`tries`).
-6. New manifests are named by nothing until they are committed, and no ledger knows them. So what collects
-   garbage deletes none that is younger than `MIN_MANIFEST_AGE_MS`, and none is committed any more after half
-   of that time (`Uncommitted`).
+2. The snapshot is never older than the table's last change, whatever this machine's clock says: Java refuses
+   a history that is not in order.
+3. If the catalog's response is lost or a conflict, reload the table. The snapshot was committed if the table
+   has it, or if the head names one of its manifests: another writer may have built on it and expired it.
+4. A commit to another branch takes the sequence number and leaves the head. A catalog that checks this in
+   this process raises `ValueError`, treated as a conflict.
+5. After a conflict, the caller reloads the table and tries again, after a pause (`tries`).
+6. Until the commit, no snapshot or ledger names new manifests. So the collector keeps those younger than
+   `MIN_MANIFEST_AGE_MS`, and a commit is given up after half of that time (`Uncommitted`).
 """
 
 from __future__ import annotations
@@ -42,21 +40,22 @@ from lithify.datasets.iceberg.io.catalog_requests import asked_commit
 from lithify.datasets.iceberg.maintenance.old_metadata import delete_old_metadata
 
 MAX_TRIES = 20
-"""Times a commit is repeated after somebody else was faster."""
+"""The most tries of a commit that meets conflicts."""
 CONFLICT_PAUSE = RandomPause(first_s=0.1, max_s=3.0)
-"""After somebody else was faster."""
+"""The pause after a conflict."""
 
 
 MIN_MANIFEST_AGE_MS = 600_000
-"""Of manifests that are deleted. A commit takes seconds; with a slow catalog, minutes."""
+"""The least age at which the collector deletes a manifest. A commit takes seconds; with a slow catalog,
+minutes."""
 MAX_COMMIT_MS = MIN_MANIFEST_AGE_MS // 2
-"""From the first new manifest to the commit that names it."""
+"""The most time from the first new manifest to the commit that names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """Since when there are new files that no snapshot names. By both clocks: one may stand still while the
-    machine does, the other may be set anew."""
+    """The time since when there are new files that no snapshot names, by two clocks: one may stop in a
+    suspended machine, the other may be set."""
 
     since_ms: int
     monotonic_since_ms: int
@@ -66,7 +65,7 @@ class Uncommitted:
         return cls(clock.now_ms(), monotonic_ms(clock))
 
     def is_too_late(self, clock: Clock) -> bool:
-        """Whether to give up their commit, as what collects garbage could take them soon."""
+        """Return whether the collector could delete the files soon."""
         passed_ms = clock.now_ms() - self.since_ms, monotonic_ms(clock) - self.monotonic_since_ms
         return max(passed_ms) > MAX_COMMIT_MS
 
@@ -81,13 +80,13 @@ class PreparedSnapshot:
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
     written: tuple[str, ...]
-    """Paths of what was written for it alone: its manifest list, and manifests."""
+    """Paths of the files written for it alone: its manifest list, and manifests."""
     named: frozenset[str]
-    """Paths of all its manifests that no snapshot named before."""
+    """Paths of all its manifests that no earlier snapshot names."""
 
 
 def tries(clock: Clock, rng: random.Random, most: int = MAX_TRIES) -> Iterator[int]:
-    """The numbers of the tries, from 1, with a pause before each but the first."""
+    """Yield the numbers of the tries, from 1, with a pause between them."""
     for number in range(1, most + 1):
         if number > 1:
             clock.sleep_s(CONFLICT_PAUSE.after_s(number - 1, rng))
@@ -105,7 +104,7 @@ def prepare(
     written: Iterable[str],
     named: Iterable[str],
 ) -> PreparedSnapshot:
-    """The commit of a snapshot on top of `parent`, the head of the branch as it was seen."""
+    """Return the commit of a snapshot on top of `parent`, the loaded head of the branch."""
     metadata = table.metadata
     snapshot = Snapshot.model_validate(
         {
@@ -143,9 +142,9 @@ def prepare(
 
 
 def publish(table: Table, prepared: PreparedSnapshot, load: Callable[[], Table]) -> bool:
-    """Whether the snapshot is in the table now; `False` when somebody was faster, and it never will be.
+    """Commit the snapshot and return whether the table has it; `False` after a conflict, when it never will.
 
-    `StoreError` when that cannot be told: it may still be under way, so nothing of it may be deleted.
+    Raise `StoreError` if that is unknown: it may still take effect, so none of its files may be deleted.
     """
     try:
         commit_to(table, prepared.updates, prepared.requirements, f"committing to {'.'.join(table.name())}")
@@ -172,8 +171,8 @@ def publish(table: Table, prepared: PreparedSnapshot, load: Callable[[], Table])
 def commit_to(
     table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], what: str
 ) -> None:
-    """Commit to the table as it was loaded, and remove old metadata files where it wants that. `what` says
-    for people what is committed. Raise as `asked_commit` does."""
+    """Commit to the table as loaded, and delete old metadata files if its properties ask for it. `what`
+    describes the commit in errors. Raise as `asked_commit` does."""
     catalog = table.catalog
     answer = asked_commit(catalog, what, lambda: catalog.commit_table(table, requirements, updates))
     delete_old_metadata(table.io, table.metadata, answer.metadata)

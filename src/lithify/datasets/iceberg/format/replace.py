@@ -1,13 +1,13 @@
-"""The snapshot that replaces data files by others with the same rows, as Iceberg metadata.
+"""Writing a snapshot that replaces data files by others with the same rows.
 
-1. Removed files become DELETED entries; manifests that held them are written anew with the rest. All
-   other manifests are taken over as they are, those without a live file are left out.
-2. Added files get the data sequence number of the snapshot whose rows they hold, not that of the commit:
-   an equality delete that was committed meanwhile has a higher one and so still applies to them.
-3. Delete files that apply to nothing any more are removed as well (`obsolete_deletes`).
+1. Removed files become DELETED entries; their manifests are rewritten with the remaining entries. Other
+   manifests are reused, except those without a live file.
+2. Added files get the data sequence number of the snapshot whose rows they have, not that of the commit: an
+   equality delete that was committed in between has a higher one and still applies.
+3. Dangling delete files are removed too (`obsolete_deletes`).
 
-Nothing here touches the catalog: `write` puts manifests and the manifest list beside the table and
-returns what has to be committed (`publish`). Without that commit nothing refers to them.
+`write` writes manifests and their list without calling the catalog, and returns the commit for `publish`.
+Nothing refers to these files before that.
 """
 
 from __future__ import annotations
@@ -51,28 +51,24 @@ from lithify.datasets.iceberg.format.table_properties import locations_of
 from lithify.datasets.iceberg.model import NewFile
 
 MAX_WRITERS = 8
-"""Manifests written at once."""
+"""The most manifests that are written concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A file to add."""
-
     file: DataFile
     sequence_number: int
 
 
 @dataclass(slots=True)
 class Replacement:
-    """What one snapshot removes and adds."""
-
     removed: dict[str, ManifestEntry] = field(default_factory=dict)
     """Data and delete files by path. Only paths that the head lists once."""
     added: list[Added] = field(default_factory=list)
 
 
 def data_file_of(new: NewFile, spec_id: int, partition: Record) -> DataFile:
-    """A task's output as a manifest names it."""
+    """Return the manifest's entry for a task's output."""
     file = DataFile.from_args(
         ENTRY_VERSION,
         content=DataFileContent.DATA,
@@ -97,14 +93,13 @@ def data_file_of(new: NewFile, spec_id: int, partition: Record) -> DataFile:
 
 
 def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, ManifestEntry]:
-    """Delete files that apply to nothing once the replacement is committed.
+    """Return the delete files that dangle once the replacement is committed.
 
-    An equality delete file applies to data files of a lower sequence number, a position delete file to
-    those of the same one too; so what is older than every data file it could apply to is obsolete. No
-    position delete can be for the added files, since nobody knows them yet. One that is for a single data
-    file goes with that file, and never before: readers apply it by that path, whatever partition it was put
-    into. A delete file that is listed more than once stays: removing its path would remove it wherever it is
-    listed.
+    An equality delete file applies to data files of a lower sequence number, a position delete file also to
+    those of the same one. If every data file it could apply to is newer, it is obsolete. No position delete
+    can refer to an added file. A position delete file for a single data file is removed only with that file:
+    readers apply it by path, in any partition. A delete file that is listed more than once is kept: removing
+    its path would remove every copy.
     """
     removed = replacement.removed
     deletes = list(listing.findable(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES))
@@ -145,7 +140,7 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
 
 
 class _Oldest:
-    """The lowest sequence number of data files; infinite where there is none."""
+    """The lowest sequence number of data files; infinite if there are none."""
 
     def __init__(
         self, files: Iterable[tuple[DataFile, int]], known: Mapping[Place, float] = MappingProxyType({})
@@ -173,7 +168,7 @@ def write(
     properties: Mapping[str, str],
     now_ms: int,
 ) -> PreparedSnapshot:
-    """Write the manifests of a snapshot on top of `head`; `properties` go into its summary."""
+    """Write the manifests of a snapshot on top of `head`; `properties` are added to its summary."""
     metadata = table.metadata
     writer = SnapshotWriter(table)
     with translated(f"writing a snapshot of {'.'.join(table.name())}"):
@@ -197,7 +192,7 @@ def write(
 
 
 class SnapshotWriter:
-    """Writes the manifests of one snapshot, several at once: each is an object of its own."""
+    """Writes the manifests of one snapshot concurrently."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -240,7 +235,7 @@ class SnapshotWriter:
     def keep(
         self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Mapping[str, object]
     ) -> None:
-        """Take over what is not removed of a manifest."""
+        """Keep a manifest's entries that are not removed."""
         rest = [entry for entry in entries if entry.data_file.file_path not in removed]
         if rest and len(rest) == len(entries):
             self.keep_whole(manifest)
@@ -249,11 +244,10 @@ class SnapshotWriter:
             self._write(manifest.partition_spec_id, manifest.content, existing)
 
     def keep_whole(self, manifest: ManifestFile) -> None:
-        """Take over a manifest as it is."""
         self._manifests.append(partial(counted, self._table.io, manifest))
 
     def manifest_list(self, parent: Snapshot) -> str:
-        """Write what was asked for, and the list of it; its path."""
+        """Write the manifests and their list. Return the list's path."""
         manifests = all_of(self._manifests, MAX_WRITERS)
         path = self.new_path(f"snap-{self.snapshot_id}")
         with write_manifest_list(

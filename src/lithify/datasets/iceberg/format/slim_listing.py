@@ -1,8 +1,8 @@
-"""Listing a very large table for planning: no more of it is held than planning looks at.
+"""Listing a very large table for planning, with only the fields that planning needs.
 
-A whole entry takes a few kilobytes. Where a table has more of them than `listing` keeps anyway, the entries
-of data files are read slim (`slim_entries`), one manifest after the other, each time they are asked for.
-Delete files, of which there are few, are listed as ever.
+If a table has more entries than the cache of `listing` keeps (a whole one takes a few kilobytes), those of
+data files are read slim (`manifest_scan`), one manifest after the other, at each iteration. Delete files are
+few and are listed whole.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ from lithify.datasets.iceberg.format.manifests import entries_in
 
 @dataclass(frozen=True)
 class SlimListing(Listing):
-    """All live entries of one snapshot, those of data files slim."""
-
     name: str = field(kw_only=True)
-    """Of the table, for errors."""
+    """The table's name, for errors."""
     io: FileIO = field(kw_only=True, repr=False, compare=False)
     column: int = field(kw_only=True)
     """The id of the time column."""
@@ -58,8 +56,8 @@ class SlimListing(Listing):
 
 
 def listing_for_plan(table: Table, branch: str, cache: ManifestCache, column: int) -> Listing | None:
-    """The live entries of the branch's head, with the bounds of at least this column; `None` when it has no
-    snapshot yet."""
+    """Return the live entries of the branch's head, with at least this column's bounds; `None` without a
+    snapshot."""
     snapshot = table.metadata.snapshot_by_name(branch)
     if snapshot is None:
         return None

@@ -1,8 +1,8 @@
-"""Sorting rows by a table's sort order, or by time where it has none.
+"""Sorting rows by a table's sort order, or by time if it has none.
 
-Iceberg orders floating-point numbers with NaN after all others and lets each field say where its nulls
-go. Arrow puts NaN beside the nulls, so a column that has any gets a key of its own. UUIDs are sorted by their
-bytes, as the specification orders them; to Arrow they are a type of their own, which it does not sort.
+Iceberg orders NaN after all other numbers, and each sort field decides where its nulls are. Arrow puts NaN
+next to the nulls, so a column with NaN gets an additional key. UUIDs are sorted by their bytes, as the
+specification requires, because Arrow cannot sort its UUID type.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ _NAN_KEY = "is nan #"
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """One column to sort by."""
-
     name: str
     is_descending: bool = False
     nulls_last: bool = False
@@ -29,18 +27,16 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """The order of the rows of an output."""
-
     keys: tuple[SortKey, ...]
     order_id: int
-    """What outputs are marked with; 0 where the order is not one of the table's."""
+    """The sort order id of outputs; 0 if the order is not one of the table's."""
     is_by_time: bool
     """Whether rows ascend by time first, those without a time before all others."""
 
 
 def sort_fields(metadata: TableMetadata, order_id: int) -> tuple[SortField, ...]:
-    """The fields of the table's sort order of that id; none when it has no such order, or when one of its
-    columns was dropped after the compaction was planned."""
+    """Return the fields of the table's sort order with this id; none if it does not exist, or a column was
+    dropped after planning."""
     order = metadata.sort_order_by_id(order_id)
     columns = {column.field_id for column in metadata.schema().fields}
     if order is None or not columns.issuperset(field.source_id for field in order.fields):
@@ -49,7 +45,7 @@ def sort_fields(metadata: TableMetadata, order_id: int) -> tuple[SortField, ...]
 
 
 def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_name: str) -> RowOrder:
-    """The table's sort order of that id with the names of the file schema; by time when it has none."""
+    """Return the table's sort order with this id, with the file schema's names; by time if there is none."""
     fields = sort_fields(metadata, order_id)
     if not fields:
         return RowOrder((SortKey(time_name),), 0, True)
@@ -66,7 +62,6 @@ def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_
 
 
 def sort_rows(table: pa.Table, order: RowOrder) -> pa.Table:
-    """The rows of `table` in that order."""
     if table.num_rows < 2:
         return table
     columns = {key.name: table.column(key.name) for key in order.keys}

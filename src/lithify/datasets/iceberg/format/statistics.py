@@ -1,16 +1,16 @@
-"""What the footer of a written Parquet file says about its columns, as a manifest keeps it.
+"""The column statistics of a written Parquet file, from its footer, for its manifest entry.
 
-1. Sizes and counts are the sums over the row groups.
-2. A bound is the least or the greatest of all row groups, cut to the length that the table asks for. If one
-   that has values does not tell its own (Arrow leaves out those of more than 4 KiB), the column has none: a
-   bound that is too narrow would hide rows from readers.
-3. A column of floating-point numbers with bounds has a count of NaN. One with NaN has no statistics in the
-   footer; its counts and bounds were collected from the rows (`floats`).
-4. Times and dates are taken as the numbers they are stored as, since Python's own end with year 9999. A bound
-   that cannot be written, such as a text that is no Unicode, is left out.
-5. Elements of lists and maps are counted and have no bounds.
+1. Sizes and counts are sums over the row groups.
+2. A bound is the lowest or highest of all row groups, truncated to the table's length. If a row group with
+   values lacks bounds (Arrow omits those over 4 KiB), the column has none: too narrow bounds would hide rows
+   from readers.
+3. A floating-point column with bounds has a count of NaN. A column with NaN has no statistics in the footer;
+   they are collected from the rows (`floats`).
+4. Times and dates are read as stored numbers, because Python's end with year 9999. A bound that cannot be
+   encoded, such as invalid Unicode, is left out.
+5. Elements of lists and maps have counts and no bounds.
 
-Which columns have statistics, and how long bounds are, is up to the table (`metrics_modes`).
+The table decides which columns have statistics, and how long bounds are (`metrics_modes`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STORED_AS_NUMBERS = (DateType, TimeType, TimestampType, TimestamptzType)
 
 @dataclass(slots=True)
 class ColumnStatistics:
-    """By field id."""
+    """Statistics of columns, by field id."""
 
     sizes: dict[int, int] = field(default_factory=dict)
     value_counts: dict[int, int] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class ColumnStatistics:
 def column_statistics(
     footer: pq.FileMetaData, schema: Schema, modes: Modes, nans: Mapping[int, FloatMetrics]
 ) -> ColumnStatistics:
-    """The statistics of all leaves of a file whose columns are those of `schema`; `nans` are those of columns
-    with NaN, by field id."""
+    """Return the statistics of all leaf columns of a file with this schema. `nans` has those of columns with
+    NaN, by field id."""
     found = ColumnStatistics()
     field_ids = parquet_path_to_id_mapping(schema)
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
@@ -77,7 +77,7 @@ def column_statistics(
 
 
 def column_sizes(footer: pq.FileMetaData, field_ids: Mapping[str, int]) -> dict[int, int]:
-    """Return the bytes of each column in the file, by field id; `field_ids` by the column's path."""
+    """Return each column's bytes in the file by field id; `field_ids` are by column path."""
     found = dict.fromkeys(field_ids.values(), 0)
     for n in range(footer.num_row_groups):
         for position in range(footer.num_columns):
@@ -87,7 +87,7 @@ def column_sizes(footer: pq.FileMetaData, field_ids: Mapping[str, int]) -> dict[
 
 
 def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
-    """Where the row groups begin."""
+    """Return the offsets of the row groups."""
     firsts = [footer.row_group(n).column(0) for n in range(footer.num_row_groups)]
     offsets = (
         min(c.dictionary_page_offset, c.data_page_offset) if c.has_dictionary_page else c.data_page_offset
@@ -97,13 +97,11 @@ def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
 
 
 class _Leaf(NamedTuple):
-    """A column of values."""
-
     field_id: int
     kind: PrimitiveType
     mode: MetricsMode
     is_element: bool
-    """Whether it is inside a list or a map."""
+    """Whether the column is inside a list or a map."""
 
 
 def _add(found: ColumnStatistics, columns: Sequence[Any], leaf: _Leaf, nans: FloatMetrics | None) -> None:
@@ -137,8 +135,8 @@ def _add(found: ColumnStatistics, columns: Sequence[Any], leaf: _Leaf, nans: Flo
 
 
 def _bounds(kind: PrimitiveType, statistics: Sequence[Any]) -> tuple[Any, Any] | None:
-    """The least and the greatest value of all row groups, if each that has values tells its own."""
-    filled = [group for group in statistics if group.num_values]  # nulls do not count
+    """Return the lowest and highest value, if each row group with values has them."""
+    filled = [group for group in statistics if group.num_values]  # `num_values` excludes nulls
     if not filled or not all(group.has_min_max for group in filled):
         return None
     try:
@@ -149,7 +147,6 @@ def _bounds(kind: PrimitiveType, statistics: Sequence[Any]) -> tuple[Any, Any] |
 
 
 def _values(kind: PrimitiveType, group: Any) -> tuple[Any, Any]:
-    """The least and the greatest value of a row group."""
     if isinstance(kind, _STORED_AS_NUMBERS):
         return group.min_raw, group.max_raw
     if isinstance(kind, DecimalType) and isinstance(group.min_raw, int):
@@ -163,7 +160,7 @@ def _lower(kind: PrimitiveType, value: Any, length: int | None) -> bytes:
 
 
 def _upper(kind: PrimitiveType, value: Any, length: int | None) -> bytes | None:
-    """`None` where there is none of that length."""
+    """Return the upper bound; `None` if none of that length exists."""
     if length is not None:
         is_text = isinstance(value, str)
         cut = truncate_upper_bound_text_string if is_text else truncate_upper_bound_binary_string

@@ -1,7 +1,7 @@
-"""The summary of a snapshot that replaces files, with the properties that Iceberg's own writers give it.
+"""The summary of a snapshot that replaces files, with the properties that Iceberg's own writers set.
 
-Totals are counted from the files the table has afterwards, not carried on from the summary before, which may
-have none or wrong ones.
+`replace_summary` counts totals from the files after the commit: the previous summary's may be wrong or
+missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def replace_summary(
     after: Iterable[DataFile],
     properties: Mapping[str, str],
 ) -> Summary:
-    """`after`: every data and delete file the table has then; `properties` are the writer's own."""
+    """Return the summary of a replacement. `after` has all files that the table then has; `properties` are
+    the writer's own."""
     whole = UpdateMetrics()
     partitions: dict[Place, tuple[DataFile, UpdateMetrics]] = {}
     for files, count in ((added, UpdateMetrics.add_file), (removed, UpdateMetrics.remove_file)):
@@ -52,8 +53,8 @@ def replace_summary(
 def deletes_summary(
     parent: Summary | None, removed: Iterable[DataFile], added: Iterable[DataFile]
 ) -> Summary:
-    """For delete files that are replaced while all others stay, which are not counted anew: totals are those
-    of the snapshot before, as far as it has them, and what changes."""
+    """Return the summary of a snapshot that replaces only delete files. Totals are the parent's, as far as it
+    has them, plus the changes."""
     counted = UpdateMetrics()
     change: Counter[str] = Counter()
     for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):

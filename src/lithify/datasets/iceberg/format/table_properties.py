@@ -1,13 +1,11 @@
-"""The properties of a table that are used: a closed list of names.
+"""The allowlist of table properties that Lithify and PyIceberg use.
 
-Anybody who may change a table writes its properties, so they are data (docs/security.md). PyIceberg, given
-all of them, imports a class that one of them names and takes another for the host of the store. Lithify and
-PyIceberg get those on this list and nothing else. Code, hosts and credentials come from the configuration of
-the catalog, which is the operator's.
+Anyone who may change a table sets its properties, so they are untrusted (docs/security.md): some make
+PyIceberg import a class or use another host. Code, hosts and credentials come only from the catalog's
+configuration, which belongs to the operator.
 
-A location provider is code, but some writers need it, so an operator can allow it: it is used where the
-catalog's configuration has the property `write.py-location-provider.impl` too, with the same name in it, one
-of several between commas.
+A location provider is code that some writers need. It is used only if the catalog's configuration also has
+its name in `write.py-location-provider.impl`, a list separated by commas.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ WRITE_PATHS = (
     "write.object-storage.path",
     "write.folder-storage.path",
 )
-"""Where a table's writers put files, besides its location."""
+"""Folders for a table's files besides its location."""
 USED = frozenset(
     (
         *WRITE_PATHS,
@@ -69,11 +67,11 @@ USED_PREFIXES = (
     "write.parquet.bloom-filter-enabled.column.",
 )
 _REACHING = ("py-", "s3.", "gcs.", "adls.", "hdfs.", "client.", "hf.")
-"""How names begin that PyIceberg takes for code, hosts or credentials."""
+"""Prefixes of names that PyIceberg uses for code, hosts or credentials."""
 
 
 def used(properties: Mapping[str, Any]) -> dict[str, str]:
-    """Return those of a table's properties that are on the list (pure)."""
+    """Return a table's properties that are on the list (pure)."""
     return {
         name: str(value)
         for name, value in properties.items()
@@ -82,20 +80,20 @@ def used(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def properties_of(metadata: TableMetadata) -> dict[str, str]:
-    """Return a table's properties that are on the list (pure)."""
+    """Return the properties in a table's metadata that are on the list (pure)."""
     return used(metadata.properties)
 
 
 def ignored(metadata: TableMetadata) -> tuple[str, ...]:
-    """Return the names of properties that would reach code, hosts or credentials, sorted (pure)."""
+    """Return the sorted names of properties that would set code, hosts or credentials (pure)."""
     names = (name for name in metadata.properties if name.startswith(_REACHING) or name == LOCATION_PROVIDER)
     return tuple(sorted(names))
 
 
 def locations_of(metadata: TableMetadata, configured: Mapping[str, Any]) -> LocationProvider:
-    """Return where new files of a table go. `configured` are the properties of its catalog, or of the table's
-    file access, which has them too. `Refused` for a place outside the table's reach, and for a location
-    provider that is allowed and cannot be loaded."""
+    """Return the provider of locations for new files. `configured` has the properties of the catalog or of
+    the table's file access. Raise `Refused` for a location outside the table's reach, or an allowed provider
+    that cannot be loaded."""
     properties = writing_properties(metadata, configured)
     try:
         locations = load_location_provider(metadata.location, properties)

@@ -1,7 +1,7 @@
-"""Which column tells the time of a row, and its values and bounds as microseconds.
+"""Finds the time column of a table, and converts its values and bounds to microseconds.
 
-Times that no calendar has (timestamps reach 292,000 years from the epoch, dates millions) count as the first
-or the last instant of the planner's calendar (`bounded`). Rows keep them as they are.
+Times outside the planner's calendar (timestamps reach 292,000 years from the epoch, dates millions) are
+planned as its first or last instant (`bounded`). Rows keep theirs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lithify.planning.timeline.model import Interval
 
 MICROSECONDS_PER_DAY = 86_400_000_000
 NO_TIME = np.iinfo(np.int64).min
-"""Stands for the time of a row that has none."""
+"""Marks a row without a time."""
 _DATE_BYTES, _TIMESTAMP_BYTES = 4, 8
-"""Of a bound (Iceberg format: binary single-value serialization)."""
+"""Sizes of bounds (Iceberg format: binary single-value serialization)."""
 _MIN_DAY, _MAX_DAY = MIN_US // MICROSECONDS_PER_DAY, MAX_US // MICROSECONDS_PER_DAY
 Times = npt.NDArray[np.int64]
 TimeType = TimestampType | TimestamptzType | DateType
@@ -41,8 +41,9 @@ _OF_TIME = (IdentityTransform, HourTransform, DayTransform, MonthTransform, Year
 
 
 def find_time_column(metadata: TableMetadata, wanted: str | None, url: str) -> NestedField:
-    """The column named `wanted`; else the first of time type in the sort order, then in the partition
-    spec; else the only one the schema has."""
+    """Return the column `wanted`; else the first of time type in the sort order, then in the partition spec;
+    else the schema's only one. Raise `Refused` if none is found, `Unsupported` if `wanted` has another
+    type."""
     schema = metadata.schema()
     if wanted is not None:
         return _named(schema, wanted, url)
@@ -80,16 +81,16 @@ def _named(schema: Schema, wanted: str, url: str) -> NestedField:
 
 
 def bounded(start_us: int, end_us: int) -> Interval:
-    """From the one up to and without the other, as far as the calendar reaches."""
-    if MIN_US <= start_us < end_us <= MAX_US:  # nearly always, and asked for every file
+    """Return the interval from start to end (exclusive), limited to the calendar."""
+    if MIN_US <= start_us < end_us <= MAX_US:  # fast path: runs for every file
         return Interval(start_us, end_us)
     start_us = min(max(start_us, MIN_US), MAX_US - 1)
     return Interval(start_us, min(max(end_us, start_us + 1), MAX_US))
 
 
 def bound_us(kind: Any, bound: bytes | None) -> int | None:
-    """A bound of a file as microseconds; upper ones are inclusive. A date counts as its midnight. `None`
-    where there is none, or it is none of the type."""
+    """Return a file's bound in microseconds; upper bounds are inclusive, a date is its midnight. `None` if it
+    is missing or has the wrong size."""
     is_date = isinstance(kind, DateType)
     if bound is None or len(bound) != (_DATE_BYTES if is_date else _TIMESTAMP_BYTES):
         return None
@@ -98,7 +99,7 @@ def bound_us(kind: Any, bound: bytes | None) -> int | None:
 
 
 def times_us(column: pa.Array) -> Times:
-    """The values of a time column in microseconds, `NO_TIME` for nulls."""
+    """Return a time column in microseconds, `NO_TIME` for nulls."""
     if pa.types.is_date(column.type):
         days = pc.fill_null(column.cast(pa.int32()).cast(pa.int64()), NO_TIME).to_numpy()
         return np.where(days == NO_TIME, NO_TIME, np.clip(days, _MIN_DAY, _MAX_DAY) * MICROSECONDS_PER_DAY)

@@ -1,8 +1,7 @@
-"""How the table's properties `write.…` say its files are to be written.
+"""Reads and checks the table's properties `write.…`, which describe how to write its files.
 
-Everything that a rewrite or a commit uses is checked here, before anything is written: PyIceberg and Arrow
-would find out in the middle of a task. Codecs are named as Iceberg names them, in any case. A compression
-level for a codec that has none is not used, as in Java.
+They are checked before anything is written: PyIceberg and Arrow would fail in the middle of a task. Codecs
+have Iceberg's names, in any case. A compression level for a codec without levels is ignored, as in Java.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ _PARQUET_CODECS = ("zstd", "gzip", "snappy", "lz4", "brotli")
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """See the module."""
+    """How to write a table's Parquet files."""
 
     parquet: Mapping[str, Any]
     """Arguments of Arrow's Parquet writer."""
     row_group_rows: int
     row_group_bytes: int
-    """In the file. Arrow knows no such limit (`sizing`)."""
+    """In the file. Arrow has no such limit (`sizing`)."""
 
     @property
     def page_bytes(self) -> int:
-        """Of a page, be it of values or of a dictionary."""
+        """The smaller limit of pages of values and of dictionaries."""
         return int(min(self.parquet["data_page_size"], self.parquet["dictionary_pagesize_limit"]))
 
 
 def write_options(properties: Mapping[str, str]) -> WriteOptions:
-    """The options in a table's properties; `Refused` names the first that has no meaning."""
+    """Return the options. Raise `Refused` for the first invalid one."""
     codec = _codec(properties)
     given = {key: text for key, text in properties.items() if text}
     number = partial(whole_number, given, most=MAX_INT)
@@ -75,7 +74,7 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
 
 
 def check_writing(metadata: TableMetadata, url: str) -> None:
-    """`Refused` when files or a snapshot could not be written as the table's metadata asks for."""
+    """Raise `Refused` if files or a snapshot cannot be written as the table's metadata requires."""
     properties = properties_of(metadata)
     try:
         write_options(properties)

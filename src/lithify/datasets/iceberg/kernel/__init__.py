@@ -1,2 +1,2 @@
-"""Compiled code for manifests: `layout` what it is told · `avro` finding the fields of entries · `warm_up`
-compiles it ahead of time. It runs without the interpreter's lock and never calls Python."""
+"""Compiled code for manifests: `layout` has its programs' constants, `avro` finds fields of entries,
+`warm_up` compiles ahead of time. It runs without the GIL and never calls Python."""

@@ -1,17 +1,17 @@
-"""Finding parts of Avro records in a block (Avro: binary encoding), every length checked against the end of
-the block before it is used.
+"""Finds parts of Avro records in a block (Avro: binary encoding), checking every length against the end of
+the block.
 
-A *program* goes through one record: a row for each step, `OP`, `ARGUMENT` and `SLOT`. A step with a slot
-notes two numbers for each record:
+A *program* describes one record: one row per step, with `OP`, `ARGUMENT` and `SLOT`. A step with a slot notes
+two numbers for each record:
 
-- `NUMBER` 0 and the number;
-- `TEXT`, bytes behind their length, where these begin and end in the block;
-- `BEGIN` and `END` where what is between them begins and ends;
-- nothing where an `OPTION` that leads around it is null: then both are `NULL`.
+- `NUMBER`: 0 and the number;
+- `TEXT` (bytes after their length): where they begin and end in the block;
+- `BEGIN` and `END`: where the bytes between these steps begin and end;
+- a step skipped because its `OPTION` is null: both are `NULL`.
 
-A list is `LIST`, the steps of an element, and `NEXT`. Where these are `KEY` and a step with the slot of the
-list, only the value of that key is noted, of several the last, or `MISSING`. An element takes a byte at least
-and has no list in it, so no list is longer than what is left of the block, and time is linear in the bytes.
+A list is `LIST`, the steps of an element, and `NEXT`. If the element is `KEY` and a step with the list's
+slot, only the value of that key is noted (the last of several), or `MISSING`. An element has at least one
+byte and no list in it. So no list is longer than the rest of the block, and time is linear in the bytes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ Numbers = npt.NDArray[np.int64]
 
 @entry
 def locate(base: int, start: int, length: int, program: Numbers, found: Numbers) -> int:
-    """Note the parts of the next records, as many as `found` has columns, from `start` on in the `length`
-    bytes at the address `base`. Where they end, or less than 0 where one does not fit: of the first one -1.
-    """
+    """Note the parts of as many records as `found` has columns, from `start` on in the `length` bytes at the
+    address `base`. Return where they end, or -1 - n if record n does not fit."""
     position, end = base + start, base + length
     for record in range(found.shape[1]):
         for slot in range(found.shape[0]):
@@ -85,7 +84,7 @@ def locate(base: int, start: int, length: int, program: Numbers, found: Numbers)
                     left, position = read_varlong(position, end)
                     if left < 0:
                         left = -left
-                        _, position = read_varlong(position, end)  # its bytes
+                        _, position = read_varlong(position, end)  # the size of the list's block in bytes
                     if left < 0 or left > end - position:
                         position = INVALID
                 if left != 0:

@@ -1,13 +1,13 @@
-"""How the kernel is told what to look for in records (`avro`). Quick to import: no compiler."""
+"""Constants of the kernel's programs (`avro`). Importing them does not import the compiler."""
 
 from __future__ import annotations
 
 BYTES, NUMBER, TEXT, OPTION, LIST, KEY, NEXT, BEGIN, END = range(9)
-"""Steps. Their argument: of `BYTES` how many, of `OPTION` where to go on if it is null, of `LIST` where its
-`NEXT` is, of `KEY` which one is wanted, of `NEXT` where the element begins."""
+"""Steps. Their arguments: the number of `BYTES`; the step after a null `OPTION`; the `NEXT` of a `LIST`; the
+wanted `KEY`; the first step of the element for `NEXT`."""
 OP, ARGUMENT, SLOT = range(3)
-"""What the row of a step consists of."""
+"""The columns of a step's row."""
 NO_SLOT = -1
-"""Nothing is noted."""
+"""The step notes nothing."""
 NULL, MISSING = -1, -2
-"""Noted first where a field is null, or where a map does not have the key."""
+"""The first noted number of a null field, or of a map without the key."""

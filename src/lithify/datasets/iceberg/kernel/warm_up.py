@@ -1,5 +1,5 @@
-"""Compiling or loading all compiled code ahead of the first listing of a very large table, by going through a
-block of one number as through the entries of a manifest."""
+"""Compiles or loads the kernel before the first listing of a very large table, by scanning a block with one
+number."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lithify.datasets.iceberg.kernel.avro import locate
 from lithify.datasets.iceberg.kernel.layout import NUMBER
 
 _BLOCK = bytes([2])
-"""The number 1."""
+"""The number 1 in Avro's encoding."""
 
 
 def warm_up() -> None:
-    """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
+    """Compile the kernel, or load it from the cache; further calls in a process cost almost nothing."""
     program, found = np.array([[NUMBER, 0, 0]], np.int64), np.empty((2, 1), np.int64)
     locate(np.frombuffer(_BLOCK, np.uint8).ctypes.data, 0, len(_BLOCK), program, found)
