@@ -1,9 +1,9 @@
 """The selection of the blocks that a task reads of an SST.
 
-1. The bounds of an SST are the intersection of the task's range and the SST's visible range. SSTs that cannot
-   have a key inside their bounds are left out.
-2. The SST's index shows which blocks may have keys inside the bounds. The driver has read the indexes to cut
-   the ranges, and sends these blocks with the task (`sent_blocks`); otherwise the task reads the index.
+1. The bounds of an SST are the intersection of the task's range and the SST's visible range. SSTs without a
+   possible key inside are left out.
+2. The SST's index shows which blocks may have keys inside the bounds. The driver, which read the indexes to
+   cut the ranges, sends these blocks with the task (`sent_blocks`); otherwise the task reads the index.
 
 Invariant: offsets ascend, and every block is longer than its checksum.
 """
@@ -63,7 +63,6 @@ def bounds_of(source: SourceSst, key_range: KeyRange) -> Bounds | None:
 
 
 def read_index(store: ObjectStore, source: SourceSst) -> BlockIndex:
-    """Return the block index of an SST."""
     return read_blocks(store, source, Bounds(None, None))[1]
 
 
@@ -115,8 +114,8 @@ class Span:
 
 
 def open_span(store: ObjectStore, part: SourceSst, bounds: Bounds) -> Span:
-    """Return the blocks of `part` inside the bounds, possibly none. Read the index if the task does not have
-    them."""
+    """Return the blocks of `part` inside the bounds, possibly none. Read the index if they did not come with
+    the task."""
     if knows_blocks(part, bounds):
         assert part.blocks is not None
         return Span(part, bounds, part.blocks.first, _unpacked(part.blocks))
@@ -127,9 +126,8 @@ def open_span(store: ObjectStore, part: SourceSst, bounds: Bounds) -> Span:
 
 
 def knows_blocks(part: SourceSst, bounds: Bounds) -> bool:
-    """Return whether the blocks inside exactly these bounds came with the task. A task whose bounds differ
-    from those that the driver planned, for example because it resumes, reads the index: it must not miss any
-    block."""
+    """Return whether the blocks inside exactly these bounds came with the task. If a task's bounds differ
+    from the planned ones, for example because it resumes, it must read the index to miss no block."""
     return part.blocks is not None and Bounds(part.blocks.from_key, part.blocks.to_key) == bounds
 
 
@@ -160,7 +158,7 @@ def _unpacked(blocks: Blocks) -> npt.NDArray[np.int64]:
 
 
 def _inside(index: BlockIndex, bounds: Bounds) -> tuple[int, npt.NDArray[np.int64]]:
-    """Return the first block of the index inside the bounds, and the offsets of all blocks inside."""
+    """Return the index's first block inside the bounds and the offsets of all."""
     first, last = blocks_inside(index, bounds)
     return first, index.offsets[first : max(first, last) + 1].copy()
 

@@ -86,7 +86,6 @@ def _register_block(output: Record, stored_len: int) -> None:
 
 @called
 def finish_block(output: Record, codecs: Record) -> int:
-    """Complete the block in progress in the output buffer."""
     start = output.block_start
     end = _write_restarts(output)
     if output.codec != _NO_COMPRESSION:
@@ -107,7 +106,6 @@ def finish_block(output: Record, codecs: Record) -> int:
 
 @called
 def _register_index_key(output: Record, key: int, length: int) -> None:
-    """Store the index key of the block that starts now."""
     used = output.index_keys_len
     copy_bytes(output.index_keys + used, key, length)
     used += length
@@ -124,7 +122,7 @@ def _start_output(output: Record, key: int, key_len: int) -> None:
 
 @inlined
 def _lacks_room(output: Record, key_len: int, tail_len: int) -> int:
-    """Return `OK`, or the status that the caller must handle before this row can be added."""
+    """Return `OK`, or why this row cannot be added yet."""
     needed = key_len + tail_len + _MAX_LENGTHS_BYTES + BLOCK_TRAILER_BYTES
     if output.position + needed > output.buffer_end:
         output.needed = output.position - output.block_start + needed
@@ -141,7 +139,6 @@ def _lacks_room(output: Record, key_len: int, tail_len: int) -> int:
 
 @inlined
 def _fits(output: Record, shared: int, key_len: int, value_len: int, tail_len: int, restart: int) -> bool:
-    """Return whether the row still fits into the block in progress."""
     unshared = key_len - shared
     row_len = varint_len(shared) + varint_len(unshared) + varint_len(value_len) + unshared + tail_len
     used = output.position - output.block_start + 2 * output.restart_count + 2
@@ -224,7 +221,7 @@ def append_row(
 
 @entry
 def finish_last_block(outputs: Records, codecs: Records) -> int:
-    """Complete the block in progress and the hashes before an output is closed."""
+    """Complete the last block and the hashes of an output."""
     output = outputs[0]
     if output.hashing:
         finish_hashes(output)

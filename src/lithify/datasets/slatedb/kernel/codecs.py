@@ -58,7 +58,7 @@ zstd_content_limit = zstd_frame.content_limit
 
 @called
 def _declared_size(codec: int, address: int, length: int) -> int:
-    """Return the uncompressed size that a block declares; negative if it declares none."""
+    """Return the declared uncompressed size; negative if there is none."""
     if codec == _SNAPPY:
         return snappy_declared_size(address, length)
     if codec == _LZ4:
@@ -70,7 +70,7 @@ def _declared_size(codec: int, address: int, length: int) -> int:
 
 @called
 def _size_limit(codec: int, length: int) -> int:
-    """Return an upper bound for the content of a block of `length` stored bytes."""
+    """Return the most that a block of `length` stored bytes can unpack to."""
     if codec == _SNAPPY:
         return length * snappy.MAX_RATIO + _RATIO_MARGIN_BYTES
     if codec == _LZ4:

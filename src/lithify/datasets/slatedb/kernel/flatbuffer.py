@@ -84,8 +84,8 @@ def slot(data: Buffer, table: int, number: int, width: int) -> int:
 
 @inlined
 def vector(data: Buffer, reference: int, item_size: int) -> int:
-    """Return the position of the vector (its count, then its items) that the field at `reference` refers to,
-    or a negative status."""
+    """Return the position of the vector (count, then items) that the field at `reference` refers to, or a
+    negative status."""
     size = len(data)
     start = reference + load(data, reference, 4)
     if start + 4 > size:
@@ -132,7 +132,6 @@ def pad(buffer: Buffer, used: int, length: int, alignment: int) -> int:
 
 @inlined
 def put_bytes(buffer: Buffer, used: int, source: Buffer, start: int, length: int) -> int:
-    """Write a vector of bytes."""
     used = pad(buffer, used, length, 4)
     used += length
     target = len(buffer) - used
@@ -143,7 +142,6 @@ def put_bytes(buffer: Buffer, used: int, source: Buffer, start: int, length: int
 
 @inlined
 def put_references(buffer: Buffer, used: int, targets: Numbers) -> int:
-    """Write a vector of references."""
     used = pad(buffer, used, REF_BYTES * len(targets), REF_BYTES)
     for i in range(len(targets) - 1, -1, -1):
         used = put_reference(buffer, used, targets[i])
@@ -152,8 +150,8 @@ def put_references(buffer: Buffer, used: int, targets: Numbers) -> int:
 
 @inlined
 def put_vtable(buffer: Buffer, used: int, table: int, tail: int, fields: Numbers) -> int:
-    """Write the vtable of the table at position `table`. Its fields begin after position `tail` and have the
-    positions `fields` (0 for an absent one). Absent fields at the end are left out."""
+    """Write the vtable of the table at `table`, whose fields begin after `tail` and have the positions
+    `fields` (0: absent). Absent fields at the end are left out."""
     count = len(fields)
     while count > 0 and fields[count - 1] == 0:
         count -= 1

@@ -68,17 +68,15 @@ class Input:
         self._windows.open_ahead()
 
     def start(self) -> None:
-        """Open the first SST and request its first window, before compiled code needs them."""
+        """Open the first SST and request its first window."""
         self._refill()
         self._windows.request()
 
     def request_ahead(self) -> None:
-        """Request windows ahead, as many as allowed."""
         self._windows.request_ahead()
 
     def provide(self, status: int) -> bool:
-        """Provide what compiled code needs of this source. Return false if `status` is not a request to the
-        source."""
+        """Provide what `status` asks of this source. Return false if it asks for nothing."""
         match status:
             case KernelStatus.NEED_INPUT:
                 self._refill()
@@ -93,7 +91,7 @@ class Input:
         return True
 
     def corrupt(self, status: int) -> CorruptObject:
-        """Return the error that describes the damage in the current object."""
+        """Return the error for the damage in the current object."""
         assert self._span is not None
         block = self._span.first_block + self.bound["block"]
         if (
@@ -167,8 +165,8 @@ def open_inputs(
     records: npt.NDArray[np.void],
     sources: Sequence[Sequence[tuple[SourceSst, Bounds]]],
 ) -> list[Input]:
-    """Return an input for each source, with the records in order. If reading is remote, the first windows of
-    all inputs are then being read."""
+    """Return an input for each source, with the records in order. From a remote store their first windows are
+    then in flight."""
     common = common_prefix([part for parts in sources for part in parts])
     inputs = [Input(reader, record, parts, common) for record, parts in zip(records, sources, strict=False)]
     if reader.threads is not None:

@@ -1,10 +1,10 @@
 """The compression libraries' functions, as addresses that compiled code can call.
 
-1. zstd and LZ4 are extension modules of Python packages whose shared objects export the C functions. Their
-   addresses are found when a task starts and passed in, so cached machine code stays valid.
+1. zstd and LZ4 are extension modules whose shared objects export the C functions. A task looks their
+   addresses up when it starts, so cached machine code stays valid.
 2. If a build does not export them, and always for zlib, a callback with the same C signature uses the
-   package's Python interface. It takes the GIL for each block. Compiled code sees its exception as a failure;
-   the exception is stored and available after compiled code has returned (`Codecs.cause`).
+   package's Python interface and takes the GIL for each block. Its exceptions are stored until compiled code
+   has returned with a failure (`Codecs.cause`).
 
 zstd contexts belong to one task and are freed with it.
 """
@@ -89,8 +89,8 @@ def _guarded(
     source: int,
     length: int,
 ) -> int:
-    """Run a Python codec, which returns its result in pieces, on memory. Exceptions must not pass through
-    compiled code, so they are appended to `raised`."""
+    """Run a Python codec, which yields its result in pieces, on memory. Append exceptions to `raised`: they
+    must not pass through compiled code."""
     size = 0
     try:
         for piece in work(ctypes.string_at(source, length)):
@@ -121,7 +121,6 @@ def _zlib_decompress(
 
 
 def _compressor(pack: Callable[[bytes, int], bytes]) -> Callable[..., int]:
-    """Return a callback that compresses with `pack`."""
 
     def compress(
         raised: list[BaseException],
@@ -164,7 +163,7 @@ def _address(function: Any) -> int:
 
 
 class Codecs:
-    """The codecs record of one task: the input codecs' decompressors and the output codec's compressor."""
+    """The codecs record of one task."""
 
     def __init__(self, inputs: Iterable[Codec], output: Codec, *, native: bool = True) -> None:
         self.records = np.zeros(1, CODECS)
@@ -199,8 +198,8 @@ class Codecs:
             self._release.pop()()
 
     def cause(self) -> BaseException | None:
-        """Return the error of the codec that made compiled code fail, if a callback caught one. Raise any
-        other exception of a callback: it has nothing to do with the data."""
+        """Return the codec error that made compiled code fail, if a callback caught one. Raise any other
+        exception: it is not about the data."""
         raised = self._raised.pop() if self._raised else None
         self._raised.clear()
         if raised is not None and not isinstance(raised, _REFUSALS):

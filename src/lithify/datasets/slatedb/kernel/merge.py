@@ -1,20 +1,19 @@
 """The merge of sources into output rows (SlateDB format: row semantics of a compaction).
 
-1. A loser tree over the sources yields rows by ascending key, then descending sequence number. Nodes compare
-   the eight key bytes after the common prefix as one number; only ties compare more.
-2. Rows of one key form a group. An exact duplicate (key and sequence number) is superseded by the newer
-   source's row.
+1. A loser tree yields the sources' rows by ascending key, then descending sequence number. Nodes compare the
+   eight key bytes after the common prefix as one number; only ties compare more.
+2. Rows of one key form a group. Of exact duplicates (key and sequence number) the newer source's row remains.
 3. With a merge operator, a merge row at or below the horizon starts a fold. Python collects the operands and
    returns the folded row as the row of an extra source after the real ones.
-4. Retention: an expired merge row is dropped; any other expired row becomes a tombstone. The row is kept. If
-   it is at or below the horizon and not a merge row, all older versions of the key are dropped.
-5. If no older run lies below (`drop_tombstones`), a tombstone is kept only if an older version of its key is
-   kept. It is pending until that is known.
-6. Kept rows pass the compaction filter, if any, and then the block encoder. Rows that an earlier attempt has
-   written (up to and including the resume position) are skipped.
+4. Retention: an expired merge row is dropped; any other expired row becomes a tombstone. A kept row at or
+   below the horizon drops all older versions of the key unless it is a merge row.
+5. If no older run lies below (`drop_tombstones`), a tombstone is pending until an older version of its key is
+   kept; otherwise it is dropped.
+6. Kept rows pass the compaction filter, if any, to the block encoder. Rows up to and including the resume
+   position were written by an earlier attempt and are skipped.
 
 `run` returns when it needs something, and continues there when called again. `row_taken` means that the
-winner's row has passed steps 2 to 6, so only the move to the next row remains.
+winner's row has passed steps 2 to 6.
 """
 
 from __future__ import annotations
@@ -120,7 +119,6 @@ def _replay(sources: Records, tree: Tree, count: int) -> None:
 
 @inlined
 def _advance(sources: Records, tree: Tree, merger: Record, codecs: Record) -> int:
-    """Move the winner to its next row and determine the new winner."""
     winner = tree[0]
     status = next_row(sources[winner], codecs)
     if status != _OK:
@@ -194,7 +192,6 @@ def _emit(
 
 @called
 def _emit_pending(merger: Record, pending: Records, output: Record, codecs: Record) -> int:
-    """Write the pending tombstones above a kept version."""
     while merger.pending_next < merger.pending_count:
         row = pending[merger.pending_next]
         status = _emit(
@@ -230,7 +227,7 @@ def _count_dropped_tombstone(merger: Record, was_expired: int) -> None:
 
 @called
 def _end_group(merger: Record, pending: Records) -> None:
-    """End the group: no older version follows, so its pending tombstones are dropped."""
+    """End the group. No older version follows, so pending tombstones are dropped."""
     for index in range(merger.pending_count):
         _count_dropped_tombstone(merger, pending[index].was_expired)
     merger.pending_count = 0
@@ -248,8 +245,7 @@ def _begin_group(row: Record, merger: Record) -> None:
 
 @called
 def _make_tombstone(row: Record, scratch: int) -> tuple[int, int]:
-    """Write the expired row to the scratch memory as a tombstone without expiry. Return its length and
-    flags."""
+    """Write the expired row to `scratch` as a tombstone without expiry. Return its length and flags."""
     fixed = row.value + row.value_len
     flags = TOMBSTONE | (row.flags & HAS_CREATE)
     copy_bytes(scratch, fixed, _SEQ_BYTES)
@@ -283,7 +279,6 @@ def _defer_tombstone(
 
 @inlined
 def _retain(row: Record, merger: Record, pending: Records, output: Record, codecs: Record) -> int:
-    """Apply expiry and retention to a row that is not superseded."""
     flags, tail, value_len, tail_len = row.flags, row.value, row.value_len, row.tail_len
     is_merge = flags & MERGE
     was_expired = 0
@@ -311,7 +306,7 @@ def _retain(row: Record, merger: Record, pending: Records, output: Record, codec
 def _take_row(
     row: Record, is_folded: int, merger: Record, pending: Records, output: Record, codecs: Record
 ) -> int:
-    """Pass one row through the merge. The row was taken only if the status is `OK`."""
+    """Pass one row through the merge. It was taken only if the status is `OK`."""
     order = 1
     if is_folded or row.prefix <= merger.group_prefix:
         order = compare_keys(row.key, row.key_len, merger.group_key, merger.group_key_len)

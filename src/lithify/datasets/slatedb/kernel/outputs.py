@@ -2,18 +2,18 @@
 
 1. An output gets its id when its first bytes are written. The id's time is the current time, but at least the
    compaction's own.
-2. When the output buffer is full, its finished blocks are written in whole pages, so that a local disk can
-   take them from this memory without a copy. Meanwhile a second buffer, which begins with the rest, is
-   filled. An upload keeps its buffer until it is sent; the next buffer is then new.
+2. When the output buffer is full, its finished blocks are written in whole pages, which a local disk can take
+   without a copy; a second buffer continues with the rest. An upload keeps its buffer until it is sent; the
+   next buffer is then new.
 3. Closing an output finishes its last block and appends filter, index, stats and tail. Only then does the
    object appear under its name.
-4. The next output is merged while earlier ones are being committed, unless `MAX_COMMITTING_BYTES` are in
-   flight already. `close` waits for all commits.
+4. The next output is merged while earlier ones are committed, up to `MAX_COMMITTING_BYTES`. `close` waits for
+   all commits.
 5. The lists of an output (block offsets, counts, index keys, hashes) double when full.
 
-Invariants: no object appears under its final name before it is complete; an output counts as finished only
-when it and all earlier ones are known to be committed; an output without rows is never opened; after an error
-`abort` leaves no open upload.
+Invariants: no incomplete object appears under its final name; an output counts as finished only when it and
+all earlier ones are known to be committed; an output without rows is never opened; after an error `abort`
+leaves no open upload.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ _BLOCK_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Committing:
-    """An output that is being committed."""
 
     future: Future[None]
     writer: ObjectWriter
@@ -121,8 +120,7 @@ class Outputs:
         self._allocate()
 
     def provide(self, status: int) -> bool:
-        """Provide what compiled code needs of the output. Return false if `status` is not a request to the
-        output."""
+        """Provide what `status` asks of the output. Return false if it asks for nothing."""
         match status:
             case KernelStatus.FLUSH:
                 self._flush()
@@ -147,7 +145,7 @@ class Outputs:
                 self.bound.grow(field, capacity, self.bound[f"{field}_len"])
 
     def close(self) -> None:
-        """Complete the output in progress, if it has rows, and return when all outputs are committed."""
+        """Complete the output in progress, if it has rows, and wait until all outputs are committed."""
         last: list[Sst] = []
         if self.bound["rows"]:
             last.append(self._complete())
@@ -254,8 +252,8 @@ class Outputs:
         return self.bound["buffer_end"] - self.bound["buffer"]
 
     def _new_buffers(self, size: int) -> Bytes:
-        """Allocate buffers of `size` bytes whose last block may still grow by compression, and as much
-        scratch memory."""
+        """Allocate buffers of `size` bytes, with room for a last block that grows by compression, and as much
+        scratch."""
         whole = self._whole_bytes(size)
         if self._options.compression != Codec.NONE:
             self._codecs.bound.attach("packed", new_bytes(whole))
@@ -311,7 +309,6 @@ class Outputs:
         self._output_bytes += written_bytes
 
     def _finish_file(self) -> Sst:
-        """Write filter, index, stats and tail after the data blocks."""
         data_end = self.bound["data_bytes"]
         codec = self._options.compression
         sections = [

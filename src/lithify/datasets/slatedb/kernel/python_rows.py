@@ -56,8 +56,7 @@ def decode_tail(tail: bytes, value_len: int) -> RawRow:
 
 
 def encode_tail(row: RawRow) -> bytes:
-    """Encode everything that follows a row's key. The flags for timestamps are derived from the
-    timestamps."""
+    """Encode everything after a row's key. Timestamps determine their flags."""
     flags = row.flags & (TOMBSTONE | MERGE)
     flags |= HAS_EXPIRE if row.expire_ms is not None else 0
     flags |= HAS_CREATE if row.create_ms is not None else 0
@@ -66,7 +65,6 @@ def encode_tail(row: RawRow) -> bytes:
 
 
 def read_row(record: Bound) -> RawRow:
-    """Copy the current row of a source."""
     tail = ctypes.string_at(record["value"], record["tail_len"])
     return decode_tail(tail, record["value_len"])
 
@@ -85,7 +83,6 @@ def set_row(record: Bound, key: bytes, row: RawRow) -> None:
 
 
 def public_row(key: bytes, row: RawRow) -> Row:
-    """Return the row as a compaction filter sees it."""
     if row.flags & TOMBSTONE:
         return Row(key, row.seq, RowKind.TOMBSTONE, None, row.create_ms, row.expire_ms)
     kind = RowKind.MERGE if row.flags & MERGE else RowKind.VALUE
@@ -101,7 +98,6 @@ def modified(row: RawRow, value: bytes | None) -> RawRow:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The result of a fold."""
 
     row: RawRow
     rows: int

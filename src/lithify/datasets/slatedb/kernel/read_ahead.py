@@ -1,19 +1,18 @@
 """Windows over a source's data blocks, read one after another into memory.
 
 1. A window is the next blocks up to the window size, at least one, read with one request.
-2. Remote stores: if less than half a window would remain, the window includes it, so that a small SST is one
-   request. A thread pool reads windows ahead, in order for each source, across SSTs. A source starts with as
-   many windows ahead as all sources can have, at most `FIRST_AHEAD`; each time the merge waits for one of its
-   windows, its limit doubles. So the bytes in flight approach latency times the merge's speed. A source's
-   first window is small unless it is the only one: a merge begins when all first windows have arrived, and
-   every connection has a limited speed.
-3. All windows of a task, including those in flight and in use, stay within a fixed budget. A source may
-   always have one window. When the budget is used up, a source that the merge waits for takes from the source
-   with the highest limit, so that the sources share the budget by need.
-4. A response is used as the window without a copy. Compiled code reads some bytes past a window, so the
-   request includes them; in an SST the index follows the blocks.
-5. Local files: a window is read when it is needed, into the memory of the previous one. If whole SSTs are in
-   memory already, windows are parts of them.
+2. Remote stores: a remainder of less than half a window joins it, so that a small SST is one request. A
+   thread pool reads each source's windows ahead, in order, across SSTs. A source starts with as many ahead as
+   all can have, at most `FIRST_AHEAD`; its limit doubles each time the merge waits for it. So the bytes in
+   flight approach latency times the merge's speed. A source's first window is small unless it is the only
+   one: a merge begins when all first windows have arrived, and each connection has a limited speed.
+3. All windows of a task, including those in flight and in use, share a fixed budget. A source may always have
+   one window. When the budget is used up, a source that the merge waits for takes from the one with the
+   highest limit, so shares follow need.
+4. A response is the window, without a copy. The request includes the bytes past the window that compiled code
+   may read; in an SST the index follows the blocks.
+5. Local files: a window is read when needed, into the previous one's memory. If whole SSTs are in memory
+   already, windows are parts of them.
 
 Invariant: everything except the requests themselves runs in the merge's thread.
 """
@@ -53,16 +52,15 @@ _SUSPICIOUS_BLOCK_BYTES = 64 << 20
 
 
 def window_bytes(source_count: int, *, reads_ahead: bool) -> int:
-    """Return the size of each source's windows. Two of them fit into its share of the budget if it reads
-    ahead."""
+    """Return the size of each source's windows. If it reads ahead, two fit into its share of the budget."""
     most, count = (REMOTE_WINDOW_BYTES, 2) if reads_ahead else (LOCAL_WINDOW_BYTES, 1)
     share = WINDOWS_BUDGET_BYTES // (count * max(source_count, 1))
     return min(most, max(MIN_WINDOW_BYTES, share))
 
 
 def first_ahead(source_count: int, window_size_bytes: int) -> int:
-    """Return how many windows each source reads ahead at first: as many as all can have. If the first sources
-    took more, the others would wait for each window until they had regained their share."""
+    """Return how many windows each source reads ahead at first: as many as all can have. Otherwise later
+    sources would wait until they had regained their share."""
     share = WINDOWS_BUDGET_BYTES // (window_size_bytes * max(source_count, 1))
     return min(FIRST_AHEAD, max(1, share))
 
@@ -115,7 +113,6 @@ class WindowReader:
             self.threads.shutdown(cancel_futures=True)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether the budget has room for so many more bytes."""
         return self._held_bytes + size_bytes <= WINDOWS_BUDGET_BYTES
 
     def hold(self, size_bytes: int) -> None:
@@ -300,7 +297,7 @@ class Windows:
 
 
 def _answer(store: ObjectStore, part: SourceSst, start: int, size: int) -> Bytes:
-    """Read these bytes and, after them, as many as compiled code may read."""
+    """Read these bytes, and the slack after them."""
     if start + size + SLACK <= part.sst.info.index_offset + part.sst.info.index_len:
         return np.frombuffer(store.get_buffer(part.key, start, size + SLACK), np.uint8)
     memory = new_bytes(size)

@@ -1,19 +1,17 @@
-"""The reader of rows: a cursor over the blocks of one source that checks every length before use.
+"""The reader of rows: a cursor over one source's blocks that checks every length before use.
 
 `next_row` moves a source to its next row inside its key bounds:
 
 1. At the end of a block, open the next one: verify the checksum, decompress, transcode format 1 into format
-   2, check the restart array against the block. After the last block the source asks for its next window or
-   SST, or is exhausted.
-2. Decode one row: three varints, key suffix, value, sequence number, flags, timestamps. Each length is
-   compared with the rest of the block before use.
+   2, check the restart array. After the last block the source asks for its next window or SST, or is
+   exhausted.
+2. Decode one row: three varints, key suffix, value, sequence number, flags, timestamps.
 3. Check the order: keys ascend; sequence numbers of one key descend.
 4. Restore the key in the source's key buffer, which has the shared prefix already.
 5. Skip rows before the start; the first row at or after the end ends the SST.
-6. All keys of the task share a common prefix. Check it where this row's key could differ. The merge first
-   compares the eight bytes after the prefix as one number, zero-padded after the key's end. It is computed
-   from the previous row's number and the new bytes: loading it from the key buffer would wait for the stores
-   just made.
+6. Check the task's common prefix where this row's key could differ. The merge first compares the eight bytes
+   after it as one number, zero-padded. That number is computed from the previous row's and the new bytes:
+   loading it from the key buffer would wait for the stores just made.
 
 A row is accepted completely, or the source is left unchanged.
 """
@@ -74,7 +72,7 @@ _BAD_BOUNDS = int(KernelStatus.BAD_BOUNDS)
 
 @called
 def _transcode(source: Record, address: int, length: int) -> tuple[int, int, int]:
-    """Transcode a block of format 1 into format 2. Return status, address and length."""
+    """Transcode a block into format 2. Return status, address and length."""
     size = transcoded_size(address, length)
     if size < 0:
         return -size, 0, 0
@@ -87,7 +85,7 @@ def _transcode(source: Record, address: int, length: int) -> tuple[int, int, int
 
 @called
 def open_block(source: Record, codecs: Record) -> int:
-    """Start reading the next block; return `DONE` after the last block of the last SST."""
+    """Open the next block; return `DONE` after the last one of the last SST."""
     block = source.block + 1
     if block >= source.block_end:
         return _NEED_INPUT if source.more_ssts else _DONE
@@ -133,9 +131,9 @@ def _has_common_prefix(source: Record) -> bool:
 
 @inlined
 def _prefix_of(source: Record, suffix: int, shared: int, key_len: int) -> Any:
-    """Return the eight bytes of a key from `common_len` on, whether or not it has the common prefix. The key
-    shares `shared` bytes with the current key, whose eight bytes are `source.prefix`. The rest of the key is
-    at `suffix`, in a row, where more than eight bytes follow the key."""
+    """Return the eight bytes of a key from `common_len` on, even without the common prefix. The key shares
+    `shared` bytes with the current key, whose eight bytes are `source.prefix`. Its rest is at `suffix`,
+    followed by more than eight bytes of the row."""
     length = key_len - source.common_len
     if length <= 0:
         return _LEAST
@@ -222,7 +220,6 @@ def _is_behind_end(source: Record) -> bool:
 
 @called
 def _end_sst(source: Record) -> None:
-    """Skip the rest of the current SST."""
     source.block = source.block_end
     source.cursor = source.rows_end
 

@@ -58,7 +58,7 @@ def _kept_flags(flags: int) -> int:
 
 @called
 def _row_sizes(position: int, end: int, first_key_len: int) -> tuple[int, int]:
-    """Return the size of the row at `position` in formats 1 and 2; a negated status if it is corrupt."""
+    """Return a row's size in formats 1 and 2; a negated status if it is corrupt."""
     left = end - position
     if left < _KEY_LENGTHS_BYTES + ROW_FIXED_BYTES:
         return -_BAD_LENGTH, 0
@@ -89,7 +89,7 @@ def _row_sizes(position: int, end: int, first_key_len: int) -> tuple[int, int]:
 
 @called
 def transcoded_size(address: int, length: int) -> int:
-    """Return the size of the block in format 2; a negated status if it is corrupt."""
+    """Return the block's size in format 2; a negated status if it is corrupt."""
     if length < 2:
         return -_BAD_RESTARTS
     row_count = load_u16_be(address + length - 2)

@@ -130,8 +130,7 @@ def _swap(table: int, slot: int, position: int) -> int:
 
 @inlined
 def _find_match(source: int, start: int, limit: int, table: int, shift: int) -> tuple[int, int]:
-    """Return the next position whose four bytes occurred before, and the earlier position; -1 if there is
-    none."""
+    """Return the next position whose four bytes occurred before, and that place; -1 if there is none."""
     skip = _FIRST_SKIP
     following = start
     following_slot = _hash(load_u32(source + start), shift)

@@ -21,8 +21,8 @@ _MIN_BLOCK_BYTES = 4
 
 @inlined
 def content_limit(length: int) -> int:
-    """Return an upper bound for the content of a frame of `length` bytes: each block takes at least four
-    bytes and has at most 128 KiB of content."""
+    """Return the most that a frame of `length` bytes can contain: each block takes at least four bytes and
+    has at most 128 KiB."""
     return (length // _MIN_BLOCK_BYTES + 1) * _MAX_BLOCK_BYTES
 
 
