@@ -77,7 +77,6 @@ _BLOCK_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Committing:
-
     future: Future[None]
     writer: ObjectWriter
     sst: Sst

@@ -98,7 +98,6 @@ def modified(row: RawRow, value: bytes | None) -> RawRow:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-
     row: RawRow
     rows: int
     """Number of folded rows, without duplicates."""
