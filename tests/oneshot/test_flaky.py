@@ -94,7 +94,7 @@ def test_an_outage_while_a_compaction_is_foreseen_is_waited_for(
         is_back.start()
         prefetch(*compaction)
 
-    monkeypatch.setattr(dataset, "foresee", fall_away)
+    monkeypatch.setattr(dataset, "prefetch", fall_away)
     result = compact(dataset, engine=InlineEngine())
     is_back.join()
     assert (len(result.committed), result.failures) == (1, ())

@@ -120,7 +120,7 @@ def test_what_goes_wrong_when_a_compaction_is_foreseen_ends_no_run(
 ) -> None:
     fill(url, s3)
     dataset = dataset_at(url, store_options=s3.options)
-    with mock.patch.object(dataset, "foresee", side_effect=ValueError("odd")) as foreseen:
+    with mock.patch.object(dataset, "prefetch", side_effect=ValueError("odd")) as foreseen:
         summary = compact(dataset)
     assert foreseen.called
     assert len(summary.committed) == 1

@@ -1,11 +1,11 @@
-"""When which garbage of a dataset is collected, for all kinds (SlateDB's garbage collector options).
+"""The schedule of garbage collection for all kinds of datasets (SlateDB's garbage collector options).
 
-Each kind of garbage has an interval and a minimum age of its own. A tick collects what is due; kinds that are
-due at the same time and are treated alike are collected together, so that the dataset's state is read once.
-With the defaults that is one collection per interval, the first one at the first tick.
+Each kind of garbage has its own interval and minimum age. A tick collects what is due; kinds that are due
+together and have equal options are collected together, so that the dataset's state is read once. With the
+defaults that is one collection per interval, the first at the first tick.
 
-A failed collection is due again after its interval, like a successful one: what is wrong rarely goes away
-within seconds, and garbage can wait.
+A failed collection is due again after its interval, like a successful one: its cause rarely disappears within
+seconds, and garbage can wait.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ class DirectoryOptions:
 
     @classmethod
     def of(cls, settings: CollectionSettings) -> DirectoryOptions:
-        """What the settings say."""
         return cls(to_milliseconds(settings.interval), to_milliseconds(settings.min_age), settings.dry_run)
 
 
 @dataclass(frozen=True, slots=True)
 class Due(Generic[KindT]):
-    """Kinds that are to be collected together now."""
+    """Kinds of garbage to collect together now."""
 
     min_age_ms: int
     dry_run: bool
@@ -60,7 +59,7 @@ class Due(Generic[KindT]):
 def due_kinds(
     options: Mapping[KindT, DirectoryOptions], began_s: Mapping[KindT, float], now_s: float
 ) -> tuple[Due[KindT], ...]:
-    """The collections that are due when each kind was last begun at `began_s`, if ever."""
+    """Return the collections that are due; `began_s` has the start of each kind's last one, if any."""
     together: dict[tuple[int, bool], set[KindT]] = {}
     for kind, kind_options in options.items():
         if kind not in began_s or now_s >= began_s[kind] + kind_options.interval_ms / 1000:
@@ -73,8 +72,8 @@ def due_kinds(
 def asked_for(
     options: Mapping[KindT, DirectoryOptions], *, dry_run: bool, min_age_ms: int | None
 ) -> tuple[Due[KindT], ...]:
-    """The collections that somebody asks for once, those that delete first: of each kind as its options say,
-    but for a minimum age that is given, and unless nothing is to be deleted at all."""
+    """Return the collections of a one-time request, those that delete first. `dry_run` and a given
+    `min_age_ms` override the options of each kind."""
     given: Mapping[str, int] = {} if min_age_ms is None else {"min_age_ms": min_age_ms}
     chosen = {kind: replace(o, dry_run=dry_run or o.dry_run, **given) for kind, o in options.items()}
     return tuple(sorted(due_kinds(chosen, {}, 0.0), key=lambda due: due.dry_run))
@@ -83,8 +82,8 @@ def asked_for(
 def carried_out(
     dues: Iterable[Due[KindT]], collect: Callable[[Due[KindT]], ReportT]
 ) -> tuple[tuple[Due[KindT], ReportT], ...]:
-    """Each collection, and what came of it. Of several that fail, the others are done first and the first
-    failure is raised."""
+    """Carry out the collections and return their reports. If some fail, finish the others, then raise the
+    first failure."""
     done: list[tuple[Due[KindT], ReportT]] = []
     failures: list[LithifyError] = []
     for due in dues:
@@ -100,7 +99,7 @@ def carried_out(
 def until_due_s(
     options: Mapping[KindT, DirectoryOptions], began_s: Mapping[KindT, float], now_s: float
 ) -> float:
-    """How long nothing is due; infinite when nothing ever is collected."""
+    """Return the seconds until something is due; infinite if nothing ever is."""
     next_s = (
         began_s[kind] + o.interval_ms / 1000 if kind in began_s else now_s for kind, o in options.items()
     )
@@ -108,8 +107,7 @@ def until_due_s(
 
 
 class PeriodicCollector(Generic[KindT]):
-    """Collects the garbage of one dataset, again and again. `collect` carries out one collection and says
-    what came of it."""
+    """Collects the garbage of one dataset periodically. `collect` carries out one collection."""
 
     def __init__(
         self,
@@ -125,8 +123,8 @@ class PeriodicCollector(Generic[KindT]):
         self._began_s: dict[KindT, float] = {}
 
     def tick(self) -> float:
-        """Collect what is due; seconds until something is again. Of several collections that fail, the
-        others are done first and the first failure is raised."""
+        """Collect what is due. Return the seconds until something is due again. If some collections fail,
+        finish the others, then raise the first failure."""
         now_s = self._clock.monotonic_s()
 
         def begin(due: Due[KindT]) -> None:
@@ -137,5 +135,5 @@ class PeriodicCollector(Generic[KindT]):
         return self.wait_s()
 
     def wait_s(self) -> float:
-        """Seconds until something is due; infinite when nothing ever is."""
+        """Return the seconds until something is due; infinite if nothing ever is."""
         return until_due_s(self.options, self._began_s, self._clock.monotonic_s())

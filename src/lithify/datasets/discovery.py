@@ -1,14 +1,14 @@
-"""The datasets that a pattern names, where they are folders: `s3://bucket/tenants/*/db`.
+"""The datasets, stored as folders, that match a pattern such as `s3://bucket/tenants/*/db`.
 
-1. The path is walked level by level. Up to the next `*` nothing is asked for. A level with a `*` is one
-   listing with a delimiter for each folder so far, several at a time: a thousand of a far store are a matter
-   of seconds. What comes behind the last `*` is appended unseen.
-2. So what is found may be no dataset: who opens it finds out. Of ten thousand folders in one that costs ten
-   listings, and nothing else.
-3. A folder is listed with the options of its own place (`Config.store_options_of`).
+1. The path is walked level by level. A level without `*` needs no request. A level with `*` is one listing
+   with a delimiter for each folder found so far, several at a time: a thousand in a remote store take
+   seconds. Path parts after the last `*` are appended without a check.
+2. So a result need not be a dataset; opening it shows that. Ten thousand folders in one folder cost ten
+   listings.
+3. A folder is listed with its own store options (`Config.store_options_of`).
 
-In the path of a URL, a pattern's as well as what is found, stands quoted what cannot stand there as it is. A
-path, and what a `file:` URL of no special kind names, is a path, in which nothing is quoted.
+URLs, as patterns and as results, have special characters of their path quoted. Plain paths do not, and
+results of a `file:` pattern without a kind are plain paths.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from lithify.store.urls import open_store, split_scheme
 MAX_FOUND = 1_000_000
 LISTINGS_AT_ONCE = 16
 _SAFE = "/!$&'()+,:;=@~"
-"""What stands in the path of a URL as it is."""
+"""Characters that are not quoted in the path of a URL."""
 
 
 def folders(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
-    """URLs of the folders that match, in order. What stands before the URL of a store in the scheme
-    (`kafka+s3://…`) stands before what is found."""
+    """Return the sorted URLs of the matching folders, with the pattern's prefix before the store's scheme, if
+    any (`kafka+s3://…`)."""
     scheme, rest = split_scheme(pattern)
     kind, plus, of_store = (scheme or "").rpartition("+")
     host, _, path = rest.removeprefix("//").partition("/")
@@ -51,7 +51,7 @@ def folders(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
         options = config.store_options_of(url)
         opened_with = tuple(sorted(options.items()))
         store = stores.get(opened_with)
-        if store is None:  # of two at once the first one's is kept
+        if store is None:  # of two threads' stores the first is kept
             opened, _ = open_store(url.removeprefix(kind + plus), options, waiting)
             store = stores.setdefault(opened_with, opened)
         return store.folder(key).folders
@@ -62,7 +62,7 @@ def folders(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
 
 
 def _walk(listed: Callable[[str], Iterable[str]], levels: Iterable[Sequence[str]], pattern: str) -> list[str]:
-    """Keys of folders, in order. Of each level what stands around its `*`."""
+    """Return the sorted keys of the matching folders. Each level has the texts around its `*`."""
     found = [""]
     for around in levels:
         if len(around) == 1:
@@ -82,5 +82,5 @@ def _quoted(key: str) -> str:
 
 
 def _is_text(name: str) -> bool:
-    """Whether anybody could write it: on disks names are bytes."""
+    """Return whether the name is valid Unicode: on disks names are bytes."""
     return not any(0xD800 <= ord(character) < 0xE000 for character in name)

@@ -1,14 +1,14 @@
-"""A hold as a value that renews itself, for programs.
+"""A hold that renews itself, for programs.
 
     with table.hold(lease_s=600) as held:
         rows = read(held.snapshot)      # for as long as it takes
-        held.check()                    # before the rows are relied on
+        held.check()                    # before relying on the rows
 
-1. As a context it is renewed in a thread, three times a lease, and released at the end.
-2. A hold that could not be renewed in time may be gone. `check` says so, and so does the end of the context:
-   an error rather than rows of which some were missing. `check` counts from before the last renewal was sent,
-   so it ends for its holder before it ends for anybody else; but it does not see that the machine slept. So
-   the end of the context asks the store, and so can anybody else, with `renew`.
+1. As a context manager it is renewed in a thread, three times per lease, and released at the end.
+2. If it was not renewed in time, it may have expired: `check` and the end of the context raise an error, so
+   that missing rows are noticed. `check` counts from before the last renewal was sent, so the hold ends for
+   its holder first. But it does not notice that the machine slept; the end of the context asks the store, as
+   `renew` does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Held:
     """A hold of this program."""
 
     def __init__(self, maintenance: Maintenance, placed: Placed, clock: Clock, began_s: float) -> None:
-        """`began_s`: monotonic time from before it was put."""
+        """`began_s`: monotonic time from before the hold was placed."""
         self._maintenance = maintenance
         self._placed = placed
         self._clock = clock
@@ -43,21 +43,21 @@ class Held:
 
     @property
     def name(self) -> str:
-        """By which it is renewed and released, from anywhere."""
+        """The name for renewing and releasing the hold, from anywhere."""
         return self._placed.name
 
     @property
     def snapshot(self) -> Any:
-        """What is held, and all that came after."""
+        """The oldest snapshot held; all later ones are held too."""
         return next(iter(self._placed.about.values()), None)
 
     @property
     def placed(self) -> Placed:
-        """As it lies in the store."""
+        """The hold as stored."""
         return self._placed
 
     def renew(self) -> None:
-        """Begin its lease anew. `HoldLapsed` when that came too late."""
+        """Renew the lease. Raise `HoldLapsed` if it is too late."""
         with self._lock:
             began_s = self._clock.monotonic_s()
             try:
@@ -68,14 +68,14 @@ class Held:
             self._renewed_s = began_s
 
     def check(self) -> None:
-        """`HoldLapsed` when what it kept may be gone."""
+        """Raise `HoldLapsed` if the held data may be gone."""
         if self._lapsed is not None:
             raise self._lapsed
         if self._clock.monotonic_s() - self._renewed_s >= self._placed.lease_ms / 1000:
             raise HoldLapsed(f"hold {self.name} was not renewed in time; what it kept may be gone")
 
     def release(self) -> None:
-        """Give it up."""
+        """Stop renewing, and release the hold."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -92,7 +92,7 @@ class Held:
         try:
             if kind is None and not self._stop.is_set():
                 self.check()
-                self.renew()  # asks the store, whose clock went on while this machine slept
+                self.renew()  # asks the store, whose clock also ran while this machine slept
         finally:
             self.release()
 
@@ -101,6 +101,6 @@ class Held:
             try:
                 self.renew()
             except HoldLapsed:
-                return  # `check` tells
+                return  # `check` raises it
             except LithifyError as error:
                 _log.warning("hold %s was not renewed, which is tried again: %s", self.name, error)

@@ -1,6 +1,6 @@
-"""What a dataset's history is kept for and let go by, as commands and programs ask for it.
+"""The contract for history maintenance, as commands and programs use it: holds, readers and expiry.
 
-A kind whose datasets have no history of their own to expire has none of this (`Kind.maintenance`).
+A kind whose datasets have no history to expire does not implement it (`Kind.maintenance`).
 """
 
 from __future__ import annotations
@@ -13,116 +13,115 @@ from lithify.coordination.holds import Placed
 from lithify.views.blocks import Shown
 
 PARTS = ("data", "deletes", "manifests", "expiry", "files")
-"""Of maintenance, in the order in which they are done: each leaves something to the ones after it."""
+"""Parts of maintenance in their order: each part leaves work for later ones."""
 ORPHANS = "orphans"
-"""A part that is done only where it is asked for by its own command, or by the dataset's policy."""
+"""A part that runs only by its own command, or by the dataset's policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """What to hold: by default, what is newest."""
+    """The version to hold; by default the newest."""
 
     version: int | None = None
-    """By its number."""
+    """The version's number."""
     at_ms: int | None = None
-    """What was current then; wall-clock milliseconds."""
+    """Hold the version that was current at this wall-clock time, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryAsked:
-    """What of a history may be let go."""
+    """Limits of an expiry."""
 
     older_than_ms: int | None = None
-    """Wall-clock milliseconds; `None`: as the dataset says itself."""
+    """Wall-clock milliseconds; `None`: the dataset's own policy."""
     retain_last: int | None = None
-    """So many of the newest versions stay; `None`: as the dataset says itself."""
+    """The number of newest versions to retain; `None`: the dataset's own policy."""
     grace_ms: int | None = None
-    """How long files stay that nothing names any more; `None`: the kind's own default."""
+    """How long unreferenced files are kept; `None`: the kind's own default."""
     dry_run: bool = False
     accept_loss: bool = False
-    """Whether what is needed now is all there is, although more was recorded and is lost."""
+    """Whether to treat the current needs as complete although recorded ones were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphansAsked:
-    """Which files that nothing names may be deleted."""
+    """Limits of the removal of unreferenced files."""
 
     older_than_ms: int | None = None
     """Wall-clock milliseconds; `None`: the kind's own default."""
     delete: bool = False
-    """Without it, they are only found."""
+    """If false, the files are only found."""
     max_percent: int | None = None
-    """Of all files there; nothing is deleted where it would be more. `None`: the kind's own default."""
+    """Percentage of all files; if more would be deleted, nothing is. `None`: the kind's own default."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What came of one piece of maintenance."""
+    """The result of one part of maintenance."""
 
     outcome: str
-    """In one word of the kind's."""
+    """One word of the kind's own."""
     is_done: bool
-    """Whether all was done that there was to do; else something stands in the way."""
+    """Whether all necessary work was done; if not, something prevented it."""
     shown: Shown
 
 
 class Maintenance(Protocol):
-    """The history of one dataset."""
+    """Maintenance of one dataset's history."""
 
     def left_out(self) -> frozenset[str]:
-        """Those of `PARTS` that the dataset itself wants left out, whoever looks after it."""
+        """Return those of `PARTS` that the dataset's policy excludes, for every process that maintains it."""
         ...
 
     def hold(self, wanted: HoldRequest, lease_ms: int, name: str | None, owner: str) -> Placed:
-        """Keep a version and all that came after it, until the lease ends. `Refused` when it may be gone."""
+        """Hold a version and all later ones until the lease expires. Raise `Refused` if it may be gone."""
         ...
 
     def renew(self, placed: Placed | str, lease_ms: int | None = None) -> Placed:
-        """Begin the lease of a hold anew, found by its name or as it was put. `HoldLapsed` when it is too
-        late."""
+        """Renew the lease of a hold, given by name or value. Raise `HoldLapsed` if it is too late."""
         ...
 
     def release(self, placed: Placed | str) -> None:
-        """Give a hold up, this very one or whatever has a name."""
+        """Release a hold: exactly this one, or any with that name."""
         ...
 
     def holds(self) -> tuple[Placed, ...]:
-        """All holds that have not lapsed."""
+        """Return all holds that have not expired."""
         ...
 
     def show_hold(self, placed: Placed) -> Shown:
-        """One hold."""
+        """Show one hold."""
         ...
 
     def show_holds(self) -> Shown:
-        """All holds."""
+        """Show all holds."""
         ...
 
     def add_reader(self, reader: str, name: str | None, options: Mapping[str, Any]) -> Shown:
-        """Register a reader that nothing may be taken from. `Refused` when what it needs may be gone."""
+        """Register a reader, whose data must be kept. Raise `Refused` if data that it needs may be gone."""
         ...
 
     def drop_reader(self, name: str) -> Shown:
-        """Forget a reader."""
+        """Remove a reader."""
         ...
 
     def show_readers(self) -> Shown:
-        """All readers, and where they stand."""
+        """Show all readers and their positions."""
         ...
 
     def remove_orphans(self, asked: OrphansAsked, tell: Callable[[str], None]) -> Shown:
-        """Delete files in the dataset's place that nothing names; `tell` is told how far it is. `Refused`
-        when nobody can be sure that they are its own."""
+        """Delete unreferenced files in the dataset's folder; report progress to `tell`. Raise `Refused` if it
+        is not certain that they belong to the dataset."""
         ...
 
     def expire(self, asked: ExpiryAsked) -> MaintenanceResult:
-        """Let go what the dataset's policy lets go and nobody needs."""
+        """Expire the versions that the dataset's policy gives up and nothing needs."""
         ...
 
     def rewrite_deletes(self, *, dry_run: bool) -> MaintenanceResult:
-        """Drop the files of deletes that apply to nothing, and merge small ones."""
+        """Drop dangling delete files, and merge small ones."""
         ...
 
     def rewrite_manifests(self, *, dry_run: bool) -> MaintenanceResult:
-        """Write what lists the dataset's files anew where that saves its readers work."""
+        """Rewrite the manifests if that saves readers work."""
         ...

@@ -1,4 +1,4 @@
-"""Options of commands that only one kind of dataset has, and what was given of them."""
+"""Command options of single kinds of datasets, and the values that a command got for them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class KindOption:
-    """An option, for commands to make one of."""
+    """The description of a command option."""
 
     name: str
-    """Its parameter; the flag is made of it."""
+    """The parameter's name, from which the flag is derived."""
     commands: frozenset[str]
-    """Those that have it."""
+    """Names of the commands that have the option."""
     help: str
     type: Any = str
-    """`bool` for a flag, `list[…]` for what may be repeated."""
+    """`bool` for a flag, `list[…]` for an option that may be repeated."""
     metavar: str | None = None
     setting: str | None = None
-    """The setting it stands for; of a table of settings, its values are KEY=VALUE."""
+    """The setting that the option overrides. If that is a table, the values are KEY=VALUE."""
 
     @property
     def flag(self) -> str:
@@ -29,32 +29,32 @@ class KindOption:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A part of what datasets of one kind consist of, for a command to show."""
+    """A part of datasets of one kind that `inspect` can show."""
 
     part: str
     help: str
     url_help: str | None = None
-    """What its URL names, where that is no dataset."""
+    """What the URL names, if not a dataset."""
     options: tuple[KindOption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """What commands have for one kind of dataset alone."""
+    """The parts of commands that belong to one kind of dataset."""
 
     options: tuple[KindOption, ...] = ()
     inspections: tuple[Inspection, ...] = ()
     environment: tuple[str, ...] = ()
-    """What environment variables begin with that its libraries read, secrets among them."""
+    """Prefixes of the environment variables that its libraries read, including secrets."""
     metric_names: Mapping[str, str] = field(default_factory=dict)
-    """Metrics that have another name as well, by which people know them."""
+    """Additional, established names of metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandArgs:
-    """What a command was told to do with one dataset."""
+    """A command's request about one dataset."""
 
     full: bool = False
-    """All there is, rather than what the planner finds worth it."""
+    """Whether to process everything instead of what the planner finds worthwhile."""
     given: Mapping[str, Any] = field(default_factory=dict)
-    """By name, the options of its kind that were given."""
+    """Values of the kind's own options, by name."""

@@ -1,4 +1,4 @@
-"""What datasets share whose ledger, lease and sidecar are Lithify's own, in a folder of Lithify's alone."""
+"""A base of datasets whose ledger, lease and sidecar are Lithify's own, in a folder used only by Lithify."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lithify.store.times import StoreTime
 from lithify.store.versions import Bond, PendingVersion
 
 FRESH_S = 5.0
-"""So long what a coordinator has found before it takes the epoch counts as just found."""
+"""How long the findings of a coordinator that is about to take the epoch count as current."""
 
 
 class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
-    """A dataset that only Lithify compacts. Nothing is written to one whose `snapshot` is refused."""
+    """A dataset that only Lithify compacts. Nothing is written if `snapshot` refuses the dataset."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         ids: Ids,
         rng: random.Random,
     ) -> None:
-        """`folder` of `store` is Lithify's alone."""
+        """`folder` of `store` is used only by Lithify."""
         self._url = url
         self.store = store
         self.own_folder = folder
@@ -49,15 +49,16 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self._rng = rng
         self._format = format
         self._bond = Bond()
-        """Of all that is only of use with the ledger that is there."""
+        """Joins all numbered files that depend on the current ledger: if it was replaced, they raise
+        `Replaced`."""
         self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng, self._bond)
         self._journal = ObjectJournal(store, folder, clock, ids)
         self._lease = ObjectLease(store, folder, clock)
         self.time_key = join(folder, "now")
-        """An object for asking the store what time it is."""
+        """The object that is written to read the store's time."""
         self._store_time = StoreTime(store, self.time_key, clock)
         self._looked_s = float("-inf")
-        """When `epoch` was read last."""
+        """When `epoch` was last read."""
 
     @property
     def url(self) -> str:
@@ -79,7 +80,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        """`first` is not needed: who takes the epoch makes the ledger."""
+        """Ignore `first`: taking the epoch creates the ledger."""
         return self._ledger.update(change)
 
     def write_ledger(
@@ -105,17 +106,17 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return both(self.snapshot, self._ledger.epoch)[1]
 
     def check_epoch(self, epoch: int) -> None:
-        """`Fenced` when `epoch` is not the newest any more. For who is about to publish somewhere else than
-        in the ledger."""
+        """Raise `Fenced` if `epoch` is not the newest any more. Call it before publishing outside the
+        ledger."""
         self._ledger.files.confirmed()
         self._ledger.check_epoch(epoch)
 
     def why_held(self, epoch: int, lease: Lease | None) -> str | None:
-        """Its lease alone tells who is alive."""
+        """Return `None`: the lease alone shows which process is alive."""
         return None
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
-        if self._clock.monotonic_s() - self._looked_s >= FRESH_S:  # watching the lease may have taken long
+        if self._clock.monotonic_s() - self._looked_s >= FRESH_S:  # waiting for the lease may have taken long
             both(self.snapshot, self.ledger)
         return self._ledger.take_epoch(permit)
 
@@ -123,7 +124,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return self._ledger.has_taken(taking)
 
     def may_have_taken(self, taking: EpochClaim) -> bool:
-        """Its ledger and its lease lie in one folder."""
+        """Return true: ledger and lease are in one folder."""
         return True
 
     def confirm(self) -> None:
@@ -133,8 +134,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return self._store_time.now_ms()
 
     def dated_ms(self) -> int:
-        """The time for what is written: by the store's clock, by this machine's where the store cannot be
-        asked."""
+        """Return the time for written data: the store's, or this machine's if the store cannot be asked."""
         store_ms = self._store_time.now_ms()
         return self._clock.now_ms() if store_ms is None else store_ms
 

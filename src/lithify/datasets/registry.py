@@ -1,10 +1,10 @@
-"""Which kind of dataset a URL names. Kinds are imported when the first URL of theirs is opened.
+"""The kinds of datasets by URL. A kind is imported when its first URL is opened.
 
 | URL                               | kind             |
 |-----------------------------------|------------------|
 | `iceberg://…`                     | Iceberg table    |
-| `kafka+` and what a store has     | keyed log        |
-| what a store has                  | SlateDB database |
+| `kafka+` and a store's URL        | keyed log        |
+| a store's URL                     | SlateDB database |
 """
 
 from __future__ import annotations
@@ -27,52 +27,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A kind that need not be imported yet."""
+    """The description of a kind that may not be imported yet. Places are given as `module:name`."""
 
     noun: str
-    """What one is called where it is clear of what system: `table`."""
+    """The name of one dataset where the system is clear: `table`."""
     plural: str
-    """What several are called: `Iceberg tables`."""
+    """The name of several: `Iceberg tables`."""
     kind: str
-    """Where the kind is, as `module:name`."""
+    """The place of the kind."""
     options: str
-    """Where what commands have for it alone is, as `module:name`; quick to import."""
+    """The place of its command options; quick to import."""
     settings: str
-    """Where its section of the settings is, as `module:name`; quick to import."""
+    """The place of its settings section; quick to import."""
     preload: str = ""
-    """What Python workers begin with that work on such datasets, as `module:name`; empty: nothing."""
+    """The place of the function that Python workers for such datasets begin with; empty: none."""
     warm_up: str = ""
-    """What compiles, ahead of time, all that any process compiles for such datasets, as `module:name`; empty:
-    nothing."""
+    """The place of the function that compiles everything for such datasets ahead of time; empty: none."""
     discovery: str = "lithify.datasets.discovery:folders"
-    """What finds the datasets that a pattern names, as `module:name`."""
+    """The place of the function that finds the datasets of a pattern."""
     is_warm: str = ""
-    """Tells from the environment variables whether the first task for such datasets has nothing left to
-    compile here, as `module:name`; quick to import. Empty: it never has."""
+    """The place of a function that returns, from the environment variables, whether the first task on this
+    machine has nothing to compile; quick to import. Empty: assumed."""
     lies_in_stores: bool = False
-    """Whether its URLs are its own scheme, a `+`, and the URL of a store."""
+    """Whether its URLs are its own scheme, a `+`, and a store's URL."""
 
     def load(self) -> Kind[Any]:
-        """The kind itself."""
+        """Import the kind."""
         kind: Kind[Any] = _load(self.kind)
         return kind
 
     def find(self, pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
-        """URLs of the datasets that a pattern with `*` names. Some may turn out to be none."""
+        """Return the URLs that match a pattern with `*`. Some may not be datasets."""
         find: Callable[[str, Config, WaitPolicy], list[str]] = _load(self.discovery)
         return find(pattern, config, waiting)
 
     def load_options(self) -> CommandOptions:
-        """What commands have for it alone."""
+        """Import its command options."""
         options: CommandOptions = _load(self.options)
         return options
 
     def is_warmed_up(self, environ: Mapping[str, str]) -> bool:
-        """Whether the first task on this machine has nothing to compile."""
+        """Return whether the first task on this machine has nothing to compile, as far as known."""
         return not self.is_warm or bool(_load(self.is_warm)(environ))
 
     def load_settings(self) -> type[OwnSection]:
-        """Its section of the settings."""
+        """Import its settings section."""
         section: type[OwnSection] = _load(self.settings)
         return section
 
@@ -87,7 +86,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
     is_warm="lithify.datasets.slatedb.kernel.ready:is_compiled",
 )
-"""Whatever has a URL that no other kind claims."""
+"""The kind of all URLs that no other kind claims."""
 _BY_SCHEME: dict[str, Registered] = {
     "iceberg": Registered(
         "table",
@@ -115,7 +114,7 @@ _BY_SCHEME: dict[str, Registered] = {
 
 
 def registered_for(url: str) -> Registered:
-    """The kind of the dataset at `url`. `Refused` when its scheme is nobody's."""
+    """Return the kind of the dataset at `url`. Raise `Refused` if no kind has its scheme."""
     from lithify.store.urls import SCHEMES, split_scheme
 
     scheme, _ = split_scheme(url)
@@ -131,19 +130,19 @@ def registered_for(url: str) -> Registered:
 
 
 def all_registered() -> tuple[Registered, ...]:
-    """Every kind there is, that of most URLs first."""
+    """Return all kinds, SlateDB's first."""
     return (_OTHERS, *_BY_SCHEME.values())
 
 
 def register(scheme: str, kind: Registered) -> None:
-    """Make URLs `scheme://…` name datasets of another kind. Its options appear in commands that are made
-    after that."""
+    """Register another kind for URLs `scheme://…`. Its options appear in commands that are created
+    afterwards."""
     assert scheme not in _BY_SCHEME, f"{scheme} is registered"
     _BY_SCHEME[scheme] = kind
 
 
 def config_type() -> type[Config]:
-    """The settings of all kinds there are."""
+    """Return the settings type with the sections of all kinds."""
     from lithify.config.model import config_type as made_of
 
     return made_of(tuple(kind.load_settings() for kind in all_registered()))

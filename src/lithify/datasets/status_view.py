@@ -1,4 +1,4 @@
-"""What there is to show of how a dataset stands: what every status says, and what its kind adds."""
+"""The display of a dataset's status: common facts, and those of its kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lithify.views.documents import plain
 
 
 def show_status(found: Status) -> Shown:
-    """All facts as the document; as blocks, those of its kind."""
+    """Return all facts as the document, and the kind's own as blocks."""
     kind = registered_for(found.url).load()
     shown = kind.show_status(found)
     document = {
@@ -32,7 +32,7 @@ def show_status(found: Status) -> Shown:
             for p in found.plan.proposals
         ],
         "notes": list(found.plan.notes),
-        "pressure": [],  # of kinds whose writers wait for compaction
+        "pressure": [],  # set by kinds whose writers wait for compaction
         "stall_ms": found.stall_ms,
         "failures": [
             {

@@ -1,11 +1,11 @@
-"""What compiled kernels share. Each kind's own kernel lies with the kind.
+"""Shared parts of the compiled kernels. Each kind's own kernel is in the kind's package.
 
-From the ground up:
+From the lowest layer up:
 
-- `fingerprint` where machine code is kept · `cache` compiles and keeps it · `memory` raw loads, stores and
+- `fingerprint`: the folder of machine code. `cache`: compiles and caches it. `memory`: raw loads, stores and
   copies, calls of C functions.
-- `crc` what checksums share · `crc32`, `crc32c`, `siphash` checksums and hashes of bytes in memory.
-- `buffers` the Python around it: memory with slack, and records that point to it.
+- `crc`: shared parts of checksums. `crc32`, `crc32c`, `siphash`: checksums and hashes of bytes in memory.
+- `buffers`: memory with slack, and records that point to it, for the Python side.
 
-Compiled code runs without the interpreter's lock and never calls Python.
+Compiled code runs without the GIL and never calls Python.
 """

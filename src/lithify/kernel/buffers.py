@@ -1,7 +1,7 @@
-"""Records together with the memory that their fields point to.
+"""Records, with the memory that their fields point to.
 
-A record field that holds an address is only ever set through `attach`, which keeps the owner of that
-memory alive until the field is set to another or the record goes.
+A field with an address is set only through `attach`, which keeps the memory's owner alive until the field or
+the record is replaced.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def new_bytes(size: int) -> Bytes:
-    """Memory for `size` bytes and the slack behind them."""
+    """Return memory for `size` bytes, with slack after them."""
     return np.empty(size + SLACK, np.uint8)
 
 
 def new_pages(size: int) -> Bytes:
-    """The same, beginning where a page begins."""
+    """Return such memory, aligned to a page."""
     memory = new_bytes(size + PAGE_BYTES)
     return memory[-memory.ctypes.data % PAGE_BYTES :]
 
 
 def bytes_of(data: bytes) -> Bytes:
-    """A copy of `data` with slack behind it."""
+    """Copy `data` into memory with slack after it."""
     memory = new_bytes(len(data))
     memory[: len(data)] = np.frombuffer(data, np.uint8)
     return memory
 
 
 class Bound:
-    """A record, and the owners of what it points to."""
+    """A record, with the owners of the memory that it points to."""
 
     def __init__(self, record: np.void) -> None:
         self.record = record
@@ -55,11 +55,10 @@ class Bound:
         self.record[field] = memory.ctypes.data
 
     def owner(self, field: str) -> npt.NDArray[Any]:
-        """The memory the field points to."""
         return self._owners[field]
 
     def grow(self, field: str, size: int, used: int) -> None:
-        """Give the field memory of `size` elements that starts with the `used` first of the old one."""
+        """Move the field to memory of `size` elements, with the first `used` ones copied."""
         before = self._owners[field]
         after = np.empty(size + SLACK, before.dtype)
         after[:used] = before[:used]

@@ -1,23 +1,21 @@
-"""Compilation of kernels: which functions are compiled, and where machine code is kept.
+"""Compilation of kernels, and the cache of their machine code.
 
-1. `inlined` and `called` mark functions for other compiled code. They are never stored by themselves.
-   Inlining what runs for every row makes the merge half as fast again; inlining all would only make
-   compilation slow.
-2. `entry` marks a function that Python calls. Its machine code, with everything it calls linked in,
-   is stored in the cache folder, so that later processes load it instead of compiling.
-3. The name of the cache folder holds a hash of all that the code depends on (`fingerprint`). numba itself
-   only looks at the file of the function in question and would go on using stale code when an imported
-   module changes. All kinds share the folder: a change of any kernel makes a new one.
-4. Where no folder can be written, everything is compiled in memory, in every process anew. What was compiled
-   in a folder that can only be read, as root does for all users of a machine, is copied for the process.
-5. Folders that no process has used for long are removed: each change of the kernel leaves one.
+1. `inlined` and `called` mark functions for other compiled code; they are not stored by themselves. Inlining
+   the code of every row makes the merge 1.5 times as fast; inlining the rest only slows compilation.
+2. `entry` marks a function that Python calls. Its machine code, including everything it calls, is stored in
+   the cache folder for later processes.
+3. The folder's name has a hash of everything the code depends on (`fingerprint`): numba itself checks only
+   the function's own file, not imported modules. All kinds share the folder, so a change of any kernel makes
+   a new one.
+4. Without a writable folder, every process compiles in memory. A read-only folder, which root made for all
+   users of a machine, is copied for the process.
+5. Folders that no process has used for a long time are removed.
 
-Machine code is loaded from pickles, which execute what they say: a folder that other users could change, or
-one with a file of theirs in it, is not used, and that is logged (`lithify.base.permissions`).
+Machine code is loaded from pickles, which can execute anything. So a folder that other users could change, or
+with a file of theirs, is not used, and a warning is logged (`lithify.base.permissions`).
 
-Invariant: nothing here may fail because of the cache. Concurrent processes are safe since files are
-put in place by rename and every entry has exactly one signature; numba makes a folder again that was
-removed under it.
+Invariant: nothing fails because of the cache. Concurrent processes are safe: files are put in place by
+rename, every entry has exactly one signature, and numba recreates a removed folder.
 """
 
 from __future__ import annotations
@@ -46,11 +44,11 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 _copy: Scratch | None = None
-"""Of a folder that can only be read; kept as long as the process."""
+"""A copy of a read-only folder, kept as long as the process."""
 
 
 def _folder() -> str | None:
-    """Where machine code is loaded from, and kept; `None` when there is no such place."""
+    """Return the folder of machine code; `None` if there is none."""
     try:
         folder = kernel_folder(os.environ)
         check_contents(make_private(folder))
@@ -89,22 +87,22 @@ _FOLDER = _folder()
 
 
 def all_is_compiled(what: str) -> None:
-    """To be called once every function of this kernel has been compiled."""
+    """Record that the whole kernel has been compiled."""
     mark_compiled(_FOLDER, what)
 
 
 def inlined(function: Function) -> Function:
-    """Compile `function` into its compiled callers: what is done for every row."""
+    """Inline `function` into its compiled callers: for the code of every row."""
     return cast(Function, numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))
 
 
 def called(function: Function) -> Function:
-    """Compile `function` once for its compiled callers: what is done for every block, or seldom."""
+    """Compile `function` once for its compiled callers: for the code of every block, or rare code."""
     return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def entry(function: Function) -> Function:
-    """Compile `function` for callers in Python and keep its machine code on disk."""
+    """Compile `function` for Python callers and store its machine code on disk."""
     if _FOLDER is None:
         return called(function)
     before = numba.config.CACHE_DIR

@@ -1,11 +1,11 @@
-"""What CRCs of 32 bits have in common, for any polynomial, given bit-reflected.
+"""32-bit CRCs for any polynomial, given bit-reflected.
 
-1. Where the processor multiplies without carries (x86-64 with PCLMULQDQ), all whole 16-byte groups of
-   a run are folded: four lanes at a time, then one, then to 32 bits by Barrett reduction. To fold a lane
-   over a distance is to multiply its halves by powers of x modulo the polynomial.
-2. Where it does so for wider registers (VPCLMULQDQ), long runs are folded in lanes of 512 bits first (with
-   AVX-512), or of 256 (with AVX2), which fold into one of 128.
-3. Everything else, and all of it on other processors, goes through eight tables, eight bytes a step.
+1. With carry-less multiplication (PCLMULQDQ of x86-64), whole 16-byte groups of a run are folded: four lanes
+   at a time, then one, then to 32 bits by Barrett reduction. Folding a lane over a distance multiplies its
+   halves by powers of x modulo the polynomial.
+2. With wider registers (VPCLMULQDQ), long runs are first folded in lanes of 512 bits (AVX-512) or 256 bits
+   (AVX2), and those into one of 128.
+3. The rest, and everything on other processors, uses eight tables, eight bytes per step.
 
 A *register* is the remainder so far, before the final inversion.
 """
@@ -38,13 +38,13 @@ _MULTIPLY = {
     2 * NARROW: "llvm.x86.pclmulqdq.256",
     4 * NARROW: "llvm.x86.pclmulqdq.512",
 }
-"""The instruction for lanes of so many words."""
+"""The instruction by the lane's number of words."""
 _BYTE_MASK = U64(0xFF)
 _DEGREE = 32
 
 
 def has_features(*names: str) -> bool:
-    """Whether this processor is an x86-64 with all these features."""
+    """Return whether this processor is an x86-64 with all these features."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     features = llvmlite.binding.get_host_cpu_features()
@@ -52,22 +52,20 @@ def has_features(*names: str) -> bool:
 
 
 def has_carryless_multiply() -> bool:
-    """Whether this processor has PCLMULQDQ."""
     return has_features("pclmul", "sse4.1")
 
 
 def has_wide_carryless_multiply() -> bool:
-    """Whether this processor has VPCLMULQDQ."""
     return has_carryless_multiply() and has_features("vpclmulqdq", "avx2")
 
 
 WIDE = 4 * NARROW if has_features("avx512f") else 2 * NARROW
-"""Words of the widest lane, where there is more than one width."""
+"""Words of the widest lane, if there is more than one width."""
 WIDE_MIN_BYTES = _LANES * WIDE * 8
 
 
 def _power(exponent: int, polynomial: int) -> int:
-    """x to the power of `exponent` modulo the polynomial, bit-reflected and shifted for a product."""
+    """Return x to the power of `exponent` modulo the polynomial, bit-reflected and shifted for a product."""
     remainder = 1 << 31  # the polynomial 1
     for _ in range(exponent):
         remainder = (remainder >> 1) ^ (polynomial if remainder & 1 else 0)
@@ -75,12 +73,12 @@ def _power(exponent: int, polynomial: int) -> int:
 
 
 def _reflected(number: int) -> int:
-    """A polynomial of degree 32 with its bits in the other order."""
+    """Return a polynomial of degree 32 with its bits reversed."""
     return int(f"{number:0{_DEGREE + 1}b}"[::-1], 2)
 
 
 def _quotient(polynomial: int) -> int:
-    """x^64 divided by the polynomial, bit-reflected."""
+    """Return x^64 divided by the polynomial, bit-reflected."""
     divisor, rest, quotient = _reflected(polynomial << 1 | 1), 1 << (2 * _DEGREE), 0
     for shift in range(_DEGREE, -1, -1):
         if rest >> (shift + _DEGREE) & 1:
@@ -90,7 +88,7 @@ def _quotient(polynomial: int) -> int:
 
 
 def make_tables(polynomial: int) -> npt.NDArray[np.uint64]:
-    """What eight bytes at once add to the remainder, for a bit-reflected polynomial."""
+    """Return the tables that update the remainder by eight bytes at once."""
     tables = np.zeros((8, 256), np.uint64)
     for byte in range(256):
         remainder = byte
@@ -106,7 +104,7 @@ def make_tables(polynomial: int) -> npt.NDArray[np.uint64]:
 
 @called
 def update_by_tables(tables: npt.NDArray[np.uint64], register: U64, address: int, length: int) -> U64:
-    """The register after `length` more bytes, on any processor."""
+    """Return the register after `length` more bytes, on any processor."""
     while length >= 8:
         word = load_u64(address) ^ register
         register = (
@@ -129,7 +127,7 @@ def update_by_tables(tables: npt.NDArray[np.uint64], register: U64, address: int
 
 
 class _Folding:
-    """Emits the folding of one run of bytes: the instructions, not the computation itself."""
+    """Emits the instructions that fold one run of bytes."""
 
     def __init__(self, builder: Any, polynomial: int) -> None:
         self.builder = builder
@@ -144,7 +142,7 @@ class _Folding:
         return ir.Constant(self.lane(words), [self.word(low), self.word(high)] * (words // 2))
 
     def distance(self, size_bytes: int) -> tuple[int, int]:
-        """What the halves of a lane are multiplied by to be folded over that distance."""
+        """Return the factors by which a lane's halves are folded over that distance."""
         bits = 8 * size_bytes
         return _power(bits + _DEGREE, self.polynomial), _power(bits - _DEGREE, self.polynomial)
 
@@ -166,7 +164,7 @@ class _Folding:
         return self.builder.xor(self.builder.xor(low, high), added)
 
     def fold_all(self, lanes: list[Any], distance_bytes: int) -> Any:
-        """Neighbouring lanes as one."""
+        """Fold neighbouring lanes into one."""
         lane = lanes[0]
         for following in lanes[1:]:
             lane = self.fold(lane, distance_bytes, following)
@@ -177,7 +175,7 @@ class _Folding:
         return self.builder.bitcast(shifted, lane.type)
 
     def fold_while(self, address: Any, left: Any, lanes: list[Any]) -> tuple[Any, Any, list[Any]]:
-        """A loop that folds all lanes over their common size while enough bytes are left."""
+        """Emit a loop that folds all lanes over their common size while enough bytes are left."""
         builder, words = self.builder, lanes[0].type.count
         step = 8 * words * len(lanes)
         before = builder.block
@@ -200,7 +198,7 @@ class _Folding:
         return at, rest, current
 
     def narrowed(self, lane: Any) -> list[Any]:
-        """A wide lane as narrow ones."""
+        """Split a wide lane into narrow ones."""
         index = ir.IntType(32)
         picks = [
             ir.Constant(ir.VectorType(index, NARROW), [index(NARROW * i), index(NARROW * i + 1)])
@@ -209,7 +207,7 @@ class _Folding:
         return [self.builder.shuffle_vector(lane, lane, pick) for pick in picks]
 
     def reduce(self, lane: Any) -> Any:
-        """A narrow lane to the 32-bit register."""
+        """Reduce a narrow lane to the 32-bit register."""
         builder = self.builder
         low_half = self.constant(0xFFFFFFFF, 0xFFFFFFFF)
         barrett = self.constant(self.polynomial << 1 | 1, _quotient(self.polynomial))
@@ -223,7 +221,7 @@ class _Folding:
         return builder.lshr(builder.extract_element(x, ir.IntType(32)(0)), self.word(32))
 
     def run(self, register: Any, address: Any, length: Any, words: int) -> Any:
-        """The register after a run of whole narrow lanes, at least four lanes of `words` long."""
+        """Return the register after a run of whole narrow lanes, at least four lanes of `words` long."""
         builder = self.builder
         lanes = [self.load(address, 8 * words * i, words) for i in range(_LANES)]
         nothing = self.constant(0, 0, words)
@@ -240,8 +238,8 @@ class _Folding:
 
 
 def update_by_folding(polynomial: int, words: int) -> Callable[[Any, int, int], Any]:
-    """A function of register, address and length, for a processor that can: the register after whole lanes
-    of 16 bytes, which are at least four lanes of `words` long."""
+    """Return a function of register, address and length, for processors with the instruction. It returns the
+    register after whole 16-byte lanes, at least four lanes of `words`."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def update(_typing: Any, register: Any, address: Any, length: Any) -> Any:

@@ -1,7 +1,6 @@
-"""CRC-32 (ISO-HDLC, the one of zlib) of bytes in memory, as `crc` computes checksums.
+"""CRC-32 (ISO-HDLC, as in zlib) of bytes in memory, computed with `crc`.
 
-The choice is made when the kernel is compiled for the processor it runs on, so no instruction is ever
-met by a processor that lacks it.
+The method is chosen at compilation, for the processor it runs on, so no unknown instruction is executed.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _update_wide = update_by_folding(_POLYNOMIAL, WIDE)
 
 @called
 def crc32_by_tables(address: int, length: int) -> int:
-    """The checksum of `length` bytes at `address`, on any processor."""
+    """Return the checksum of `length` bytes at `address`, on any processor."""
     return signed(update_by_tables(_TABLES, ALL_ONES, address, length) ^ ALL_ONES)
 
 
 @called
 def crc32_by_folding(address: int, length: int) -> int:
-    """The same on a processor with PCLMULQDQ."""
+    """Return the checksum, on a processor with PCLMULQDQ."""
     register = ALL_ONES
     if length >= NARROW_MIN_BYTES:
         whole = length & ~(LANE_BYTES - 1)
@@ -50,7 +49,7 @@ def crc32_by_folding(address: int, length: int) -> int:
 
 @called
 def crc32_by_wide_folding(address: int, length: int) -> int:
-    """The same on a processor with VPCLMULQDQ."""
+    """Return the checksum, on a processor with VPCLMULQDQ."""
     if length < WIDE_MIN_BYTES:
         return crc32_by_folding(address, length)
     whole = length & ~(LANE_BYTES - 1)
@@ -61,18 +60,18 @@ def crc32_by_wide_folding(address: int, length: int) -> int:
 _FOLDING = crc32_by_folding if has_carryless_multiply() else crc32_by_tables
 
 crc32 = crc32_by_wide_folding if has_wide_carryless_multiply() else _FOLDING
-"""The checksum of `length` bytes at `address`, the fastest way this processor can."""
+"""The checksum of `length` bytes at `address`, by the fastest method of this processor."""
 
 
 @entry
 def checksum(address: int, length: int, method: int) -> int:
-    """The checksum for callers in Python: by tables (0), by narrow folding if there is (1), or the way
-    the kernel does it (2)."""
+    """Return the checksum, for Python callers: by tables (0), by narrow folding if available (1), or by the
+    kernel's method (2)."""
     if method == 0:
         return crc32_by_tables(address, length)
     return _FOLDING(address, length) if method == 1 else crc32(address, length)
 
 
 def crc32_of(data: memoryview) -> int:
-    """The checksum of contiguous bytes, as `zlib.crc32` computes it at a tenth of the speed."""
+    """Return the checksum of contiguous bytes, ten times as fast as `zlib.crc32`."""
     return checksum(np.frombuffer(data, np.uint8).ctypes.data, len(data), 2)

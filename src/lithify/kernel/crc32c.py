@@ -1,11 +1,11 @@
 """CRC-32C (Castagnoli) of bytes in memory.
 
-1. Where the processor multiplies without carries, long runs are folded (`crc`).
-2. What is left goes eight bytes a step through the instruction that there is for it (x86-64 with SSE 4.2).
-   One waits for the other, so that alone is a tenth as fast.
-3. On other processors all of it goes through eight tables, eight bytes a step.
+1. With carry-less multiplication, long runs are folded (`crc`).
+2. The rest is processed eight bytes per step by the CRC-32C instruction (x86-64 with SSE 4.2). Each step
+   waits for the previous one, so the instruction alone has a tenth of the speed.
+3. Other processors use eight tables, eight bytes per step.
 
-The choice is made when the kernel is compiled for the processor it runs on.
+The method is chosen when the kernel is compiled for the processor it runs on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ _update_wide = update_by_folding(_POLYNOMIAL, WIDE)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _step(_typing: Any, register: Any, word: Any) -> Any:
-    """The register after eight more bytes."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         number = ir.IntType(64)
@@ -66,19 +65,19 @@ def _update_by_instruction(register: U64, address: int, length: int) -> U64:
 
 @called
 def crc32c_by_tables(address: int, length: int) -> int:
-    """The checksum of `length` bytes at `address`, on any processor."""
+    """Return the checksum of `length` bytes at `address`, on any processor."""
     return signed(update_by_tables(_TABLES, ALL_ONES, address, length) ^ ALL_ONES)
 
 
 @called
 def crc32c_by_instruction(address: int, length: int) -> int:
-    """The same on a processor with SSE 4.2."""
+    """Return the checksum, on a processor with SSE 4.2."""
     return signed(_update_by_instruction(ALL_ONES, address, length) ^ ALL_ONES)
 
 
 @called
 def crc32c_by_folding(address: int, length: int) -> int:
-    """The same on a processor with PCLMULQDQ."""
+    """Return the checksum, on a processor with PCLMULQDQ."""
     register = ALL_ONES
     if length >= NARROW_MIN_BYTES:
         whole = length & ~(LANE_BYTES - 1)
@@ -90,7 +89,7 @@ def crc32c_by_folding(address: int, length: int) -> int:
 
 @called
 def crc32c_by_wide_folding(address: int, length: int) -> int:
-    """The same on a processor with VPCLMULQDQ."""
+    """Return the checksum, on a processor with VPCLMULQDQ."""
     if length < WIDE_MIN_BYTES:
         return crc32c_by_folding(address, length)
     whole = length & ~(LANE_BYTES - 1)
@@ -102,13 +101,13 @@ _INSTRUCTION = crc32c_by_instruction if has_features("sse4.2") else crc32c_by_ta
 _FOLDING = crc32c_by_folding if has_carryless_multiply() and has_features("sse4.2") else _INSTRUCTION
 
 crc32c = crc32c_by_wide_folding if has_wide_carryless_multiply() and has_features("sse4.2") else _FOLDING
-"""The checksum of `length` bytes at `address`, the fastest way this processor can."""
+"""The checksum of `length` bytes at `address`, by the fastest method of this processor."""
 
 
 @entry
 def checksum(address: int, length: int, method: int) -> int:
-    """The checksum for callers in Python: by tables (0), by the instruction if there is one (1), by narrow
-    folding if there is (2), or the way the kernel does it (3)."""
+    """Return the checksum, for Python callers: by tables (0), by the instruction if available (1), by narrow
+    folding if available (2), or by the kernel's method (3)."""
     if method == 0:
         return crc32c_by_tables(address, length)
     if method == 1:

@@ -1,7 +1,7 @@
-"""Where this machine's code of the kernels is kept, and whether it is there. Quick to import: no compiler.
+"""The folder of this machine's compiled kernels, and whether it is complete. Importing it is quick.
 
-The name of the folder holds a hash of all kernel sources, of the versions of Python, numba and llvmlite, and
-of the processor and its features. Who has compiled everything (`warm_up`) leaves a mark in it.
+The folder's name has a hash of all kernel sources, the versions of Python, numba and llvmlite, and the
+processor and its features. `warm_up` leaves a mark in the folder after compiling everything.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def _sources() -> list[Path]:
-    """Every module that holds compiled code for others: these, and those of the kinds."""
+    """Return all modules with compiled code of this package and of the kinds."""
     return sorted([*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/*/kernel/*.py")])
 
 
 def fingerprint() -> str:
-    """A hash of everything that machine code depends on."""
+    """Return a hash of everything that machine code depends on."""
     import llvmlite.binding
 
     digest = hashlib.sha256()
@@ -46,12 +46,13 @@ def fingerprint() -> str:
 
 
 def kernel_folder(environ: Mapping[str, str]) -> Path:
-    """Where the code is, or will be; `RuntimeError` when the user has no place for caches."""
+    """Return the folder of the machine code, which may not exist. Raise `RuntimeError` if the user has no
+    cache folder."""
     return cache_folder(environ) / f"kernel-{fingerprint()}"
 
 
 def is_compiled(environ: Mapping[str, str], what: str) -> bool:
-    """Whether of this kernel nothing is left to compile. When that cannot be found out, there is."""
+    """Return whether the whole kernel is compiled; false if that cannot be determined."""
     try:
         mark = kernel_folder(environ) / _mark(what)
         return mark.exists() and why_unsafe(mark) is None
@@ -60,7 +61,7 @@ def is_compiled(environ: Mapping[str, str], what: str) -> bool:
 
 
 def mark_compiled(folder: str | None, what: str) -> None:
-    """This kernel is compiled. Without the mark people are only told once too often that it is not."""
+    """Mark this kernel as compiled. Without the mark users only see a needless notice."""
     if folder is not None:
         with suppress(OSError):
             (Path(folder) / _mark(what)).touch()

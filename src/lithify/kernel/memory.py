@@ -1,14 +1,13 @@
-"""Raw memory in compiled code: loads, stores, copies, and calls through function addresses.
+"""Raw memory in compiled code: loads, stores, copies, and calls of functions by address.
 
-An *address* is a signed 64-bit number. Nothing here checks bounds: callers compare every length that
-comes from a file with the memory it describes first, and Python keeps the owners of all buffers alive
-while their addresses are in use.
+An *address* is a signed 64-bit number. Nothing here checks bounds: callers first compare every length from a
+file with the memory, and Python keeps the owners of buffers alive while their addresses are in use.
 
-Every buffer has `SLACK` spare bytes behind its end. Word and vector accesses may therefore read past
-the end of the data, and `copy_16`, `copy_32` and `copy_row` may write past it, by less than that.
+Every buffer has `SLACK` spare bytes after its end. Word and vector accesses may read past the data, and
+`copy_16`, `copy_32`, `copy_row` and `copy_key` may write past them, by less than that.
 
-Integers: addresses, lengths and small numbers are int64; sequence numbers, hashes and key words are
-uint64. numba makes a float of a mixed pair, so the two never meet without `signed` or `unsigned`.
+Addresses, lengths and small numbers are int64; sequence numbers, hashes and key words are uint64. numba
+converts a mixed pair to float, so they are only combined after `signed` or `unsigned`.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ copy_32 = _copy(32)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _trailing_zeros(_typing: Any, word: Any) -> Any:
-    """How many of the low bits of a word are zero (64 when all are)."""
+    """Return how many low bits of a word are zero (64 if all are)."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], _BIT(0))
@@ -133,7 +132,7 @@ def _trailing_zeros(_typing: Any, word: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _signed(_typing: Any, word: Any) -> Any:
-    """The same 64 bits as a signed number."""
+    """Reinterpret 64 bits as a signed number."""
     return types.int64(types.uint64), lambda _context, _builder, _signature, arguments: arguments[0]
 
 
@@ -143,16 +142,14 @@ trailing_zeros: Callable[[Any], int] = _trailing_zeros
 
 @intrinsic  # type: ignore[untyped-decorator]
 def unsigned(_typing: Any, word: Any) -> Any:
-    """The same 64 bits as an unsigned number."""
+    """Reinterpret 64 bits as an unsigned number."""
     return types.uint64(types.int64), lambda _context, _builder, _signature, arguments: arguments[0]
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrowed(_typing: Any, array: Any) -> Any:
-    """The same array, not counted: for callers that keep it alive while it is in use.
-
-    numba counts references to an array wherever one of its elements is taken, and leaves many of these
-    counts in loops, each a locked instruction."""
+    """Return the array without reference counting, for callers that keep it alive. Otherwise numba counts
+    references at every access to an element, often with locked instructions in loops."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         counted = context.make_array(signature.return_type)(context, builder, value=arguments[0])
@@ -164,7 +161,7 @@ def borrowed(_typing: Any, array: Any) -> Any:
 
 
 def _caller(*widths: int) -> Callable[..., int]:
-    """A call of the C function at an address; `widths` are the bits of its result and arguments."""
+    """Return a call of the C function at an address; `widths` are the bits of its result and arguments."""
     result, *parameters = (ir.IntType(width) for width in widths)
     kind = ir.FunctionType(result, parameters)
 
@@ -220,7 +217,7 @@ call_lz4_compressor = _caller(32, 64, 64, 32, 32)
 
 @inlined
 def copy_row(target: int, source: int, length: int) -> None:
-    """Copy `length` bytes, fast for short ones; touches up to 31 bytes behind both ends."""
+    """Copy `length` bytes, fast for short ones; may read and write up to 31 bytes past the ends."""
     if length > _SHORT_COPY:
         copy_bytes(target, source, length)
         return
@@ -232,7 +229,7 @@ def copy_row(target: int, source: int, length: int) -> None:
 
 @inlined
 def copy_key(target: int, source: int, length: int) -> None:
-    """Copy a key; touches up to 15 bytes behind both ends."""
+    """Copy a key; may read and write up to 15 bytes past the ends."""
     if length <= 16:
         copy_16(target, source)
     else:

@@ -1,14 +1,14 @@
-"""SipHash-1-3 with a zero key, over a key in memory: a hash of 64 bits, or one of 128.
+"""SipHash-1-3 with a zero key: a hash of 64 or 128 bits of a key in memory.
 
-1. The state starts as the four constants of the paper.
+1. The state starts as the paper's four constants.
 2. Each eight-byte word is mixed in with one round.
-3. The last word holds the remaining bytes and the length modulo 256; three rounds finish.
-4. For 128 bits one constant differs at the start; what 64 bits end with is the first half, and three more
-   rounds give the second.
+3. The last word has the remaining bytes and the length modulo 256; three rounds finish.
+4. For 128 bits one initial constant differs; the 64-bit result is the first half, and three more rounds give
+   the second.
 
-Up to seven bytes behind the key are read and masked off.
+Up to seven bytes after the key are read and masked off.
 
-`siphash_lanes` does the same to several keys at once, each in a lane of vectors.
+`siphash_lanes` hashes several keys at once, each in a lane of vectors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SECOND_HALF = U64(0xDD)
 _FINAL_ROUNDS = 3
 
 LANES = 8
-"""Keys that are hashed at once. A processor with shorter vectors takes several for one."""
+"""Keys that are hashed at once. A processor with shorter vectors uses several for one."""
 
 _WORD = ir.IntType(64)
 _VECTOR = ir.VectorType(_WORD, LANES)
@@ -64,7 +64,7 @@ def _round(v0: U64, v1: U64, v2: U64, v3: U64) -> tuple[U64, U64, U64, U64]:
 
 @inlined
 def _absorb(address: int, length: int, start_1: U64) -> tuple[U64, U64, U64, U64]:
-    """The state after all bytes and their number."""
+    """Return the state after all bytes and their number."""
     v0, v1, v2, v3 = _START_0, start_1, _START_2, _START_3
     last = unsigned(length) << U64(56)
     while length >= 8:
@@ -83,7 +83,7 @@ def _absorb(address: int, length: int, start_1: U64) -> tuple[U64, U64, U64, U64
 
 @inlined
 def siphash(address: int, length: int) -> U64:
-    """The hash of `length` bytes at `address`."""
+    """Return the hash of `length` bytes at `address`."""
     v0, v1, v2, v3 = _absorb(address, length, _START_1)
     v2 ^= _FINISH
     for _ in range(_FINAL_ROUNDS):
@@ -93,7 +93,7 @@ def siphash(address: int, length: int) -> U64:
 
 @inlined
 def siphash_128(address: int, length: int) -> tuple[U64, U64]:
-    """The hash of 128 bits of `length` bytes at `address`: both halves."""
+    """Return both halves of the 128-bit hash of `length` bytes at `address`."""
     v0, v1, v2, v3 = _absorb(address, length, _START_1 ^ _WIDE)
     v2 ^= _WIDE
     for _ in range(_FINAL_ROUNDS):
@@ -106,7 +106,7 @@ def siphash_128(address: int, length: int) -> tuple[U64, U64]:
 
 
 class _HashLanes:
-    """Emits the hashing of keys in lanes: the instructions, not the computation itself."""
+    """Emits the instructions that hash keys in lanes."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
@@ -115,7 +115,7 @@ class _HashLanes:
         return ir.Constant(_VECTOR, [_WORD(int(number))] * LANES)
 
     def gather(self, keys: Any, stride: Any, offset: Any) -> Any:
-        """The word at `offset` of every key."""
+        """Return the word at `offset` of every key."""
         builder = self.builder
         words = ir.Constant(_VECTOR, ir.Undefined)
         place = builder.add(keys, offset)
@@ -149,7 +149,7 @@ class _HashLanes:
         return self.builder.xor(v0, words), v1, v2, v3
 
     def last_words(self, keys: Any, stride: Any, words: Any, lengths: Any) -> Any:
-        """The remaining bytes of every key, and its length."""
+        """Return the remaining bytes and the length of every key."""
         builder = self.builder
         place = builder.inttoptr(lengths, _VECTOR.as_pointer())
         length = builder.load(place, align=1)
@@ -178,7 +178,7 @@ class _HashLanes:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def siphash_lanes(_typing: Any, keys: Any, stride: Any, words: Any, lengths: Any, target: Any) -> Any:
-    """Write the hashes of `LANES` keys to `target`. They lie `stride` bytes apart and have so many whole
+    """Write the hashes of `LANES` keys to `target`. The keys are `stride` bytes apart and have `words` whole
     words each; their lengths are at `lengths`."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Zigzag varints: the sign goes to the lowest bit, then seven bits a byte, low ones first, the top bit set on
-all but the last. Numbers of 32 bits take five bytes at most, numbers of 64 bits ten.
+"""Zigzag varints: the sign in the lowest bit, then seven bits per byte, low bits first, the top bit set on
+all but the last byte. Numbers of 32 bits take at most five bytes, of 64 bits ten.
 
-Reading returns the number and the address behind it, or the address 0 when the number is cut off, too
-long or too large. Reading at address 0 gives 0 again, so a caller may check once for several numbers.
+Reading returns the number and the address after it, or address 0 if the number is cut off, too long or too
+large. Reading at address 0 returns 0 again, so a caller may check several numbers at once.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def _read(position: int, end: int, max_bytes: int) -> tuple[int, int]:
 
 @inlined
 def read_varint(position: int, end: int) -> tuple[int, int]:
-    """A number of 32 bits."""
+    """Return a number of 32 bits and the address after it."""
     return _read(position, end, _MAX_BYTES_32)
 
 
 @inlined
 def read_varlong(position: int, end: int) -> tuple[int, int]:
-    """A number of 64 bits."""
+    """Return a number of 64 bits and the address after it."""
     return _read(position, end, _MAX_BYTES_64)
 
 
@@ -75,7 +75,7 @@ def _zigzag(value: int) -> U64:
 
 @inlined
 def write_varlong(position: int, value: int) -> int:
-    """Write the number, of 32 or 64 bits, and return where it ends."""
+    """Write the number, of 32 or 64 bits. Return the address after it."""
     left = _zigzag(value)
     while left >= _MORE:
         store_u8(position, signed((left & _LOW_BITS) | _MORE))
@@ -87,7 +87,7 @@ def write_varlong(position: int, value: int) -> int:
 
 @inlined
 def varlong_len(value: int) -> int:
-    """Bytes of the number."""
+    """Return the number's encoded length."""
     left = _zigzag(value)
     length = 1
     while left >= _MORE:

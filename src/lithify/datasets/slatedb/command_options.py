@@ -1,4 +1,4 @@
-"""What commands have for SlateDB databases alone."""
+"""The command options, inspections and metric names of SlateDB databases."""
 
 from __future__ import annotations
 

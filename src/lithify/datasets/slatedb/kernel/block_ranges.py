@@ -1,11 +1,11 @@
-"""Which blocks of an SST a task reads.
+"""The selection of the blocks that a task reads of an SST.
 
-1. The bounds of an SST are what the task's range and the SST's visible range have in common. SSTs
-   that cannot hold a key inside their bounds are left out.
-2. The blocks that may hold keys inside the bounds are found in the SST's index: by the driver, which has
-   read the indexes to cut the ranges, and sends them with the task (`sent_blocks`); else by the task.
+1. The bounds of an SST are the intersection of the task's range and the SST's visible range. SSTs without a
+   possible key inside are left out.
+2. The SST's index shows which blocks may have keys inside the bounds. The driver, which read the indexes to
+   cut the ranges, sends these blocks with the task (`sent_blocks`); otherwise the task reads the index.
 
-Invariant: offsets ascend, and every block has room for its checksum and more.
+Invariant: offsets ascend, and every block is longer than its checksum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lithify.store.objects import ObjectStore
 
 _SIZE = np.dtype("<u4")
 _FASTEST = 1
-"""Level of zstd: who prepares a task compresses the sizes of all its blocks, before anything begins."""
+"""The zstd level: preparing a task compresses the sizes of all its blocks before any range starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Bounds:
 
 
 def held_range(source: SourceSst) -> KeyRange:
-    """From the first to the last key of an SST."""
+    """Return the range from the first to the last key of an SST."""
     info = source.sst.info
     if info.first_entry is None:
         raise CorruptObject(source.key, "it does not say its first key")
@@ -52,7 +52,7 @@ def held_range(source: SourceSst) -> KeyRange:
 
 
 def bounds_of(source: SourceSst, key_range: KeyRange) -> Bounds | None:
-    """The keys of an SST that the task takes; `None` when there can be none."""
+    """Return the bounds of the keys that the task reads of an SST; `None` if there can be none."""
     wanted = source.visible.intersect(key_range)
     held = held_range(source)
     if wanted.is_empty or wanted.intersect(held).is_empty:
@@ -63,12 +63,12 @@ def bounds_of(source: SourceSst, key_range: KeyRange) -> Bounds | None:
 
 
 def read_index(store: ObjectStore, source: SourceSst) -> BlockIndex:
-    """The block index of an SST."""
     return read_blocks(store, source, Bounds(None, None))[1]
 
 
 def read_blocks(store: ObjectStore, source: SourceSst, bounds: Bounds) -> tuple[int, BlockIndex]:
-    """The part of an SST's block index that has all blocks inside the bounds, and its first block."""
+    """Return the part of an SST's block index with all blocks inside the bounds, and the number of its first
+    block."""
     info = source.sst.info
     name = f"{source.key} (index)"
     if problem := layout_problem(info):
@@ -80,7 +80,7 @@ def read_blocks(store: ObjectStore, source: SourceSst, bounds: Bounds) -> tuple[
 
 
 def blocks_below(index: BlockIndex, key: bytes) -> int:
-    """How many blocks have an index key below `key`."""
+    """Return how many blocks have an index key below `key`."""
     low, high = 0, len(index)
     while low < high:
         middle = (low + high) // 2
@@ -92,7 +92,7 @@ def blocks_below(index: BlockIndex, key: bytes) -> int:
 
 
 def blocks_inside(index: BlockIndex, bounds: Bounds) -> tuple[int, int]:
-    """First and one past the last block that may hold keys inside the bounds."""
+    """Return the first and one past the last block that may have keys inside the bounds."""
     # A block whose index key equals the start may follow one that ends with versions of that key.
     first = 0 if bounds.start is None else max(0, blocks_below(index, bounds.start) - 1)
     last = len(index) if bounds.end is None else blocks_below(index, bounds.end)
@@ -101,8 +101,8 @@ def blocks_inside(index: BlockIndex, bounds: Bounds) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """The blocks of an SST that are read, one after another. Block `i` of them spans `offsets[i]` to
-    `offsets[i + 1]`; it is block `first_block + i` of the SST."""
+    """The consecutive blocks of an SST that a task reads. Block `i` of the span is block `first_block + i` of
+    the SST and lies at `offsets[i]` to `offsets[i + 1]`."""
 
     part: SourceSst
     bounds: Bounds
@@ -114,8 +114,8 @@ class Span:
 
 
 def open_span(store: ObjectStore, part: SourceSst, bounds: Bounds) -> Span:
-    """The blocks of `part` inside the bounds; there may turn out to be none. Reads the index if they did
-    not come with the task."""
+    """Return the blocks of `part` inside the bounds, possibly none. Read the index if they did not come with
+    the task."""
     if knows_blocks(part, bounds):
         assert part.blocks is not None
         return Span(part, bounds, part.blocks.first, _unpacked(part.blocks))
@@ -126,13 +126,14 @@ def open_span(store: ObjectStore, part: SourceSst, bounds: Bounds) -> Span:
 
 
 def knows_blocks(part: SourceSst, bounds: Bounds) -> bool:
-    """Whether the blocks inside exactly these bounds came with the task. A task of other bounds than its
-    driver had in mind, because it resumes or for whatever reason, must not miss any."""
+    """Return whether the blocks inside exactly these bounds came with the task. If a task's bounds differ
+    from the planned ones, for example because it resumes, it must read the index to miss no block."""
     return part.blocks is not None and Bounds(part.blocks.from_key, part.blocks.to_key) == bounds
 
 
 def sent_blocks(part: SourceSst, index: BlockIndex, bounds: Bounds) -> Blocks | None:
-    """The blocks of `part` inside the bounds, as they travel; `None` when that cannot be."""
+    """Return the blocks of `part` inside the bounds as they are sent; `None` if a block's size exceeds 32
+    bits."""
     first, offsets = _inside(index, bounds)
     _check_sizes(part, offsets)
     sizes = np.diff(offsets)
@@ -157,7 +158,7 @@ def _unpacked(blocks: Blocks) -> npt.NDArray[np.int64]:
 
 
 def _inside(index: BlockIndex, bounds: Bounds) -> tuple[int, npt.NDArray[np.int64]]:
-    """The first block of the index inside the bounds, and the offsets of all."""
+    """Return the index's first block inside the bounds and the offsets of all."""
     first, last = blocks_inside(index, bounds)
     return first, index.offsets[first : max(first, last) + 1].copy()
 

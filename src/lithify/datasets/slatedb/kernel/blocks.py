@@ -1,22 +1,22 @@
-"""Writing rows: the encoder of output blocks (SlateDB format: SST version 2).
+"""The encoder of output blocks (SlateDB format: SST version 2).
 
 `append_row` adds one row to the output:
 
-1. If the previous row completed the output, or there is no room, come back without an effect.
-2. Every 16th row of a block is a restart point: it shares nothing with the row before. Other rows
-   leave out the prefix that they share with it.
-3. If the block is not empty and would outgrow the block size with this row, its restart and the
-   count, finish the block first and encode the row anew as the first of the next one.
-4. Once the finished blocks exceed the size of an output, the output is due to be closed. The row that
-   noticed stays in it, as the last block's only row.
-5. The key's hash is kept for the filter (`key_hashes`), the counts for the stats.
+1. If the previous row completed the output, or there is no room, return without an effect.
+2. Every 16th row of a block is a restart point, which shares nothing with the row before. Other rows leave
+   out the prefix that they share with it.
+3. If the block is not empty and would exceed the block size with this row, its restart and the count, finish
+   the block and encode the row as the first of the next one.
+4. Once the finished blocks exceed the size of an output, mark the output for closing. The row that exceeded
+   it stays, as the last block's only row.
+5. Store the key's hash for the filter (`key_hashes`) and the counts for the stats.
 
-`finish_block` appends the restart offsets and their count, compresses, appends the checksum and
-registers the block: its offset, its counts, and the index key of the one that follows, which is the
-shortest prefix of that one's first key that is greater than this one's last key.
+`finish_block` appends the restart offsets and their count, compresses, appends the checksum and registers the
+block: its offset, its counts, and the index key of the next block. That is the shortest prefix of the next
+block's first key that is greater than this block's last key.
 
-Invariants: between calls the buffer has room to finish the block in progress; the lists have room for
-one more row and two more blocks.
+Invariants: between calls the buffer has room to finish the block in progress; the lists have room for one
+more row and two more blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lithify.kernel.memory import (
 )
 
 BLOCK_TRAILER_BYTES = 1024
-"""More than the restart offsets, the count and the checksum of any block take."""
+"""An upper bound for the restart offsets, the count and the checksum of a block."""
 
 _NO_COMPRESSION = 0
 _MAX_LENGTHS_BYTES = 15
@@ -61,7 +61,7 @@ _COMPRESSION_FAILED = int(KernelStatus.COMPRESSION_FAILED)
 
 @called
 def _write_restarts(output: Record) -> int:
-    """Write the restart offsets and their count; where the block ends."""
+    """Write the restart offsets and their count. Return the end of the block."""
     position: int = output.position
     for index in range(output.restart_count):
         store_u16_be(position, load_i64(output.restarts + 8 * index))
@@ -86,7 +86,6 @@ def _register_block(output: Record, stored_len: int) -> None:
 
 @called
 def finish_block(output: Record, codecs: Record) -> int:
-    """Complete the block in progress in the output buffer."""
     start = output.block_start
     end = _write_restarts(output)
     if output.codec != _NO_COMPRESSION:
@@ -107,7 +106,6 @@ def finish_block(output: Record, codecs: Record) -> int:
 
 @called
 def _register_index_key(output: Record, key: int, length: int) -> None:
-    """Give the block that starts now its index key."""
     used = output.index_keys_len
     copy_bytes(output.index_keys + used, key, length)
     used += length
@@ -124,7 +122,7 @@ def _start_output(output: Record, key: int, key_len: int) -> None:
 
 @inlined
 def _lacks_room(output: Record, key_len: int, tail_len: int) -> int:
-    """`OK`, or what has to be done before this row can be added."""
+    """Return `OK`, or why this row cannot be added yet."""
     needed = key_len + tail_len + _MAX_LENGTHS_BYTES + BLOCK_TRAILER_BYTES
     if output.position + needed > output.buffer_end:
         output.needed = output.position - output.block_start + needed
@@ -141,7 +139,6 @@ def _lacks_room(output: Record, key_len: int, tail_len: int) -> int:
 
 @inlined
 def _fits(output: Record, shared: int, key_len: int, value_len: int, tail_len: int, restart: int) -> bool:
-    """Whether the row still fits into the block in progress."""
     unshared = key_len - shared
     row_len = varint_len(shared) + varint_len(unshared) + varint_len(value_len) + unshared + tail_len
     used = output.position - output.block_start + 2 * output.restart_count + 2
@@ -190,7 +187,7 @@ def append_row(
     tail_len: int,
     flags: int,
 ) -> int:
-    """Add a row whose value, sequence number, flags and timestamps are the `tail_len` bytes at `tail`."""
+    """Append a row. The `tail_len` bytes at `tail` are its value, sequence number, flags and timestamps."""
     if output.close_due:
         return _CLOSE
     status = _lacks_room(output, key_len, tail_len)
@@ -224,7 +221,7 @@ def append_row(
 
 @entry
 def finish_last_block(outputs: Records, codecs: Records) -> int:
-    """Complete the block in progress and the hashes, for an output that is about to be closed."""
+    """Complete the last block and the hashes of an output."""
     output = outputs[0]
     if output.hashing:
         finish_hashes(output)

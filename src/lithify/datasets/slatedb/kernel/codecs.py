@@ -2,15 +2,15 @@
 
 `unpack_block` decompresses one input block into the source's own buffer:
 
-1. Read the uncompressed size where the format declares one (snappy, LZ4 as SlateDB frames it, zstd
-   frames). A size that the stored length cannot reach by the format's greatest ratio is refused, and so
-   is more than `MAX_UNPACKED_BYTES`, so that a tiny block cannot make the kernel allocate gigabytes.
-2. If the buffer is too short, ask for more and be called again.
-3. Where no size is declared (zlib, some zstd frames), try; when the library says that the buffer is
-   too short, ask for four times as much, up to the same limit.
+1. Read the uncompressed size if the format declares one (snappy, LZ4 as SlateDB frames it, zstd frames).
+   Refuse a size beyond the format's greatest compression ratio or beyond `MAX_UNPACKED_BYTES`: a tiny block
+   must not make the kernel allocate gigabytes.
+2. If the buffer is too short, return with the size needed; the caller provides it and calls again.
+3. If no size is declared (zlib, some zstd frames), try. If the library reports a too short buffer, ask for
+   four times as much, up to the same limit.
 
-`pack_block` compresses an output block into the scratch buffer. snappy is compiled code; zstd, zlib
-and LZ4's compressor are functions of libraries, called by address with the libraries' own signatures.
+`pack_block` compresses an output block into the scratch buffer. snappy is compiled code; zstd, zlib and LZ4's
+compressor are library functions, called by address with the libraries' own signatures.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from lithify.kernel.memory import (
 )
 
 TARGET_TOO_SHORT = -70
-"""What zstd (and our wrapper of zlib) answers when the output does not fit."""
+"""The result of zstd, and of the zlib wrapper, if the output does not fit."""
 LZ4_SIZE_BYTES = 4
 
 MAX_UNPACKED_BYTES = 256 << 20
-"""What is compressed is no larger: a block of many rows has at most 64 KiB, a longer one is a single row."""
+"""The limit of an unpacked block: a block of several rows has at most 64 KiB; a longer one is a single
+row."""
 
 _ZLIB_MAX_RATIO = 1032
 _GROWTH = 4
@@ -57,7 +58,7 @@ zstd_content_limit = zstd_frame.content_limit
 
 @called
 def _declared_size(codec: int, address: int, length: int) -> int:
-    """The uncompressed size that a block declares, negative when it declares none."""
+    """Return the declared uncompressed size; negative if there is none."""
     if codec == _SNAPPY:
         return snappy_declared_size(address, length)
     if codec == _LZ4:
@@ -69,7 +70,7 @@ def _declared_size(codec: int, address: int, length: int) -> int:
 
 @called
 def _size_limit(codec: int, length: int) -> int:
-    """The most bytes a block of `length` stored bytes can hold."""
+    """Return the most that a block of `length` stored bytes can unpack to."""
     if codec == _SNAPPY:
         return length * snappy.MAX_RATIO + _RATIO_MARGIN_BYTES
     if codec == _LZ4:
@@ -95,7 +96,7 @@ def _decompress(
 
 @called
 def unpack_block(source: Record, codecs: Record, address: int, length: int) -> tuple[int, int, int]:
-    """Decompress a block: status, address and length of the result."""
+    """Decompress a block. Return status, address and length of the result."""
     codec = source.codec
     limit = min(_size_limit(codec, length), MAX_UNPACKED_BYTES)
     declared = _declared_size(codec, address, length)
@@ -118,7 +119,7 @@ def unpack_block(source: Record, codecs: Record, address: int, length: int) -> t
 
 @called
 def pack_block(codec: int, codecs: Record, address: int, length: int) -> int:
-    """Compress a block into the scratch buffer; the compressed length, not above 0 on failure."""
+    """Compress a block into the scratch buffer. Return the compressed length; at most 0 on failure."""
     packed, capacity = codecs.packed, codecs.packed_capacity
     if codec == _SNAPPY:
         return snappy_compress(address, length, packed, codecs.snappy_table)

@@ -1,12 +1,12 @@
 """FlatBuffers in compiled code, for vectors of many small tables (the index and the stats of an SST).
 
-Reading is checked: `check_table` makes sure that a table, its vtable and the entries of the vtable lie
-in the buffer, then `slot` finds a field in it. All functions that can meet damage return a negative
-status (`OUTSIDE`, `UNALIGNED`, `UNKNOWN_SLOT`) instead of a position.
+Reading is checked: `check_table` verifies that a table, its vtable and the vtable's entries lie in the
+buffer; `slot` then finds a field. For damaged data, functions return a negative status (`OUTSIDE`,
+`UNALIGNED`, `UNKNOWN_SLOT`) instead of a position.
 
-Writing goes backwards, from the end of the buffer, as the format wants: `used` is the number of bytes
-written so far, and every `put_…` returns the new one. A position is the value of `used` right after the
-thing was written. The caller provides a buffer that is large enough.
+Writing goes from the end of the buffer backwards, as the format requires. `used` is the number of bytes
+written so far; every `put_…` returns the new number. The position of a written value is `used` right after
+writing it. The caller provides a buffer that is large enough.
 
 A buffer is an array of bytes. Positions and lengths are int64.
 """
@@ -32,7 +32,7 @@ _U32_BITS = 32
 
 @inlined
 def load(data: Buffer, position: int, width: int) -> int:
-    """A little-endian number of `width` bytes. The top bit of eight bytes is taken as a sign."""
+    """Return the little-endian number of `width` bytes. Eight bytes are read as a signed number."""
     value = np.int64(0)
     for i in range(width - 1, -1, -1):
         value = (value << 8) | np.int64(data[position + i])
@@ -41,7 +41,7 @@ def load(data: Buffer, position: int, width: int) -> int:
 
 @inlined
 def check_table(data: Buffer, table: int, known_slots: int) -> int:
-    """0 if the table at `table` can be used, else a negative status."""
+    """Return 0 if the table at `table` can be used, otherwise a negative status."""
     size = len(data)
     if table < 0 or table + 4 > size:
         return OUTSIDE
@@ -67,7 +67,7 @@ def check_table(data: Buffer, table: int, known_slots: int) -> int:
 
 @inlined
 def slot(data: Buffer, table: int, number: int, width: int) -> int:
-    """Where field `number` of a checked table is; `ABSENT` when it is absent, or a negative status."""
+    """Return the position of field `number` of a checked table, `ABSENT`, or a negative status."""
     jump = load(data, table, 4)
     vtable = table - (jump - (1 << _U32_BITS) if jump >> (_U32_BITS - 1) else jump)
     if 4 + 2 * number + 2 > load(data, vtable, 2):
@@ -84,7 +84,7 @@ def slot(data: Buffer, table: int, number: int, width: int) -> int:
 
 @inlined
 def vector(data: Buffer, reference: int, item_size: int) -> int:
-    """Where the vector is that the field at `reference` refers to (its count, then its items), or a
+    """Return the position of the vector (count, then items) that the field at `reference` refers to, or a
     negative status."""
     size = len(data)
     start = reference + load(data, reference, 4)
@@ -99,7 +99,7 @@ def vector(data: Buffer, reference: int, item_size: int) -> int:
 
 @inlined
 def root(data: Buffer) -> int:
-    """Where the root table is, or a negative status."""
+    """Return the position of the root table, or a negative status."""
     return load(data, 0, 4) if len(data) >= 4 else OUTSIDE
 
 
@@ -116,7 +116,7 @@ def put(buffer: Buffer, used: int, value: int, width: int) -> int:
 
 @inlined
 def put_reference(buffer: Buffer, used: int, target: int) -> int:
-    """Write an offset to what was written at position `target`."""
+    """Write an offset to the value at position `target`."""
     used = pad(buffer, used, REF_BYTES, REF_BYTES)
     return put(buffer, used, used + REF_BYTES - target, REF_BYTES)
 
@@ -132,7 +132,6 @@ def pad(buffer: Buffer, used: int, length: int, alignment: int) -> int:
 
 @inlined
 def put_bytes(buffer: Buffer, used: int, source: Buffer, start: int, length: int) -> int:
-    """Write a vector of bytes."""
     used = pad(buffer, used, length, 4)
     used += length
     target = len(buffer) - used
@@ -143,7 +142,6 @@ def put_bytes(buffer: Buffer, used: int, source: Buffer, start: int, length: int
 
 @inlined
 def put_references(buffer: Buffer, used: int, targets: Numbers) -> int:
-    """Write a vector of references."""
     used = pad(buffer, used, REF_BYTES * len(targets), REF_BYTES)
     for i in range(len(targets) - 1, -1, -1):
         used = put_reference(buffer, used, targets[i])
@@ -152,8 +150,8 @@ def put_references(buffer: Buffer, used: int, targets: Numbers) -> int:
 
 @inlined
 def put_vtable(buffer: Buffer, used: int, table: int, tail: int, fields: Numbers) -> int:
-    """Write the vtable of the table at position `table`, whose fields begin behind position `tail` and lie
-    at `fields` (0 for an absent one). Absent fields at the end are left out."""
+    """Write the vtable of the table at `table`, whose fields begin after `tail` and have the positions
+    `fields` (0: absent). Absent fields at the end are left out."""
     count = len(fields)
     while count > 0 and fields[count - 1] == 0:
         count -= 1
@@ -165,12 +163,12 @@ def put_vtable(buffer: Buffer, used: int, table: int, tail: int, fields: Numbers
 
 @inlined
 def link_vtable(buffer: Buffer, table: int, vtable: int) -> None:
-    """Let the table at position `table` refer to the vtable at position `vtable`."""
+    """Make the table at position `table` refer to the vtable at position `vtable`."""
     put(buffer, table - 4, vtable - table, 4)
 
 
 @inlined
 def finish(buffer: Buffer, used: int, table: int, alignment: int) -> int:
-    """Write the reference to the root table. `alignment` is the widest one in the buffer."""
+    """Write the reference to the root table. `alignment` is the widest in the buffer."""
     used = pad(buffer, used, REF_BYTES, alignment)
     return put_reference(buffer, used, table)

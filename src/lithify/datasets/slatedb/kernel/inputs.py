@@ -1,9 +1,9 @@
-"""The input side of a merge: from the SSTs of a source to windows of blocks in memory.
+"""The input side of a merge: from a source's SSTs to windows of blocks in memory.
 
-1. All keys of the task share a common prefix, which follows from the first and last keys of the SSTs
-   and their bounds.
-2. The SSTs of a source are read one after another, of each the blocks that may hold keys inside its bounds
-   (`spans`), in windows (`windows`). Row decoding skips what the first and last of them hold beyond.
+1. All keys of the task share a common prefix, derived from the SSTs' first and last keys and their bounds.
+2. The SSTs of a source are read one after another: the blocks that may have keys inside the bounds
+   (`block_ranges`), in windows (`read_ahead`). Row decoding skips keys outside the bounds in the first and
+   last of these blocks.
 
 Invariant: at any time a source holds its windows, the offsets of what is read ahead, and the key buffer.
 """
@@ -28,7 +28,7 @@ _GREATEST_PREFIX = (1 << 64) - 1
 
 
 def common_prefix(parts: Sequence[tuple[SourceSst, Bounds]]) -> bytes:
-    """The bytes with which every key inside the bounds starts."""
+    """Return the prefix that every key inside the bounds has."""
     lowest: bytes | None = None
     highest: bytes | None = None
     for source, bounds in parts:
@@ -47,7 +47,7 @@ def common_prefix(parts: Sequence[tuple[SourceSst, Bounds]]) -> bytes:
 
 
 class Input:
-    """One source of a merge and its record."""
+    """One source of a merge, with its record."""
 
     def __init__(
         self, reader: WindowReader, record: np.void, parts: Sequence[tuple[SourceSst, Bounds]], common: bytes
@@ -64,20 +64,19 @@ class Input:
         self.bound["more_ssts"] = 1
 
     def open_ahead(self) -> None:
-        """Begin to open the first SST, where that takes time."""
+        """Begin to open the first SST if that needs a request."""
         self._windows.open_ahead()
 
     def start(self) -> None:
-        """Open the first SST and request its first window, before compiled code asks for them."""
+        """Open the first SST and request its first window."""
         self._refill()
         self._windows.request()
 
     def request_ahead(self) -> None:
-        """Request what may be ahead."""
         self._windows.request_ahead()
 
     def provide(self, status: int) -> bool:
-        """Provide what compiled code asked of this source; false when it did not ask for anything."""
+        """Provide what `status` asks of this source. Return false if it asks for nothing."""
         match status:
             case KernelStatus.NEED_INPUT:
                 self._refill()
@@ -92,7 +91,7 @@ class Input:
         return True
 
     def corrupt(self, status: int) -> CorruptObject:
-        """What is wrong with the current object."""
+        """Return the error for the damage in the current object."""
         assert self._span is not None
         block = self._span.first_block + self.bound["block"]
         if (
@@ -118,7 +117,7 @@ class Input:
         self.bound[f"{field}_capacity"] = size
 
     def _refill(self) -> None:
-        """Read the next window, of the next SST if this one is read."""
+        """Read the next window, from the next SST if this one is finished."""
         if self._span is not None and self.bound["block"] + 1 < self.bound["block_end"]:
             self._read_window()
         elif (span := self._windows.next_span()) is not None:
@@ -127,7 +126,7 @@ class Input:
             self.bound["more_ssts"] = 0
 
     def _open(self, span: Span) -> None:
-        """Make this the current SST. It may turn out to hold no block inside the bounds."""
+        """Make this the current SST. It may have no block inside the bounds."""
         self._span = span
         self.bound.attach("offsets", span.offsets)
         for field in ("cursor", "rows_end", "shareable", "has_previous", "window_end"):
@@ -146,7 +145,7 @@ class Input:
         self.bound.record["end_prefix"] = self._end_prefix(bounds.end)
 
     def _end_prefix(self, end: bytes | None) -> int:
-        """The least merge prefix that a key at or behind `end` can have."""
+        """Return the least merge prefix that a key at or after `end` can have."""
         if end is None:
             return _GREATEST_PREFIX
         head, tail = end[: len(self._common)], end[len(self._common) :]
@@ -166,8 +165,8 @@ def open_inputs(
     records: npt.NDArray[np.void],
     sources: Sequence[Sequence[tuple[SourceSst, Bounds]]],
 ) -> list[Input]:
-    """An input for each source, over the records in order. Where reading takes time, the first windows of all
-    are on their way then."""
+    """Return an input for each source, with the records in order. From a remote store their first windows are
+    then in flight."""
     common = common_prefix([part for parts in sources for part in parts])
     inputs = [Input(reader, record, parts, common) for record, parts in zip(records, sources, strict=False)]
     if reader.threads is not None:

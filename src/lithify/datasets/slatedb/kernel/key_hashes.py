@@ -1,15 +1,15 @@
 """Hashes of keys for the filter, several at once.
 
-SipHash is one long chain: nearly every operation waits for the one before. Eight keys in the lanes of vectors
-cost about as much time as one.
+In SipHash nearly every operation depends on the one before. Hashing eight keys in the lanes of vectors takes
+about as long as hashing one.
 
-1. The keys of the rows that are added collect, with their lengths, until there are as many as lanes.
-2. If all have the same number of whole words, they are hashed together; else one by one.
-3. A key that does not fit into its place is hashed at once.
+1. Keys of appended rows collect, with their lengths, until there is one for each lane.
+2. If all have the same number of whole words, they are hashed together; otherwise one by one.
+3. A key that exceeds its place is hashed immediately.
 
-The filter does not ask which row a hash is of, so they stand in any order.
+The hashes are not in the order of the rows, which the filter does not need.
 
-Invariant: between calls the list has one hash for each row of the output but those that wait.
+Invariant: between calls the list has one hash for each row of the output except the waiting ones.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lithify.kernel.memory import copy_key, load_i64, signed, store_64
 from lithify.kernel.siphash import LANES, siphash, siphash_lanes
 
 PLACE_BYTES = 128
-"""Of a key that waits; the last word of it may be read to its end."""
+"""Bytes of a waiting key; reads may include all of its last word."""
 _WORD_BITS = 3
 
 
 @called
 def hash_keys(keys: int, lengths: int, count: int, target: int) -> None:
-    """Write the hashes of `count` keys that lie `PLACE_BYTES` apart."""
+    """Write the hashes of `count` keys that are `PLACE_BYTES` apart."""
     words = load_i64(lengths) >> _WORD_BITS
     are_alike = count == LANES
     for lane in range(1, count):
@@ -54,7 +54,7 @@ def _hash_at_once(output: Record, key: int, key_len: int) -> None:
 
 @inlined
 def add_hash(output: Record, key: int, key_len: int) -> None:
-    """Hash the key of a row, now or soon, before the row is counted."""
+    """Hash a row's key, or let it wait. The row must not be counted yet."""
     count = output.waiting_keys
     if key_len >= PLACE_BYTES:
         _hash_at_once(output, key, key_len)
@@ -69,5 +69,5 @@ def add_hash(output: Record, key: int, key_len: int) -> None:
 
 @called
 def finish_hashes(output: Record) -> None:
-    """Hash what still waits, when all rows are counted."""
+    """Hash the waiting keys, after all rows were counted."""
     _hash_waiting(output, output.waiting_keys)

@@ -1,7 +1,7 @@
 """Comparison of keys in memory, eight bytes at a time.
 
-Keys order as their bytes do, a prefix before what it is a prefix of. Words are read past the ends of
-keys; what lies there is masked off.
+Keys order as bytes, a prefix before its extensions. Reads may go past the ends of keys; the surplus bytes are
+masked off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NO_DIFFERENCE = np.uint64(0)
 
 @inlined
 def common_length(left: int, right: int, limit: int) -> int:
-    """How many of the first `limit` bytes two keys share."""
+    """Return how many of the first `limit` bytes two keys share."""
     position = 0
     while position < limit:
         difference = load_u64(left + position) ^ load_u64(right + position)
@@ -29,7 +29,7 @@ def common_length(left: int, right: int, limit: int) -> int:
 
 @inlined
 def compare_keys(left: int, left_len: int, right: int, right_len: int) -> int:
-    """-1, 0 or 1 as the left key is less than, equal to or greater than the right one."""
+    """Return -1, 0 or 1 if the left key is less than, equal to or greater than the right one."""
     shorter = min(left_len, right_len)
     position = 0
     while position < shorter:

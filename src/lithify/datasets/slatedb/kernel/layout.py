@@ -1,11 +1,11 @@
-"""The records that compiled code and Python share, and the codes they exchange.
+"""The records that compiled code and Python share, and the status codes.
 
-Each record is one element of a numpy structured array; compiled code reads and writes its fields by
-name. Fields named after a buffer hold its address; whoever sets one keeps the buffer alive. Everything
-else is a number or a flag (0 or 1).
+Each record is one element of a numpy structured array; compiled code accesses its fields by name. A field
+named after a buffer has its address; the code that sets it must keep the buffer alive. All other fields are
+numbers or flags (0 or 1).
 
-Compiled code never calls Python. When it needs something it returns a `KernelStatus` *without having had an
-effect that a repeated call would repeat*; Python provides what is missing and calls again.
+If compiled code needs something, it returns a `KernelStatus` *without an effect that a repeated call would
+repeat*; Python provides it and calls again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 Record = Any
-"""A record as compiled code sees it: its fields are attributes, which type checkers cannot know."""
+"""A record as compiled code sees it. Its fields are attributes, unknown to type checkers."""
 Records = Any
 """An array of records."""
 
@@ -25,7 +25,6 @@ RESTART_INTERVAL = 16
 CHECKSUM_BYTES = 4
 ROW_FIXED_BYTES = 9
 """Sequence number and flags."""
-"""Sequence number, flags and both timestamps."""
 
 TOMBSTONE = 1
 HAS_EXPIRE = 2
@@ -35,31 +34,31 @@ ALL_FLAGS = 15
 
 
 class KernelStatus(IntEnum):
-    """Why compiled code came back. Everything from `BAD_CHECKSUM` on means a corrupt input."""
+    """Why compiled code returned. Codes from `BAD_CHECKSUM` on mean a corrupt input."""
 
     OK = 0
     DONE = 1
     """All rows are merged."""
     NEED_INPUT = 2
-    """The source `at_source` is at the end of its window."""
+    """The source `at_source` has reached the end of its window."""
     NEED_KEY_SPACE = 3
     """The key buffer of `at_source` is shorter than its `needed` bytes."""
     NEED_UNPACK_SPACE = 4
-    """The buffer for decompressed blocks of `at_source` is shorter than its `needed` bytes."""
+    """The buffer for `at_source`'s decompressed blocks is shorter than its `needed` bytes."""
     NEED_TRANSCODE_SPACE = 5
-    """The same for blocks of format 1 turned into format 2."""
+    """The same for blocks transcoded from format 1 to format 2."""
     NEED_PENDING_SPACE = 6
-    """The list of tombstones that may yet be kept is full."""
+    """The list of pending tombstones is full."""
     FLUSH = 7
     """The output buffer has no room for `needed` more bytes."""
     NEED_ROW_SPACE = 8
-    """The lists that grow with the rows and blocks of an output are full."""
+    """The lists of the output's rows and blocks are full."""
     CLOSE = 9
     """The output is complete; the next row belongs to a new one."""
     FOLD = 10
     """The row of `at_source` starts a fold by the merge operator."""
     FILTER = 11
-    """The compaction filter has to decide on the row in the merge record."""
+    """The compaction filter must decide on the row in the merge record."""
     COMPRESSION_FAILED = 12
     BAD_CHECKSUM = 20
     BAD_COMPRESSION = 21
@@ -89,7 +88,7 @@ REASONS = {
 
 
 class Decision(IntEnum):
-    """What the compaction filter said of a row."""
+    """A decision of the compaction filter on a row."""
 
     NONE = 0
     KEEP = 1
@@ -99,7 +98,7 @@ class Decision(IntEnum):
 
 SOURCE = np.dtype(
     [
-        # The current row. `tail_len` counts the value and everything behind it.
+        # The current row. `tail_len` counts the value and everything after it.
         ("prefix", "u8"),  # the eight key bytes that follow the common prefix, as a number
         ("exhausted", "i8"),
         ("key", "i8"),
@@ -110,7 +109,7 @@ SOURCE = np.dtype(
         ("value_len", "i8"),
         ("tail_len", "i8"),
         ("expire_ms", "i8"),
-        # Where reading goes on.
+        # The position of the next row.
         ("cursor", "i8"),
         ("rows_end", "i8"),
         ("shareable", "i8"),  # length of the previous key of the same block
@@ -126,12 +125,12 @@ SOURCE = np.dtype(
         ("end", "i8"),
         ("end_len", "i8"),
         ("end_prefix", "u8"),
-        # Blocks, numbered from the first one that may hold rows of the task.
+        # Blocks, numbered from the first that may have rows of the task.
         ("block", "i8"),
         ("block_end", "i8"),
         ("window_end", "i8"),
-        ("window_base", "i8"),  # where the first byte of the SST would be
-        ("offsets", "i8"),  # of `block_end + 1` blocks in the SST
+        ("window_base", "i8"),  # the address that byte 0 of the SST would have
+        ("offsets", "i8"),  # positions of `block_end + 1` blocks in the SST
         ("more_ssts", "i8"),
         ("codec", "i8"),
         ("row_format", "i8"),
@@ -143,7 +142,7 @@ SOURCE = np.dtype(
         ("last_key_len", "i8"),
     ]
 )
-"""One source: a cursor over the rows of an L0 SST, or of the SSTs of a sorted run."""
+"""One source: a cursor over the rows of an L0 SST or of a sorted run's SSTs."""
 
 MERGER = np.dtype(
     [
@@ -157,7 +156,7 @@ MERGER = np.dtype(
         ("drop_tombstones", "i8"),
         ("has_operator", "i8"),
         ("has_filter", "i8"),
-        # The key whose versions are being read.
+        # The current group: the versions of one key.
         ("group_key", "i8"),
         ("group_key_len", "i8"),
         ("group_prefix", "u8"),
@@ -165,17 +164,17 @@ MERGER = np.dtype(
         ("group_rows", "i8"),
         ("group_done", "i8"),
         ("scratch_row", "i8"),
-        # Tombstones of the key that stay only if an older version stays.
+        # Tombstones that are kept only if an older version of the key is.
         ("pending_count", "i8"),
         ("pending_next", "i8"),
         ("pending_capacity", "i8"),
         ("pending_tails", "i8"),
-        # Rows that an earlier attempt has written.
+        # The last row that an earlier attempt has written.
         ("resuming", "i8"),
         ("resume_key", "i8"),
         ("resume_key_len", "i8"),
         ("resume_seq", "u8"),
-        # The row before the compaction filter, then what replaces it.
+        # The row that the compaction filter decides on, then its replacement.
         ("decision", "i8"),
         ("filter_key", "i8"),
         ("filter_key_len", "i8"),
@@ -203,7 +202,7 @@ PENDING = np.dtype(
         ("was_expired", "i8"),
     ]
 )
-"""A tombstone that is written only if an older version of its key is. Its bytes lie in the memory at
+"""A tombstone that is written only if an older version of its key is. Its bytes are in the memory at
 `pending_tails`, `PENDING_TAIL_BYTES` for each."""
 
 PENDING_TAIL_BYTES = 32
@@ -250,7 +249,7 @@ OUTPUT = np.dtype(
         ("index_keys_capacity", "i8"),
         ("hashes", "i8"),
         ("row_capacity", "i8"),
-        # Keys that are hashed together, soon.
+        # Keys that wait to be hashed together.
         ("waiting", "i8"),
         ("waiting_lengths", "i8"),
         ("waiting_keys", "i8"),

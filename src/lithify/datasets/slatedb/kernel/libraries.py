@@ -1,12 +1,12 @@
 """The compression libraries' functions, as addresses that compiled code can call.
 
-1. zstd and LZ4 are extension modules of Python packages whose shared objects export the C functions;
-   their addresses are looked up when a task starts and passed in, so cached machine code stays valid.
-2. Where a build does not export them, and for zlib always, a callback with the same C signature goes
-   through the package's Python interface. It takes the interpreter's lock for each block. What that raises
-   compiled code learns as a failure; it is kept, and raised once compiled code has returned (`Codecs.cause`).
+1. zstd and LZ4 are extension modules whose shared objects export the C functions. A task looks their
+   addresses up when it starts, so cached machine code stays valid.
+2. If a build does not export them, and always for zlib, a callback with the same C signature uses the
+   package's Python interface and takes the GIL for each block. Its exceptions are stored until compiled code
+   has returned with a failure (`Codecs.cause`).
 
-Contexts of zstd belong to one task and are freed with it.
+zstd contexts belong to one task and are freed with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ZSTD_LEVEL = 3
 ZLIB_LEVEL = 6
 _FAILED = -1
 _REFUSALS = (zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError, EOFError)
-"""What the libraries raise, and we, of bytes that are not theirs."""
+"""Errors that the libraries, or `_inflate`, raise for invalid data."""
 _PIECE_BYTES = 1 << 14
 
 _Decompressor = ctypes.CFUNCTYPE(
@@ -63,7 +63,7 @@ _LZ4_SYMBOLS = ("LZ4_compress_default",)
 
 
 def find_library(modules: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL | None:
-    """The first of the extension modules that exports all symbols."""
+    """Return the first of the extension modules that exports all symbols, or `None`."""
     wanted = tuple(symbols)
     for module in modules:
         try:
@@ -89,8 +89,8 @@ def _guarded(
     source: int,
     length: int,
 ) -> int:
-    """Run a codec of Python on memory, which gives its result in pieces. Nothing may be raised through
-    compiled code, so it is put into `raised`."""
+    """Run a Python codec, which yields its result in pieces, on memory. Append exceptions to `raised`: they
+    must not pass through compiled code."""
     size = 0
     try:
         for piece in work(ctypes.string_at(source, length)):
@@ -105,7 +105,7 @@ def _guarded(
 
 
 def _inflate(data: bytes) -> Iterator[bytes]:
-    """The content in pieces of some megabytes at most."""
+    """Yield the content in pieces of at most some megabytes."""
     stream = zlib.decompressobj()
     for position in range(0, len(data), _PIECE_BYTES):
         yield stream.decompress(data[position : position + _PIECE_BYTES])
@@ -121,7 +121,6 @@ def _zlib_decompress(
 
 
 def _compressor(pack: Callable[[bytes, int], bytes]) -> Callable[..., int]:
-    """The callback that packs bytes at a level."""
 
     def compress(
         raised: list[BaseException],
@@ -164,7 +163,7 @@ def _address(function: Any) -> int:
 
 
 class Codecs:
-    """The codecs record of one task, with what it needs to compress and the codecs of the inputs."""
+    """The codecs record of one task."""
 
     def __init__(self, inputs: Iterable[Codec], output: Codec, *, native: bool = True) -> None:
         self.records = np.zeros(1, CODECS)
@@ -172,7 +171,7 @@ class Codecs:
         self._keep_alive: list[Any] = []
         self._release: list[Callable[[], object]] = []
         self._raised: list[BaseException] = []
-        """By callbacks, since it was asked for last."""
+        """Exceptions of callbacks since the last call of `cause`."""
         self._native = native
         wanted = set(inputs)
         if Codec.ZLIB in wanted:
@@ -194,13 +193,13 @@ class Codecs:
                 pass
 
     def close(self) -> None:
-        """Free the contexts of the libraries."""
+        """Free the libraries' contexts."""
         while self._release:
             self._release.pop()()
 
     def cause(self) -> BaseException | None:
-        """Why compiled code has come back with a failure of a codec, if that was told: a refusal of the
-        codec's. Anything else has nothing to do with the bytes, and is raised."""
+        """Return the codec error that made compiled code fail, if a callback caught one. Raise any other
+        exception: it is not about the data."""
         raised = self._raised.pop() if self._raised else None
         self._raised.clear()
         if raised is not None and not isinstance(raised, _REFUSALS):

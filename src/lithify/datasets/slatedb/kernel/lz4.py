@@ -1,7 +1,6 @@
-"""Decompression of LZ4's block format: sequences of a literal and a copy of what was written before.
+"""Decompression of LZ4's block format: sequences of a literal and a copy of earlier output.
 
-Every length and offset is checked against what is left of input and output. (Compression is the
-library's.)
+Every length and offset is checked against the rest of input and output. (The library compresses.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _CORRUPT = -1
 
 @inlined
 def _read_length(source: int, end: int, length: int) -> tuple[int, int]:
-    """A length that starts with four bits of the token, and where reading goes on."""
+    """Return a length that starts with four bits of the token, and the position after it."""
     if length < _LONG:
         return length, source
     while source < end:
@@ -34,7 +33,7 @@ def _read_length(source: int, end: int, length: int) -> tuple[int, int]:
 
 @called
 def decompress(source: int, length: int, target: int, capacity: int) -> int:
-    """Decompress into `target`; the uncompressed length, or -1 for corrupt data."""
+    """Decompress into `target`. Return the uncompressed length, or -1 for corrupt data."""
     end = source + length
     position = target
     target_end = target + capacity

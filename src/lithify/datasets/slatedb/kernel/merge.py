@@ -1,20 +1,19 @@
-"""Merging: sources to output rows (SlateDB format: row semantics of a compaction).
+"""The merge of sources into output rows (SlateDB format: row semantics of a compaction).
 
-1. A loser tree over the sources yields rows by key ascending, then sequence number descending. Nodes
-   compare the eight key bytes behind the common prefix as one number; only ties look further.
-2. Rows of one key form a group. An exact duplicate (key and sequence number) is superseded by the one
-   of the newer source.
-3. With a merge operator, a merge row at or below the horizon starts a fold. Python collects the
-   operands, and gives the folded row back as the row of an extra source behind the real ones.
-4. Retention: an expired merge row is dropped; another expired row becomes a tombstone. The row is
-   kept. If it is at or below the horizon and no merge row, all older versions of the key go.
-5. Where no older run lies below (`drop_tombstones`), a tombstone is kept only if an older version of
-   its key is kept. Until that is known it is pending.
-6. Kept rows pass the compaction filter, if there is one, and go to the block encoder. Rows that an
-   earlier attempt has written (up to and including the resume position) stop here.
+1. A loser tree yields the sources' rows by ascending key, then descending sequence number. Nodes compare the
+   eight key bytes after the common prefix as one number; only ties compare more.
+2. Rows of one key form a group. Of exact duplicates (key and sequence number) the newer source's row remains.
+3. With a merge operator, a merge row at or below the horizon starts a fold. Python collects the operands and
+   returns the folded row as the row of an extra source after the real ones.
+4. Retention: an expired merge row is dropped; any other expired row becomes a tombstone. A kept row at or
+   below the horizon drops all older versions of the key unless it is a merge row.
+5. If no older run lies below (`drop_tombstones`), a tombstone is pending until an older version of its key is
+   kept; otherwise it is dropped.
+6. Kept rows pass the compaction filter, if any, to the block encoder. Rows up to and including the resume
+   position were written by an earlier attempt and are skipped.
 
-`run` stops whenever it needs something and goes on where it was: `row_taken` says that the winner's row
-went through steps 2 to 6 and only moving on to the next one is left to do.
+`run` returns when it needs something, and continues there when called again. `row_taken` means that the
+winner's row has passed steps 2 to 6.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _REPLACE = int(Decision.REPLACE)
 
 @inlined
 def _precedes_on_tie(sources: Records, left: int, right: int) -> bool:
-    """Whether the left source's row comes first, given that the compared key bytes are equal."""
+    """Return whether the left source's row comes first if the compared key bytes are equal."""
     a = sources[left]
     b = sources[right]
     if a.exhausted or b.exhausted:
@@ -82,8 +81,8 @@ def _precedes(sources: Records, left: int, right: int) -> bool:
 
 @called
 def _build_tree(sources: Records, tree: Tree, count: int) -> None:
-    """Play all matches. Leaf i is node `count + i`; `tree[n]` is the loser at node n, `tree[0]` the
-    overall winner."""
+    """Play all matches. Leaf i is node `count + i`; `tree[n]` is the loser at node n, `tree[0]` the overall
+    winner."""
     winners = np.empty(2 * count, np.int64)
     for index in range(count):
         winners[count + index] = index
@@ -109,7 +108,7 @@ def _replay(sources: Records, tree: Tree, count: int) -> None:
             swaps = np.int64(other_prefix < prefix)
         else:
             swaps = np.int64(_precedes_on_tie(sources, other, winner))
-        # Who wins is random, so no branch depends on it.
+        # The winner is unpredictable, so no branch depends on it.
         exchanged = (winner ^ other) & -swaps
         tree[node] = other ^ exchanged
         winner ^= exchanged
@@ -120,7 +119,6 @@ def _replay(sources: Records, tree: Tree, count: int) -> None:
 
 @inlined
 def _advance(sources: Records, tree: Tree, merger: Record, codecs: Record) -> int:
-    """Move the winner to its next row and find the new winner."""
     winner = tree[0]
     status = next_row(sources[winner], codecs)
     if status != _OK:
@@ -130,7 +128,7 @@ def _advance(sources: Records, tree: Tree, merger: Record, codecs: Record) -> in
     return _OK
 
 
-# ---------------------------------------------------------------- writing what is kept
+# ---------------------------------------------------------------- writing kept rows
 
 
 @called
@@ -169,7 +167,7 @@ def _emit(
     tail_len: int,
     flags: int,
 ) -> int:
-    """Write a kept row, unless it is written already or the filter drops it."""
+    """Write a kept row unless an earlier attempt wrote it or the filter drops it."""
     if merger.resuming and _was_written_before(merger, key, key_len, seq):
         merger.rows_in -= 1
         return _OK
@@ -194,7 +192,6 @@ def _emit(
 
 @called
 def _emit_pending(merger: Record, pending: Records, output: Record, codecs: Record) -> int:
-    """Write the tombstones above a version that is kept."""
     while merger.pending_next < merger.pending_count:
         row = pending[merger.pending_next]
         status = _emit(
@@ -230,7 +227,7 @@ def _count_dropped_tombstone(merger: Record, was_expired: int) -> None:
 
 @called
 def _end_group(merger: Record, pending: Records) -> None:
-    """No older version follows: tombstones that are still pending vanish."""
+    """End the group. No older version follows, so pending tombstones are dropped."""
     for index in range(merger.pending_count):
         _count_dropped_tombstone(merger, pending[index].was_expired)
     merger.pending_count = 0
@@ -248,7 +245,7 @@ def _begin_group(row: Record, merger: Record) -> None:
 
 @called
 def _make_tombstone(row: Record, scratch: int) -> tuple[int, int]:
-    """The expired row as a tombstone without expiry, in the scratch memory: its length and flags."""
+    """Write the expired row to `scratch` as a tombstone without expiry. Return its length and flags."""
     fixed = row.value + row.value_len
     flags = TOMBSTONE | (row.flags & HAS_CREATE)
     copy_bytes(scratch, fixed, _SEQ_BYTES)
@@ -264,7 +261,7 @@ def _make_tombstone(row: Record, scratch: int) -> tuple[int, int]:
 def _defer_tombstone(
     row: Record, merger: Record, pending: Records, tail: int, tail_len: int, flags: int, was_expired: int
 ) -> int:
-    """Keep a tombstone of the last run in mind until an older version turns up."""
+    """Make a tombstone of the last run pending until an older version is kept."""
     if row.seq <= merger.horizon:  # no older version will be kept
         _count_dropped_tombstone(merger, was_expired)
         return _OK
@@ -282,7 +279,6 @@ def _defer_tombstone(
 
 @inlined
 def _retain(row: Record, merger: Record, pending: Records, output: Record, codecs: Record) -> int:
-    """Apply expiry and retention to a row that is not superseded."""
     flags, tail, value_len, tail_len = row.flags, row.value, row.value_len, row.tail_len
     is_merge = flags & MERGE
     was_expired = 0
@@ -310,7 +306,7 @@ def _retain(row: Record, merger: Record, pending: Records, output: Record, codec
 def _take_row(
     row: Record, is_folded: int, merger: Record, pending: Records, output: Record, codecs: Record
 ) -> int:
-    """Pass one row through the merge. Without `OK` the row was not taken."""
+    """Pass one row through the merge. It was taken only if the status is `OK`."""
     order = 1
     if is_folded or row.prefix <= merger.group_prefix:
         order = compare_keys(row.key, row.key_len, merger.group_key, merger.group_key_len)
@@ -344,7 +340,7 @@ def _take_row(
 
 @entry
 def prime(sources: Records, tree: Tree, mergers: Records, codecs: Records) -> int:
-    """Move every source to its first row, `at_source` onwards, and build the tree."""
+    """Move every source from `at_source` on to its first row, and build the tree."""
     merger = mergers[0]
     for index in range(merger.at_source, merger.source_count):
         status = next_row(sources[index], codecs[0])
@@ -359,7 +355,7 @@ def prime(sources: Records, tree: Tree, mergers: Records, codecs: Records) -> in
 def run(
     sources: Records, tree: Tree, mergers: Records, pending: Records, outputs: Records, codecs: Records
 ) -> int:
-    """Merge until something is needed or all is done."""
+    """Merge until something is needed or everything is done."""
     sources, tree, pending = borrowed(sources), borrowed(tree), borrowed(pending)
     mergers, outputs, codecs = borrowed(mergers), borrowed(outputs), borrowed(codecs)
     merger = mergers[0]
@@ -389,14 +385,14 @@ def run(
 
 @entry
 def advance(sources: Records, tree: Tree, mergers: Records, codecs: Records) -> int:
-    """Skip the winner's row, which Python has used for a fold."""
+    """Skip the winner's row, which Python has used in a fold."""
     return _advance(sources, tree, mergers[0], codecs[0])
 
 
 @entry
 def find_last_row(sources: Records, codecs: Records) -> int:
-    """Read the only source to its end. Its record then holds the last row's `seq` and `flags`, and the
-    key buffer its key, of `last_key_len` bytes."""
+    """Read the only source to its end. Its record then has the last row's `seq` and `flags`, and the key
+    buffer its key, of `last_key_len` bytes."""
     source = borrowed(sources)[0]
     while not source.exhausted:
         status = next_row(source, codecs[0])

@@ -1,18 +1,18 @@
 """The output side of a merge: from encoded blocks to SST files.
 
-1. An output gets its id when its first bytes are written. The id's time is the present, but never
-   before the compaction's own.
-2. Finished blocks are written when the output buffer runs full, in whole pages, so that a local disk
-   can take them from this very memory. Meanwhile a second buffer is filled, which begins with what was
-   left. An upload keeps the buffer until it is sent, and the next one is new.
-3. Closing an output finishes its last block and appends filter, index, stats and tail. Only then the
-   object appears under its name.
-4. While an output is being committed the next one is merged, unless `MAX_COMMITTING_BYTES` are on their way
-   already. `close` waits for all commits.
-5. Lists that grow with an output (block offsets, counts, index keys, hashes) double when full.
+1. An output gets its id when its first bytes are written. The id's time is the current time, but at least the
+   compaction's own.
+2. When the output buffer is full, its finished blocks are written in whole pages, which a local disk can take
+   without a copy; a second buffer continues with the rest. An upload keeps its buffer until it is sent; the
+   next buffer is then new.
+3. Closing an output finishes its last block and appends filter, index, stats and tail. Only then does the
+   object appear under its name.
+4. The next output is merged while earlier ones are committed, up to `MAX_COMMITTING_BYTES`. `close` waits for
+   all commits.
+5. The lists of an output (block offsets, counts, index keys, hashes) double when full.
 
-Invariants: nothing appears under a final name before it is complete; an output counts as finished only when
-it and all before it are known to be committed; an output without rows is never opened; after an error `abort`
+Invariants: no incomplete object appears under its final name; an output counts as finished only when it and
+all earlier ones are known to be committed; an output without rows is never opened; after an error `abort`
 leaves no open upload.
 """
 
@@ -45,11 +45,11 @@ from lithify.store.objects import ObjectStore, ObjectWriter, is_local
 BUFFER_BYTES = (4 << 20) + (64 << 10)
 """Large enough to be backed by large pages."""
 MAX_COMMITTING_BYTES = 64 << 20
-"""Of outputs whose commit has not ended; one larger output may be among them if it is alone."""
+"""The limit for outputs whose commit has not ended. A larger output may be committed alone."""
 _COMMITTERS = 4
 _FINISH_ALLOWANCE_BYTES = 128 << 10
-"""Behind the end of the buffer: room for a block that grows in compression."""
-# Memory that is never touched costs nothing, and copying a list that grows costs twice its pages.
+"""Memory after the end of the buffer, for a block that grows by compression."""
+# Untouched memory costs nothing, but growing a list costs twice its pages.
 _FIRST_BLOCKS = 1 << 16
 _FIRST_ROWS = 1 << 20
 _FIRST_INDEX_KEY_BYTES = 1 << 16
@@ -77,8 +77,6 @@ _BLOCK_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Committing:
-    """An output that is being committed."""
-
     future: Future[None]
     writer: ObjectWriter
     sst: Sst
@@ -86,7 +84,7 @@ class _Committing:
 
 
 class Outputs:
-    """The outputs of one merge, one after another."""
+    """The consecutive outputs of one merge."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class Outputs:
         self._allocate()
 
     def provide(self, status: int) -> bool:
-        """Provide what compiled code asked of the output; false when it did not ask for anything."""
+        """Provide what `status` asks of the output. Return false if it asks for nothing."""
         match status:
             case KernelStatus.FLUSH:
                 self._flush()
@@ -140,13 +138,13 @@ class Outputs:
         return True
 
     def ensure_key_capacity(self, capacity: int) -> None:
-        """Room for keys of that length in the key buffers."""
+        """Make room for keys of that length in the key buffers."""
         for field in ("last_key", "first_key"):
             if len(self.bound.owner(field)) < len(new_bytes(capacity)):
                 self.bound.grow(field, capacity, self.bound[f"{field}_len"])
 
     def close(self) -> None:
-        """Complete the output in progress, if it has rows, and return when all outputs are committed."""
+        """Complete the output in progress, if it has rows, and wait until all outputs are committed."""
         last: list[Sst] = []
         if self.bound["rows"]:
             last.append(self._complete())
@@ -156,7 +154,7 @@ class Outputs:
         self._end_committers()
 
     def _complete(self) -> Sst:
-        """Write all of the output in progress, and begin an empty one."""
+        """Write the rest of the output in progress, and begin an empty one."""
         status = finish_last_block(self.records, self._codecs.records)
         if status != KernelStatus.OK:
             self.provide(status)
@@ -167,8 +165,7 @@ class Outputs:
         return sst
 
     def abort(self) -> None:
-        """Throw the output in progress away. What is being committed may appear, under a name that nobody
-        learns of."""
+        """Discard the output in progress. Outputs that are being committed may still appear, as garbage."""
         wait([committing.future for committing in self._committing])
         failed = [c.writer for c in self._committing if c.future.exception() is not None]
         self._committing.clear()
@@ -184,7 +181,7 @@ class Outputs:
         self._writer = None
 
     def _commit_beside(self, sst: Sst) -> None:
-        """Commit the output that is complete while the next one is merged."""
+        """Commit the complete output while the next one is merged."""
         assert self._writer is not None
         size_bytes = self._output_bytes
         self._settle(max(0, MAX_COMMITTING_BYTES - size_bytes))
@@ -195,7 +192,7 @@ class Outputs:
         self._writer = None
 
     def _settle(self, most_bytes: int) -> None:
-        """Wait until no more than so many bytes are being committed, and raise what went wrong."""
+        """Wait until at most so many bytes are being committed. Raise the error of a failed commit."""
         while sum(committing.size_bytes for committing in self._committing) > most_bytes or (
             self._committing and self._committing[0].future.done()
         ):
@@ -225,13 +222,12 @@ class Outputs:
         self._reset()
 
     def _reset(self) -> None:
-        """Start with an empty output."""
         for field in (*_SST_COUNTERS, *_BLOCK_COUNTERS, "index_keys_len", "first_key_len"):
             self.bound[field] = 0
         self.bound["position"] = self.bound["block_start"] = self.bound["buffer"]
 
     def _flush(self) -> None:
-        """Write whole pages of finished blocks and go on in the other buffer, with what is left."""
+        """Write whole pages of finished blocks and continue in the other buffer, with the rest."""
         memory = self.bound.owner("buffer")
         finished = self.bound["block_start"] - self.bound["buffer"]
         written = finished - finished % PAGE_BYTES
@@ -247,7 +243,7 @@ class Outputs:
             self._move_to(new_pages(self._whole_bytes(self._buffer_size())), self._buffer_size(), written)
 
     def _make_room(self, needed: int) -> None:
-        """Buffers that hold `needed` bytes: of the block in progress, its next row, and a page."""
+        """Make buffers for `needed` bytes: the block in progress, its next row, and a page."""
         if needed > self._buffer_size():
             self._move_to(self._new_buffers(needed + needed // 4), needed + needed // 4, 0)
 
@@ -255,7 +251,8 @@ class Outputs:
         return self.bound["buffer_end"] - self.bound["buffer"]
 
     def _new_buffers(self, size: int) -> Bytes:
-        """Buffers of `size` bytes whose last block may still grow by compression, and as much scratch."""
+        """Allocate buffers of `size` bytes, with room for a last block that grows by compression, and as much
+        scratch."""
         whole = self._whole_bytes(size)
         if self._options.compression != Codec.NONE:
             self._codecs.bound.attach("packed", new_bytes(whole))
@@ -269,7 +266,7 @@ class Outputs:
         return size + size // 4 + _FINISH_ALLOWANCE_BYTES
 
     def _move_to(self, memory: Bytes, size: int, start: int) -> None:
-        """Go on in `memory`, with what the buffer holds from `start` on."""
+        """Continue in `memory`, with the buffer's content from `start` on."""
         before, base = self.bound.owner("buffer"), self.bound["buffer"] + start
         block_start, end = self.bound["block_start"] - base, self.bound["position"] - base
         memory[:end] = before[start : start + end]
@@ -311,7 +308,6 @@ class Outputs:
         self._output_bytes += written_bytes
 
     def _finish_file(self) -> Sst:
-        """Write all that follows the data blocks."""
         data_end = self.bound["data_bytes"]
         codec = self._options.compression
         sections = [

@@ -1,16 +1,16 @@
-"""Rows as Python values, for the user's functions: out of the kernel's memory and back.
+"""Rows as Python values for the user's functions, read from the kernel's memory and written back.
 
-A fold (SlateDB format: merge operator) takes the merge row at hand and then older rows of its key as
-long as they have the same expiry time:
+A fold (SlateDB format: merge operator) consumes a merge row and then older rows of its key while they have
+the same expiry time:
 
 1. Merge rows add operands. An exact duplicate, from another source, is skipped.
-2. The first row that is no merge row ends the fold as its base; a tombstone is a base without a value.
-3. Any other expiry time ends the fold without a base; that row is dealt with by itself afterwards.
-4. Operands apply oldest to newest. They are combined in groups of 100 first, so that a key with
-   millions of them needs little memory; the operator is associative.
+2. The first row that is not a merge row ends the fold as its base; a tombstone is a base without a value.
+3. A different expiry time ends the fold without a base; that row is processed by itself afterwards.
+4. Operands apply from oldest to newest. They are combined in groups of 100 first, so that a key with millions
+   of operands needs little memory; the operator is associative.
 
-The result is a value if there was a base, else a merge row. It has the newest sequence number and the
-latest creation time of all.
+The result is a value if there was a base, otherwise a merge row. It has the newest sequence number and the
+latest creation time of all rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RawRow:
 
 
 def decode_tail(tail: bytes, value_len: int) -> RawRow:
-    """A row from its value, sequence number, flags and timestamps, which are in order."""
+    """Decode a row from its value, sequence number, flags and timestamps, in this order."""
     seq, flags = _FIXED.unpack_from(tail, value_len)
     position = value_len + _FIXED.size
     times: list[int | None] = []
@@ -56,7 +56,7 @@ def decode_tail(tail: bytes, value_len: int) -> RawRow:
 
 
 def encode_tail(row: RawRow) -> bytes:
-    """What follows a row's key; its flags follow from its timestamps but for the kind."""
+    """Encode everything after a row's key. Timestamps determine their flags."""
     flags = row.flags & (TOMBSTONE | MERGE)
     flags |= HAS_EXPIRE if row.expire_ms is not None else 0
     flags |= HAS_CREATE if row.create_ms is not None else 0
@@ -65,13 +65,12 @@ def encode_tail(row: RawRow) -> bytes:
 
 
 def read_row(record: Bound) -> RawRow:
-    """A copy of the row that a source stands at."""
     tail = ctypes.string_at(record["value"], record["tail_len"])
     return decode_tail(tail, record["value_len"])
 
 
 def set_row(record: Bound, key: bytes, row: RawRow) -> None:
-    """Make `row` the row of a source's record."""
+    """Make `row` the current row of a source's record."""
     tail = encode_tail(row)
     record.attach("key", bytes_of(key))
     record.attach("value", bytes_of(tail))
@@ -84,7 +83,6 @@ def set_row(record: Bound, key: bytes, row: RawRow) -> None:
 
 
 def public_row(key: bytes, row: RawRow) -> Row:
-    """The row as a compaction filter sees it."""
     if row.flags & TOMBSTONE:
         return Row(key, row.seq, RowKind.TOMBSTONE, None, row.create_ms, row.expire_ms)
     kind = RowKind.MERGE if row.flags & MERGE else RowKind.VALUE
@@ -92,7 +90,7 @@ def public_row(key: bytes, row: RawRow) -> Row:
 
 
 def modified(row: RawRow, value: bytes | None) -> RawRow:
-    """The row with another value; without one it is a tombstone, which does not expire."""
+    """Return the row with another value; without a value, a tombstone that does not expire."""
     if value is None:
         return RawRow(row.seq, TOMBSTONE, b"", None, row.create_ms)
     return RawRow(row.seq, row.flags & MERGE, value, row.expire_ms, row.create_ms)
@@ -100,18 +98,17 @@ def modified(row: RawRow, value: bytes | None) -> RawRow:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The outcome of a fold."""
-
     row: RawRow
     rows: int
-    """Rows that went into it, duplicates apart."""
+    """Number of folded rows, without duplicates."""
     duplicates: int
 
 
 def fold(
     key: bytes, peek: Callable[[], RawRow | None], pop: Callable[[], None], merge: MergeOperator
 ) -> Fold:
-    """Fold the rows of one key. `peek` gives the next one, `None` behind the last; `pop` moves on."""
+    """Fold the rows of one key. `peek` returns the next row, or `None` after the last; `pop` moves past
+    it."""
 
     def combine(existing: bytes | None, newest_first: Sequence[bytes]) -> bytes:
         for operand in reversed(newest_first):

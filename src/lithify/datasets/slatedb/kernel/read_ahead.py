@@ -1,22 +1,20 @@
-"""Windows over the data blocks of a source, read one after another into memory.
+"""Windows over a source's data blocks, read one after another into memory.
 
 1. A window is the next blocks up to the window size, at least one, read with one request.
-2. On a store behind a network, what would be left over behind a window is taken along if it is less than half
-   of one, so a small SST is one request. And windows are requested ahead of their use, over the ends of SSTs
-   too, each source's in order, by a pool of threads. How many of a source are ahead is found out while
-   running: a few at first, and no more than all can have; when the merge has to wait for one, twice as many.
-   So as much is in flight as latency times the speed of the merge. The very first window of a source is
-   small, unless it is all there is: a merge begins when all first windows have come, over connections of
-   which each has its speed.
-3. All windows of a task together stay within a fixed budget, those in flight and those in use included. A
-   source may always have one window. When nothing is left of the budget, who waits for a window takes from
-   the source that has most ahead, so all sources get what they need of it.
-4. An answer is the window: it is not copied. Compiled code reads some bytes behind a window, so as many more
-   are asked for; behind its blocks an SST has its index.
-5. The local file system answers at once: there a window is read when it is needed, into memory that the one
-   before has left. So does an SST that has been read whole, of which windows are parts.
+2. Remote stores: a remainder of less than half a window joins it, so that a small SST is one request. A
+   thread pool reads each source's windows ahead, in order, across SSTs. A source starts with as many ahead as
+   all can have, at most `FIRST_AHEAD`; its limit doubles each time the merge waits for it. So the bytes in
+   flight approach latency times the merge's speed. A source's first window is small unless it is the only
+   one: a merge begins when all first windows have arrived, and each connection has a limited speed.
+3. All windows of a task, including those in flight and in use, share a fixed budget. A source may always have
+   one window. When the budget is used up, a source that the merge waits for takes from the one with the
+   highest limit, so shares follow need.
+4. A response is the window, without a copy. The request includes the bytes past the window that compiled code
+   may read; in an SST the index follows the blocks.
+5. Local files: a window is read when needed, into the previous one's memory. If whole SSTs are in memory
+   already, windows are parts of them.
 
-Invariant: everything but the requests themselves happens in the thread of the merge.
+Invariant: everything except the requests themselves runs in the merge's thread.
 """
 
 from __future__ import annotations
@@ -38,38 +36,38 @@ from lithify.store.objects import ObjectStore
 WINDOWS_BUDGET_BYTES = 128 << 20
 """For the windows of all sources of a task."""
 LOCAL_WINDOW_BYTES = 2 << 20
-"""A smaller read takes Python as long as a larger one; much larger windows do not stay in the processor's
+"""Smaller reads take Python as long as larger ones; much larger windows do not fit into the processor's
 cache."""
 REMOTE_WINDOW_BYTES = 4 << 20
-"""A round trip costs as much as some megabytes, and each request money."""
+"""A round trip takes as long as some megabytes, and each request costs money."""
 FIRST_WINDOW_BYTES = 512 << 10
-"""Of a source, behind a network: enough for the merge until the next window has come."""
+"""The first window of a source of a remote store: enough for the merge until the next window arrives."""
 MIN_WINDOW_BYTES = 64 << 10
 FIRST_AHEAD = 4
-"""Windows of a source that are requested ahead at first, if all sources can have as many."""
+"""Windows that each source requests ahead at first, if all can have as many."""
 MAX_READERS = 64
 
 _SUSPICIOUS_BLOCK_BYTES = 64 << 20
-"""Before memory is taken for a larger block, the object is asked for its size."""
+"""Before allocating memory for a larger block, the object's size is checked."""
 
 
 def window_bytes(source_count: int, *, reads_ahead: bool) -> int:
-    """The size of each source's windows: two of them fit into its share of the budget, if they are ahead."""
+    """Return the size of each source's windows. If it reads ahead, two fit into its share of the budget."""
     most, count = (REMOTE_WINDOW_BYTES, 2) if reads_ahead else (LOCAL_WINDOW_BYTES, 1)
     share = WINDOWS_BUDGET_BYTES // (count * max(source_count, 1))
     return min(most, max(MIN_WINDOW_BYTES, share))
 
 
 def first_ahead(source_count: int, window_size_bytes: int) -> int:
-    """How many windows of each source are ahead at first: as many as all can have. If the first sources took
-    more, the others would have to wait for each window until they had got their share back."""
+    """Return how many windows each source reads ahead at first: as many as all can have. Otherwise later
+    sources would wait until they had regained their share."""
     share = WINDOWS_BUDGET_BYTES // (window_size_bytes * max(source_count, 1))
     return min(FIRST_AHEAD, max(1, share))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Blocks in memory: from byte `start` of the SST, up to and without block `end_block` of its span."""
+    """Blocks in memory, from byte `start` of the SST up to, and without, block `end_block` of its span."""
 
     memory: Bytes
     start: int
@@ -79,7 +77,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WindowRequest:
-    """A window of this span, on its way or read."""
+    """A window of this span, requested or already read."""
 
     span: Span
     start: int
@@ -89,59 +87,58 @@ class _WindowRequest:
 
 
 class WindowReader:
-    """What the sources of a task share: the threads that read, the budget, and memory to use again."""
+    """The threads, budget and reusable memory that the sources of a task share."""
 
     def __init__(
         self, store: ObjectStore, source_count: int, *, reads_ahead: bool, is_loaded: bool = False
     ) -> None:
-        """`is_loaded`: the SSTs are in memory already."""
+        """`is_loaded`: the SSTs are already in memory."""
         self.store = store
         self.window_bytes = window_bytes(source_count, reads_ahead=reads_ahead)
         self.first_ahead = first_ahead(source_count, self.window_bytes) if reads_ahead else 0
         self.lends = not reads_ahead and not is_loaded
-        """Whether windows are read into memory of the reader's."""
+        """Whether windows are read into this reader's memory."""
         self.threads = ThreadPoolExecutor(MAX_READERS, "lithify-read") if reads_ahead else None
         self.sources: list[Windows] = []
         self._held_bytes = 0
         self._spare: list[Bytes] = []
         if source_count and self.lends:
-            # In one piece, the system backs it by large pages.
+            # One large allocation is backed by large pages.
             whole = new_bytes(source_count * (self.window_bytes + SLACK))
             self._spare = np.array_split(whole, source_count)
 
     def close(self) -> None:
-        """Wait for the requests that are under way; drop the others."""
+        """Wait for the running requests; cancel the others."""
         if self.threads is not None:
             self.threads.shutdown(cancel_futures=True)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether the budget has room for so many bytes more."""
         return self._held_bytes + size_bytes <= WINDOWS_BUDGET_BYTES
 
     def hold(self, size_bytes: int) -> None:
-        """A window of so many bytes is requested."""
+        """Count a requested window of so many bytes."""
         self._held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Nobody looks at that window any more."""
+        """Subtract a window that is not in use any more."""
         self._held_bytes -= size_bytes
 
     def lend(self, size_bytes: int, usual_bytes: int) -> Bytes:
-        """Memory for a window of `size_bytes`, where windows have `usual_bytes`."""
+        """Return memory for a window of `size_bytes`, reused or of at least `usual_bytes`."""
         for number in reversed(range(len(self._spare))):
             if size_bytes + SLACK <= len(self._spare[number]):
                 return self._spare.pop(number)
         if self._spare:
-            self._spare.pop()  # else memory that nobody can use would add up
+            self._spare.pop()  # otherwise unusable memory would add up
         return new_bytes(usual_bytes)
 
     def take_back(self, memory: Bytes) -> None:
-        """Use what was lent again."""
+        """Accept lent memory for reuse."""
         if len(memory) <= 2 * (self.window_bytes + SLACK):
             self._spare.append(memory)
 
     def has_kept_waiting(self, source: Windows) -> None:
-        """The merge waits for a window of this source: let more of it be ahead."""
+        """Let a source read further ahead, because the merge waits for its window."""
         if not self.has_room(self.window_bytes):
             richest = max(self.sources, key=lambda other: other.ahead_limit)
             if richest is not source:
@@ -151,7 +148,7 @@ class WindowReader:
 
 
 class Windows:
-    """The windows of one source: of `parts`, one after another."""
+    """The windows of one source, whose SSTs are `parts` in order."""
 
     def __init__(self, reader: WindowReader, parts: Iterable[tuple[SourceSst, Bounds]]) -> None:
         self.ahead_limit = reader.first_ahead
@@ -160,20 +157,20 @@ class Windows:
         self._opening: Future[Span] | None = None
         self._current: Span | None = None
         self._coming: deque[Span] = deque()
-        """Opened, and not yet given out."""
+        """Opened SSTs that `next_span` has not returned yet."""
         self._unplanned: deque[Span] = deque()
-        """Opened, and nothing of them requested yet."""
+        """Opened SSTs of which nothing has been requested yet."""
         self._planned: Span | None = None
         self._next_block = 0
-        """Of the span `_planned`: the first one not requested yet."""
+        """The first block of the span `_planned` that has not been requested."""
         self._has_requested = False
         self._ahead: deque[_WindowRequest] = deque()
         self._taken: Window | None = None
         reader.sources.append(self)
 
     def next_span(self) -> Span | None:
-        """Go on with the next SST: the blocks to read of it; `None` when there is none. What was not taken of
-        the one before is given up."""
+        """Return the blocks to read of the next SST; `None` if there is none. Unused windows of the previous
+        SST are discarded."""
         self._give_back()
         while self._ahead and self._ahead[0].span is self._current:
             self._give_up(self._ahead.popleft())
@@ -186,7 +183,7 @@ class Windows:
         return self._current
 
     def take(self) -> Window:
-        """The next window of the SST. It is valid until the next call."""
+        """Return the SST's next window. It is valid until the next call."""
         self._give_back()
         if not self._ahead:
             self.request()
@@ -203,17 +200,17 @@ class Windows:
         return self._taken
 
     def open_ahead(self) -> None:
-        """Begin to find out which blocks the first SST has."""
+        """Begin to read the first SST's index, if needed."""
         if self._reader.threads is not None:
             self._open_next(must_wait=False)
 
     def request_ahead(self) -> None:
-        """Request what may be ahead."""
+        """Request windows until the limit is reached."""
         while len(self._ahead) < self.ahead_limit and self.request():
             pass
 
     def request(self) -> bool:
-        """Request one window more; whether there was one, and room for it."""
+        """Request one more window. Return false if there is none or no room for it."""
         if not self._plan():
             return False
         span, first = self._planned, self._next_block
@@ -242,7 +239,7 @@ class Windows:
         return memory
 
     def _plan(self) -> bool:
-        """Find the next block to request; false when there is none, or none is known yet."""
+        """Find the next block to request. Return false if there is none, or none is known yet."""
         while self._planned is None or self._next_block >= len(self._planned):
             if not self._unplanned and not self._open_next(must_wait=False):
                 return False
@@ -250,7 +247,7 @@ class Windows:
         return True
 
     def _open_next(self, *, must_wait: bool) -> bool:
-        """Open the next SST; false when there is none, or its index is still being read."""
+        """Open the next SST. Return false if there is none, or its index is still being read."""
         if not self._parts:
             return False
         reader, (part, bounds) = self._reader, self._parts[0]
@@ -268,7 +265,7 @@ class Windows:
         return True
 
     def _end_block(self, span: Span, first: int) -> int:
-        """Where the window ends that starts with block `first`."""
+        """Return the end of the window that starts with block `first`."""
         offsets, size = span.offsets, self._reader.window_bytes
         start = int(offsets[first])
         most = size if self._reader.threads is None else size + size // 2
@@ -284,7 +281,7 @@ class Windows:
             raise CorruptObject(key, f"a block at {start} ends behind the object")
 
     def _give_back(self) -> None:
-        """The merge is done with the window that it took."""
+        """Release the window that the merge used last."""
         taken, self._taken = self._taken, None
         if taken is not None:
             self._reader.give_back(taken.size_bytes)
@@ -300,7 +297,7 @@ class Windows:
 
 
 def _answer(store: ObjectStore, part: SourceSst, start: int, size: int) -> Bytes:
-    """These bytes, and so many behind them as compiled code may read."""
+    """Read these bytes, and the slack after them."""
     if start + size + SLACK <= part.sst.info.index_offset + part.sst.info.index_len:
         return np.frombuffer(store.get_buffer(part.key, start, size + SLACK), np.uint8)
     memory = new_bytes(size)

@@ -1,4 +1,5 @@
-"""Whether this machine has the kernel's code. Quick to import: no compiler."""
+"""A check whether this machine has the kernel's machine code. It is quick to import: it does not import the
+compiler."""
 
 from __future__ import annotations
 
@@ -10,5 +11,5 @@ KERNEL = "slatedb"
 
 
 def is_compiled(environ: Mapping[str, str]) -> bool:
-    """Whether nothing is left to compile."""
+    """Return whether the whole kernel is compiled."""
     return fingerprint.is_compiled(environ, KERNEL)

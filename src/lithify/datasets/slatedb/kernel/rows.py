@@ -1,21 +1,19 @@
-"""Reading rows: a cursor over the blocks of one source, every length checked before use.
+"""The reader of rows: a cursor over one source's blocks that checks every length before use.
 
 `next_row` moves a source to its next row inside its key bounds:
 
-1. At the end of a block, open the next one: verify the checksum, decompress, turn format 1 into
-   format 2, check the restart array against the block. Behind the last block the source asks for its
-   next window or SST, or is exhausted.
-2. Decode one row: three varints, key suffix, value, sequence number, flags, timestamps. Each length is
-   compared with what is left of the block before it is used.
-3. Check the order against the row before: keys ascend; sequence numbers of one key descend.
-4. Restore the key in the source's key buffer; the shared prefix is there already.
-5. Skip rows before the start; the first row at or behind the end ends the SST.
-6. All keys of the task share a common prefix. Check it where this row's key could differ in it, and
-   take the eight bytes behind it, zeros behind the key's end, as the number the merge compares first.
-   They are put together from the number of the row before and the bytes just read: to load them from the
-   key buffer would wait for the stores that have just filled it.
+1. At the end of a block, open the next one: verify the checksum, decompress, transcode format 1 into format
+   2, check the restart array. After the last block the source asks for its next window or SST, or is
+   exhausted.
+2. Decode one row: three varints, key suffix, value, sequence number, flags, timestamps.
+3. Check the order: keys ascend; sequence numbers of one key descend.
+4. Restore the key in the source's key buffer, which has the shared prefix already.
+5. Skip rows before the start; the first row at or after the end ends the SST.
+6. Check the task's common prefix where this row's key could differ. The merge first compares the eight bytes
+   after it as one number, zero-padded. That number is computed from the previous row's and the new bytes:
+   loading it from the key buffer would wait for the stores just made.
 
-A row is accepted completely or the source is left as it was.
+A row is accepted completely, or the source is left unchanged.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ _BAD_BOUNDS = int(KernelStatus.BAD_BOUNDS)
 
 @called
 def _transcode(source: Record, address: int, length: int) -> tuple[int, int, int]:
-    """A block of format 1 as one of format 2: status, address and length."""
+    """Transcode a block into format 2. Return status, address and length."""
     size = transcoded_size(address, length)
     if size < 0:
         return -size, 0, 0
@@ -87,7 +85,7 @@ def _transcode(source: Record, address: int, length: int) -> tuple[int, int, int
 
 @called
 def open_block(source: Record, codecs: Record) -> int:
-    """Start reading the next block; `DONE` behind the last one of the last SST."""
+    """Open the next block; return `DONE` after the last one of the last SST."""
     block = source.block + 1
     if block >= source.block_end:
         return _NEED_INPUT if source.more_ssts else _DONE
@@ -120,7 +118,7 @@ def open_block(source: Record, codecs: Record) -> int:
 
 @inlined
 def _in_order(source: Record, suffix: int, suffix_len: int, shared: int, seq: Any) -> bool:
-    """Whether the row may follow the current one, with which it shares `shared` key bytes."""
+    """Return whether the row may follow the current one, with which it shares `shared` key bytes."""
     order = compare_keys(suffix, suffix_len, source.key + shared, source.key_len - shared)
     return order > 0 or (order == 0 and seq < source.seq)
 
@@ -133,9 +131,9 @@ def _has_common_prefix(source: Record) -> bool:
 
 @inlined
 def _prefix_of(source: Record, suffix: int, shared: int, key_len: int) -> Any:
-    """The eight bytes of a key from `common_len` on, whether or not it begins with the common prefix. It
-    shares `shared` bytes with the current key, of which `source.prefix` has these eight, and goes on at
-    `suffix`, in a row: more than eight bytes follow the key."""
+    """Return the eight bytes of a key from `common_len` on, even without the common prefix. The key shares
+    `shared` bytes with the current key, whose eight bytes are `source.prefix`. Its rest is at `suffix`,
+    followed by more than eight bytes of the row."""
     length = key_len - source.common_len
     if length <= 0:
         return _LEAST
@@ -154,7 +152,7 @@ def _prefix_of(source: Record, suffix: int, shared: int, key_len: int) -> Any:
 
 @inlined
 def decode_row(source: Record) -> int:
-    """Decode the row at the cursor and move the cursor behind it."""
+    """Decode the row at the cursor and move the cursor past it."""
     end = source.rows_end
     shared, position = read_varint(source.cursor, end)
     unshared, position = read_varint(position, end)
@@ -222,7 +220,6 @@ def _is_behind_end(source: Record) -> bool:
 
 @called
 def _end_sst(source: Record) -> None:
-    """Read no more of the current SST."""
     source.block = source.block_end
     source.cursor = source.rows_end
 
@@ -236,7 +233,7 @@ def _exhaust(source: Record) -> None:
 
 @inlined
 def next_row(source: Record, codecs: Record) -> int:
-    """Move to the next row inside the bounds, or mark the source exhausted."""
+    """Move to the next row inside the bounds, or mark the source as exhausted."""
     while True:
         if source.cursor >= source.rows_end:
             status = open_block(source, codecs)

@@ -1,15 +1,15 @@
-"""Blocks of SST format 1, turned into blocks of format 2.
+"""Transcoding of blocks of SST format 1 into format 2.
 
-A row of format 1 shares a prefix with the *first* row of its block and puts its value last. A block of
-format 1 ends with the offset of every row and their count.
+A row of format 1 shares a prefix with the *first* row of its block and has its value last. The block ends
+with the offsets of all rows and their count.
 
-1. `transcoded_size` walks the rows once, checks every length against the block and adds up what the
-   block takes in format 2, where no row shares anything with another. Rows start in the first 64 KiB, as
-   their offsets have 16 bits: else a long first key shared by thousands could make gigabytes of a megabyte.
-2. `transcode_block` writes that block. It trusts the walk.
+1. `transcoded_size` walks the rows once, checks every length against the block and sums their sizes in format
+   2, where no row shares anything with another. Row offsets have 16 bits, so rows must start in the first 64
+   KiB: otherwise thousands of rows that share a long first key could turn a megabyte into gigabytes.
+2. `transcode_block` writes that block. It relies on these checks.
 
-The expiry time of a tombstone is dropped, as SlateDB's reader does. The block written has a single
-restart point, which is all that its reader here looks at.
+The expiry time of a tombstone is dropped, as in SlateDB's reader. The written block has a single restart
+point, which is enough for the reader in `rows`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _kept_flags(flags: int) -> int:
 
 @called
 def _row_sizes(position: int, end: int, first_key_len: int) -> tuple[int, int]:
-    """Bytes of the row at `position` in format 1 and in format 2; minus a status if it is broken."""
+    """Return a row's size in formats 1 and 2; a negated status if it is corrupt."""
     left = end - position
     if left < _KEY_LENGTHS_BYTES + ROW_FIXED_BYTES:
         return -_BAD_LENGTH, 0
@@ -89,7 +89,7 @@ def _row_sizes(position: int, end: int, first_key_len: int) -> tuple[int, int]:
 
 @called
 def transcoded_size(address: int, length: int) -> int:
-    """Bytes of the block in format 2; minus a status if it is broken."""
+    """Return the block's size in format 2; a negated status if it is corrupt."""
     if length < 2:
         return -_BAD_RESTARTS
     row_count = load_u16_be(address + length - 2)
@@ -115,7 +115,7 @@ def transcoded_size(address: int, length: int) -> int:
 
 @called
 def _transcode_row(position: int, first_key: int, target: int) -> tuple[int, int]:
-    """Write one row; where it ends in both formats."""
+    """Write one row. Return its end in the source and in the target."""
     shared = load_u16_be(position)
     unshared = load_u16_be(position + 2)
     suffix = position + _KEY_LENGTHS_BYTES

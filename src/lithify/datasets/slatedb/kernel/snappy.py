@@ -1,13 +1,13 @@
 """Snappy's raw format: a varint of the length, then literals and copies.
 
-Compression follows the reference algorithm with its hash table of at most 2^14 entries, fragment by
-fragment of 64 KiB, since the bytes have to equal those of other programs:
+Compression follows the reference algorithm with its hash table of at most 2^14 entries, in fragments of 64
+KiB, because the bytes must equal other programs' output:
 
-1. Look for four bytes whose hash was met before, in steps that grow while nothing is found.
-2. Write what was passed over as a literal, extend the match, write it as copies.
-3. After a match, try the very next position before searching again.
+1. Search for four bytes whose hash occurred before, in steps that grow while nothing is found.
+2. Write the skipped bytes as a literal, extend the match, write it as copies.
+3. After a match, try the next position before searching again.
 
-Decompression checks every length and offset against what is left of input and output.
+Decompression checks every length and offset against the rest of input and output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lithify.kernel.memory import (
 )
 
 TABLE_BYTES = 2 * (1 << 14)
-"""Size of the hash table that `compress` works in."""
+"""Size of the hash table that `compress` uses."""
 MAX_RATIO = 22
 """Three bytes can stand for at most 64."""
 
@@ -53,7 +53,7 @@ _CORRUPT = -1
 
 @inlined
 def copy_literal(target: int, source: int, length: int) -> None:
-    """Copy a literal; touches up to 31 bytes too many."""
+    """Copy a literal; may read and write up to 31 bytes past its end."""
     if length <= 32:
         copy_32(target, source)
     else:
@@ -102,7 +102,7 @@ def _write_copy(target: int, offset: int, length: int) -> int:
 
 @inlined
 def _match_end(source: int, position: int, candidate: int, length: int) -> int:
-    """Where the match at `position` with the earlier `candidate` ends."""
+    """Return the end of the match at `position` with the earlier `candidate`."""
     while position + 8 <= length:
         difference = load_u64(source + position) ^ load_u64(source + candidate)
         if difference != _NO_DIFFERENCE:
@@ -122,7 +122,7 @@ def _hash(word: int, shift: int) -> int:
 
 @inlined
 def _swap(table: int, slot: int, position: int) -> int:
-    """The position that was in the slot; `position` takes its place."""
+    """Put `position` into the slot; return the slot's previous position."""
     before = load_u16(table + 2 * slot)
     store_u16(table + 2 * slot, position)
     return before
@@ -130,7 +130,7 @@ def _swap(table: int, slot: int, position: int) -> int:
 
 @inlined
 def _find_match(source: int, start: int, limit: int, table: int, shift: int) -> tuple[int, int]:
-    """The next position whose four bytes were met before, and where; -1 when there is none."""
+    """Return the next position whose four bytes occurred before, and that place; -1 if there is none."""
     skip = _FIRST_SKIP
     following = start
     following_slot = _hash(load_u32(source + start), shift)
@@ -187,7 +187,8 @@ def _compress_fragment(source: int, length: int, target: int, table: int) -> int
 
 @called
 def compress(source: int, length: int, target: int, table: int) -> int:
-    """Compress into `target`, which has room for a sixth more than `length` and 64 bytes; the new length."""
+    """Compress into `target`, which has room for `length`, a sixth more, and 64 bytes. Return the compressed
+    length."""
     position = write_varint(target, length)
     while length > 0:
         fragment = min(length, _FRAGMENT_BYTES)
@@ -199,14 +200,14 @@ def compress(source: int, length: int, target: int, table: int) -> int:
 
 @inlined
 def declared_size(source: int, length: int) -> int:
-    """The uncompressed length that the data claim; negative when they claim none."""
+    """Return the uncompressed length that the data declare; negative if they declare none."""
     size, _ = read_varint(source, source + length)
     return size
 
 
 @inlined
 def copy_match(target: int, offset: int, length: int) -> None:
-    """Repeat what lies `offset` bytes back, which may overlap; touches up to 31 bytes too many."""
+    """Copy the bytes `offset` back, which may overlap; may write up to 31 bytes past the end."""
     source = target - offset
     done = 0
     if offset >= 32:
@@ -225,7 +226,7 @@ def copy_match(target: int, offset: int, length: int) -> None:
 
 @inlined
 def _read_literal_len(source: int, end: int, tag: int) -> tuple[int, int]:
-    """Length of a literal and where its bytes start."""
+    """Return the length of a literal and the start of its bytes."""
     length = (tag >> 2) + 1
     if length <= _LONGEST_INLINE_LITERAL:
         return length, source
@@ -240,7 +241,7 @@ def _read_literal_len(source: int, end: int, tag: int) -> tuple[int, int]:
 
 @inlined
 def _read_copy(source: int, end: int, tag: int) -> tuple[int, int, int]:
-    """Length and offset of a copy, and where the next element starts."""
+    """Return length and offset of a copy, and the start of the next element."""
     kind = tag & 3
     extra = 4 if kind == 3 else kind
     if extra > end - source:
@@ -253,7 +254,7 @@ def _read_copy(source: int, end: int, tag: int) -> tuple[int, int, int]:
 
 @called
 def decompress(source: int, length: int, target: int, capacity: int) -> int:
-    """Decompress into `target`; the uncompressed length, or -1 for corrupt data."""
+    """Decompress into `target`. Return the uncompressed length, or -1 for corrupt data."""
     end = source + length
     size, source = read_varint(source, end)
     if size < 0 or size > capacity:

@@ -1,4 +1,5 @@
-"""LEB128 numbers of 32 bits: seven bits a byte, low ones first, the top bit set on all but the last."""
+"""LEB128 numbers of 32 bits: seven bits per byte, low bits first, the top bit set on all bytes but the
+last."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def _read_long(position: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varint(position: int, end: int) -> tuple[int, int]:
-    """The number at `position` and where it ends; `INVALID` if it runs past `end`, is longer than
-    five bytes or exceeds 32 bits."""
+    """Return the number at `position` and the position after it. The number is `INVALID` if it runs past
+    `end`, is longer than five bytes or exceeds 32 bits."""
     if position < end:
         byte = load_u8(position)
         if byte < 0x80:
@@ -42,7 +43,7 @@ def read_varint(position: int, end: int) -> tuple[int, int]:
 
 @inlined
 def write_varint(position: int, value: int) -> int:
-    """Write the number and return where it ends."""
+    """Write the number. Return the position after it."""
     while value >= 0x80:
         store_u8(position, (value & 0x7F) | 0x80)
         position += 1
@@ -53,7 +54,7 @@ def write_varint(position: int, value: int) -> int:
 
 @inlined
 def varint_len(value: int) -> int:
-    """Bytes of the number."""
+    """Return the number's encoded length."""
     length = 1
     while value >= 0x80:
         value >>= 7

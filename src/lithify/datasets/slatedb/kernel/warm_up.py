@@ -1,9 +1,9 @@
-"""Compiling or loading all compiled code ahead of the first task.
+"""Compiles or loads all compiled code before the first task.
 
-A tiny merge is run for real in a temporary folder, with everything that enters compiled code: a filter,
-a fold, and resuming behind an output. So exactly the signatures that tasks use are compiled, and their
-machine code is on disk afterwards. No thread is started: Spark forks its Python workers after this, and
-a process forked beside threads may hang.
+A tiny real merge in a temporary folder uses everything that enters compiled code: a filter, a fold, and
+resuming after an output. So exactly the signatures that tasks use are compiled, and their machine code is on
+disk afterwards. No thread is started: Spark forks its Python workers after this, and a process forked while
+other threads run may hang.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEY = b"k"
 
 
 def warm_up() -> None:
-    """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
+    """Compile the kernel or load it from the cache; further calls are cheap."""
     with Scratch() as scratch:
         store, folder = open_store(str(scratch.path))
         sources = tuple((_one_row_sst(store, folder, seq),) for seq in (2, 1))
@@ -43,7 +43,6 @@ def warm_up() -> None:
 
 
 def concatenate(key: bytes, existing: bytes | None, operand: bytes) -> bytes:
-    """The merge operator of the warm-up."""
     return (existing or b"") + operand
 
 
@@ -64,7 +63,6 @@ def _task(
 
 
 def _one_row_sst(store: ObjectStore, folder: str, seq: int) -> SourceSst:
-    """An SST that holds one merge row."""
     row = b"\x00\x01\x01" + _KEY + b"v" + struct.pack(">QB", seq, MERGE)
     block = seal(row + struct.pack(">HH", 0, 1), Codec.NONE)
     offsets = np.array([0, len(block)], np.int64)

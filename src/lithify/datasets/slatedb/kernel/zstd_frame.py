@@ -1,7 +1,7 @@
-"""The header of a zstd frame, read to learn how long its content is before decompressing it.
+"""The header of a zstd frame, read to learn the content's size before decompression.
 
-Layout: magic number, one descriptor byte, then optionally the window size, a dictionary id and the
-content size, each as wide as the descriptor says.
+Layout: magic number, one descriptor byte, then optionally window size, dictionary id and content size, with
+the widths that the descriptor gives.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from lithify.kernel.cache import called, inlined
 from lithify.kernel.memory import load_i64, load_u8, load_u16, load_u32
 
 UNKNOWN = -1
-"""The frame does not say (or is none; decompressing it will tell)."""
+"""The frame declares no size, or is invalid; decompression will show which."""
 
 _MAGIC = 0xFD2FB528
 _MAGIC_BYTES = 4
@@ -21,14 +21,14 @@ _MIN_BLOCK_BYTES = 4
 
 @inlined
 def content_limit(length: int) -> int:
-    """The most bytes that a frame of `length` bytes can hold: each block at least takes four bytes
-    and holds at most 128 KiB."""
+    """Return the most that a frame of `length` bytes can contain: each block takes at least four bytes and
+    has at most 128 KiB."""
     return (length // _MIN_BLOCK_BYTES + 1) * _MAX_BLOCK_BYTES
 
 
 @called
 def declared_size(source: int, length: int) -> int:
-    """The content size in the header, or `UNKNOWN`."""
+    """Return the content size in the header, or `UNKNOWN`."""
     if length < _MAX_HEADER_BYTES or load_u32(source) != _MAGIC:
         return UNKNOWN
     descriptor = load_u8(source + _MAGIC_BYTES)
