@@ -141,12 +141,10 @@ class ClassicSession:
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def _give_up(self) -> None:
-        """End all running work and accept no more."""
         with contextlib.suppress(Exception):  # nothing runs in a JVM that has died
             self._context._jsc.sc().stop()
 
     def log_tail(self) -> str:
-        """Return the last lines that Spark logged."""
         return self._jvm.log_tail()
 
     def close(self) -> None:
@@ -294,7 +292,6 @@ def _forget_context() -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

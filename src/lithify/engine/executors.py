@@ -69,7 +69,6 @@ class ExecutorWatch:
         self._is_over.set()
 
     def join(self, limit_s: float) -> None:
-        """Wait until the watching thread has ended."""
         self._thread.join(limit_s)
         assert not self._thread.is_alive(), "still watching"
 

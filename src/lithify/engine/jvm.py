@@ -111,7 +111,6 @@ class DriverJvm:
         return error
 
     def log_tail(self) -> str:
-        """Return the last lines that Spark logged."""
         lines: list[str] = []
         for name in (settings.LOG_FILE, _OUTPUT_FILE):
             with contextlib.suppress(OSError):
@@ -120,7 +119,6 @@ class DriverJvm:
         return "\n".join(telling[-LOG_TAIL_LINES:])
 
     def end(self) -> None:
-        """End the JVM and wait until it has ended."""
         process = self._process
         if process is None:
             return

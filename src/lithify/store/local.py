@@ -309,7 +309,6 @@ def _publish(stage: Path, path: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents durably."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -327,7 +326,6 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold the advisory lock of `path`."""
     _make_folder(path.parent)
     ends_s = time.monotonic() + MAX_LOCK_WAIT_S
     while True:

@@ -110,20 +110,16 @@ class Bond:
         self._files: list[VersionedFiles] = []
 
     def join(self, files: VersionedFiles) -> None:
-        """Add files to the bond."""
         self._files.append(files)
 
     def others(self, files: VersionedFiles) -> Sequence[VersionedFiles]:
-        """Return all other files of the bond."""
         return [other for other in self._files if other is not files]
 
     def check(self) -> None:
-        """Raise `Replaced` if the bond is broken."""
         if self._broken is not None:
             raise Replaced(str(self._broken))
 
     def break_off(self, error: Replaced) -> None:
-        """Break the bond."""
         self._broken = error
 
 
@@ -212,7 +208,6 @@ class VersionedFiles:
         self._remembering = threading.Lock()
 
     def key(self, version_id: int) -> str:
-        """Return the object key of a version."""
         return f"{self.folder}/{format_id(version_id)}{self._suffix}"
 
     def listed(self) -> list[tuple[int, ObjectMeta]]:

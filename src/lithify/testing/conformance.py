@@ -58,7 +58,6 @@ class World:
     """Returns all data that a reader sees, comparable."""
 
     def dataset(self) -> DatasetPort:
-        """Open the dataset without any cache."""
         return self.open(_as_it_is)
 
     def lead(self, dataset: DatasetPort) -> Leadership:
@@ -226,8 +225,6 @@ def check_kills_lose_nothing(world: World) -> None:
 
 
 class _Watched:
-    """Wraps stores, and counts their calls."""
-
     def __init__(self, wrap: Callable[[ObjectStore], FaultyStore]) -> None:
         self._wrap = wrap
         self._made: list[FaultyStore] = []

@@ -39,7 +39,6 @@ class CountingStore(WrappedStore):
         return result
 
     def reset(self) -> None:
-        """Set all counts to zero."""
         with self._lock:
             self.requests.clear()
             self.bytes_read = self.bytes_written = 0

@@ -41,15 +41,12 @@ class TaskFault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCall:
-    """A call as it was submitted."""
-
     job: str
     function: Callable[[Any], Any]
     argument: Any
 
 
 def no_faults(call: SubmittedCall) -> TaskFault:
-    """Return no fault for any call."""
     return TaskFault.NONE
 
 
@@ -82,7 +79,6 @@ class InlineEngine:
         return self._slots
 
     def check(self) -> None:
-        """Raise the failure, if there is one."""
         if self.failure is not None:
             raise self.failure
 
@@ -91,7 +87,6 @@ class InlineEngine:
 
     @property
     def waiting(self) -> int:
-        """Return how many calls have not run yet."""
         return len(self._waiting)
 
     def submit(
@@ -127,7 +122,6 @@ class InlineEngine:
         return True
 
     def run_all(self) -> None:
-        """Run all waiting calls."""
         while self.step():
             pass
 

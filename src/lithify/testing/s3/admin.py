@@ -23,7 +23,6 @@ WEATHER, LOG, OBJECTS = "weather", "log", "objects"
 
 
 def administer(site: Site, request: Request) -> S3Answer:
-    """Answer an admin request."""
     try:
         return _administer(site, request)
     except (KeyError, ValueError, TypeError, OSError) as error:

@@ -46,11 +46,9 @@ class S3Answer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes of the body."""
         return sum(map(len, self.body))
 
     def head(self) -> bytes:
-        """Encode status line and headers."""
         lines = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
         if self.status not in _NO_BODY and "Content-Length" not in self.headers:
             lines += f"Content-Length: {self.size}\r\n"

@@ -17,8 +17,6 @@ LAST_CHARACTER = "\U0010ffff"
 
 
 class S3Bucket:
-    """The objects and uploads of one bucket."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.uploads: dict[str, Upload] = {}
@@ -45,7 +43,6 @@ class S3Bucket:
         self._objects[key] = stored
 
     def delete(self, key: str) -> None:
-        """Delete an object, if there is one."""
         if self._objects.pop(key, None) is not None:
             del self._keys[bisect.bisect_left(self._keys, key)]
 
@@ -70,8 +67,6 @@ class S3Bucket:
 
 
 class Buckets:
-    """All buckets of a server, by name."""
-
     def __init__(self) -> None:
         self._buckets: dict[str, S3Bucket] = {}
 

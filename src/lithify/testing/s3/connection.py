@@ -261,7 +261,6 @@ class Connection(asyncio.BufferedProtocol):
         self._send_on()
 
     def _due(self, now: float) -> float:
-        """Return when the next piece can be sent."""
         if self._is_admin:
             return now
         weather, size = self._site.weather, len(self._unsent[0])
@@ -352,7 +351,6 @@ def _piece_bytes(weather: Weather) -> int:
 
 
 def _unchunk(request: Request) -> None:
-    """Decode an `aws-chunked` body."""
     headers = request.headers
     is_chunked = "aws-chunked" in headers.get("content-encoding", "")
     if is_chunked or headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
@@ -363,7 +361,6 @@ def _unchunk(request: Request) -> None:
 
 
 def _first(pieces: Iterable[Buffer], size: int) -> Iterator[Buffer]:
-    """Yield the first `size` bytes."""
     for piece in pieces:
         yield piece[:size]
         size -= len(piece)

@@ -36,7 +36,6 @@ class Page:
 
 
 def page_of(bucket: S3Bucket, prefix: str, delimiter: str, after: str, limit: int) -> Page:
-    """Return one page of at most `limit` entries."""
     keys, page, last = bucket.keys_under(prefix), Page(), after
     at = bisect.bisect_right(keys, after) if after else 0
     while at < len(keys) and limit > 0:

@@ -37,12 +37,10 @@ class LoggedRequest(NamedTuple):
     """The access key id of the signature; empty if not signed."""
 
     def to_line(self) -> str:
-        """Encode the request as a line of JSON."""
         return json.dumps(self._asdict()) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> LoggedRequest:
-        """Decode a line of `to_line`."""
         facts = json.loads(line)
         facts["operation"], facts["fate"] = Operation(facts["operation"]), Fate(facts["fate"])
         return cls(**facts)
@@ -89,7 +87,6 @@ def longest_chain(requests: Iterable[LoggedRequest]) -> list[LoggedRequest]:
 
 
 def most_in_flight(requests: Sequence[LoggedRequest]) -> int:
-    """Return the maximum number of concurrent requests."""
     changes = [(request.start_s, 1) for request in requests] + [(request.end_s, -1) for request in requests]
     now = most = 0
     for _, change in sorted(changes):

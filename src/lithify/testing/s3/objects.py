@@ -37,7 +37,6 @@ class StoredObject:
         self.modified_s = time.time()
 
     def cut(self, start: int, end: int) -> list[memoryview]:
-        """Return the bytes from `start` to `end`."""
         found = []
         for number in range(bisect.bisect_right(self._ends, start), len(self._pieces)):
             piece = self._pieces[number]

@@ -65,7 +65,6 @@ class Operations:
         }
 
     def answer(self, request: Request) -> S3Answer:
-        """Execute `request` and return its answer."""
         try:
             if request.operation in self.not_allowed:
                 raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed here.")

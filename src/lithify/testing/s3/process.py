@@ -65,7 +65,6 @@ class S3Process:
         return [LoggedRequest.from_line(line) for line in self._ask("GET", LOG).splitlines()]
 
     def forget(self) -> None:
-        """Clear the log."""
         self._ask("DELETE", LOG)
 
     def load(self, folder: Path, bucket: str, prefix: str = "") -> int:

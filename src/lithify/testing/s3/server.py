@@ -73,7 +73,6 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        """The endpoint for clients of S3."""
         return f"http://{self._host}:{self._port}"
 
     @property
@@ -109,11 +108,9 @@ class S3Server:
         return self._run(self._site.log.copy)
 
     def forget(self) -> None:
-        """Clear the log."""
         self._run(self._site.log.clear)
 
     def create_bucket(self, bucket: str) -> None:
-        """Create a bucket, if it does not exist."""
         self._run(lambda: self._site.buckets.create(bucket))
 
     def load(self, folder: Path, bucket: str, prefix: str = "") -> int:
@@ -166,7 +163,6 @@ async def listen(site: Site, host: str, port: int) -> Listener:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return the fastest available event loop."""
     try:
         import uvloop
     except ImportError:

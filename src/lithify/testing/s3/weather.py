@@ -27,7 +27,6 @@ class Latency(NamedTuple):
     p99_ms: float | None = None
 
     def draw_s(self, rng: random.Random) -> float:
-        """Draw the seconds of one request."""
         if self.p99_ms is None or not self.median_ms:
             return self.median_ms / 1000
         sigma = math.log(self.p99_ms / self.median_ms) / _SIGMAS_OF_P99
@@ -92,7 +91,6 @@ class Weather:
         return self.bandwidth is not None or self.total_bandwidth is not None
 
     def fate(self, rng: random.Random) -> Fate:
-        """Draw the fate of one request."""
         if self.outage is not None:
             return _FATES[self.outage]
         if not (self.slowed_down or self.lost_requests or self.lost_answers or self.cut_answers or self.hung):
@@ -112,12 +110,10 @@ class Weather:
         return Fate.ANSWERED
 
     def latency_s(self, verb: S3Verb, rng: random.Random) -> float:
-        """Draw the latency of one request."""
         found = self.latency.get(verb)
         return found.draw_s(rng) if found is not None else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the weather for the admin path."""
         return asdict(self)
 
     def changed(self, document: Mapping[str, Any]) -> Weather:
@@ -135,7 +131,6 @@ class Weather:
 
 
 def latency_of_all(median_ms: float, p99_ms: float | None = None) -> dict[S3Verb, Latency]:
-    """Return the same latency for every verb."""
     return dict.fromkeys(S3Verb, Latency(median_ms, p99_ms))
 
 
