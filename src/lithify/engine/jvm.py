@@ -6,7 +6,8 @@
 2. Settings and JVM options are passed in files that only this user can read, because every user can read a
    command line. The files are removed after the start or its failure (`forget_what_was_told`).
 3. A JVM that cannot report its port would wait for ever. So the wait is limited, and the JVM is killed if
-   this process ends before the report; until then it keeps the folder locked.
+   this process ends normally during the wait. The JVM inherits the folder's lock, so the folder exists while
+   it runs.
 """
 
 from __future__ import annotations
