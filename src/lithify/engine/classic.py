@@ -1,4 +1,4 @@
-"""A Spark context in a JVM that this process starts.
+"""A Spark context in the driver's JVM, which this process starts unless `spark-submit` has started it.
 
 1. Find Java, make a private temporary folder, and decide all settings (`settings`, pure).
 2. Launch the JVM (`jvm`), and create the context. If the JVM ends before, try once more without the class
@@ -69,7 +69,7 @@ def open_classic(
 
 
 class ClassicSession:
-    """A Spark context in a JVM that this process starts."""
+    """A Spark context in the driver's JVM, which this process starts unless `spark-submit` has started it."""
 
     def __init__(
         self,
