@@ -1,13 +1,13 @@
-"""Spark settings decided outside Lithify, by the submitter of this program or the operator of the machine.
+"""Spark settings from outside Lithify, made by the submitter of the program or the operator of the machine.
 
 In order of increasing precedence, as in Spark itself:
 
 1. `spark-defaults.conf` in `SPARK_CONF_DIR`, else in the `conf` folder of Spark;
 2. the variable `MASTER`;
 3. `--master` and `--conf` in `PYSPARK_SUBMIT_ARGS`;
-4. inside `spark-submit`, all settings of its JVM, which is the driver's then: the others do not count.
+4. inside `spark-submit`, only the settings of its JVM, which is then the driver's.
 
-The settings of Lithify win over all of these, and these over Lithify's defaults.
+Lithify's explicit settings override these, and these override Lithify's defaults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OURS = ("spark.submit.", "spark.app.", "spark.repl.")
 
 
 def ambient_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the ambient settings. Raise `Refused` for a file that cannot be read."""
+    """Return the ambient settings. Raise `Refused` if a file cannot be read."""
     if GATEWAY_VARIABLE in environ:
         return _of_this_jvm()
     found = _defaults(_conf_folder(environ) / "spark-defaults.conf")
@@ -68,8 +68,7 @@ def _defaults(file: Path) -> dict[str, str]:
 
 
 def parse_defaults(text: str) -> dict[str, str]:
-    """Return the settings in a file of Java properties, as Spark reads them: keys that begin with
-    `spark.`."""
+    """Parse a file of Java properties as Spark does: only keys that begin with `spark.` count."""
     found: dict[str, str] = {}
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         match = re.fullmatch(r"\s*(spark\.[^\s:=#!]+)(?:\s*[:=]\s*|\s+)(.*?)\s*", line)
@@ -79,7 +78,7 @@ def parse_defaults(text: str) -> dict[str, str]:
 
 
 def submit_arguments(text: str) -> dict[str, str]:
-    """Return the settings among arguments for `spark-submit`."""
+    """Return the settings in arguments for `spark-submit`."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--master")
     parser.add_argument("--conf", "-c", action="append", default=[])

@@ -1,16 +1,14 @@
-"""The class archive (AppCDS) that makes Spark's JVM start in less than half the time.
+"""The class archive (AppCDS), which makes Spark's JVM start in less than half the time.
 
-1. An archive belongs to one Java and one Spark; both are in its name. The JVM checks it again and
-   leaves out one that does not fit or whose checksum is wrong.
-2. A session that finds no archive starts without one. When it closes, it starts a process of low
-   priority (`archive_builder`) that makes the archive and outlives this process, so no command
-   waits for it.
-3. A note beside the archive keeps a builder from being started again within `RETRY_AFTER_S`, so
-   one that cannot succeed costs little.
+1. An archive belongs to one Java and one Spark; both are in its name. The JVM checks the archive again and
+   ignores it if it does not fit or its checksum is wrong.
+2. A session that finds no archive starts without one. When it closes, it starts a process of low priority
+   (`archive_builder`) that builds the archive and outlives this process, so that no command waits for it.
+3. A note in the same folder keeps a builder from being started again within `RETRY_AFTER_S`, so that one that
+   cannot succeed costs little.
+4. When a session closes, archives and notes that were not used for long are removed.
 
-4. Archives that nobody has used for long, and notes of such, are removed when a session closes.
-
-Invariant: an archive appears under its name whole or not at all, and everything works without it.
+Invariant: an archive appears under its name complete or not at all, and everything works without it.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ BUILDER_MODULE = "lithify.engine.archive_builder"
 
 
 def archive_path(cache: Path, java: Java, spark_home: Path, spark_version: str) -> Path:
-    """Return where the archive of this Java and this Spark is kept."""
+    """Return the path of the archive for this Java and this Spark."""
     homes = hashlib.sha256(b"\0".join((bytes(java.home), bytes(spark_home)))).hexdigest()[:16]
     return cache / "spark-archives" / f"spark-{spark_version}-java-{java.version}-{homes}.jsa"
 
 
 def existing(path: Path) -> Path | None:
-    """Return the archive, if it exists, and record its use. An archive that other users could have written is
-    ignored: it is code that the JVM runs."""
+    """Return the archive if it exists, and record its use. An archive that other users could have written is
+    ignored, because the JVM runs its code."""
     try:
         if not path.is_file() or why_unsafe(path) is not None:
             return None
@@ -54,7 +52,7 @@ def discard(path: Path) -> None:
 
 
 def build_in_background(path: Path) -> subprocess.Popen[bytes] | None:
-    """Start the builder unless the archive exists or was tried lately. Return its process."""
+    """Start the builder unless the archive exists or was tried recently. Return its process."""
     note = path.with_suffix(".attempt")
     try:
         remove_unused(path.parent, "spark-*", time.time())
@@ -70,4 +68,4 @@ def build_in_background(path: Path) -> subprocess.Popen[bytes] | None:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
         )
     except OSError:
-        return None  # a read-only cache folder: the next start is as slow as this one, no worse
+        return None  # read-only cache folder: the next start is as slow as this one

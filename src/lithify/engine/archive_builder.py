@@ -1,10 +1,10 @@
-"""Make a class archive: `python -m lithify.engine.archive_builder ARCHIVE`.
+"""Build a class archive: `python -m lithify.engine.archive_builder ARCHIVE`.
 
-1. Start a local session that writes down the classes it loads, run one task, stop it.
-2. Let Java make an archive of these classes under another name, and rename it.
+1. Start a local session that records the classes it loads, run one task, stop it.
+2. Let Java write an archive of these classes under another name, and rename it.
 
-Invariants: it runs at the lowest priority, each step has a time limit, and what a killed builder
-leaves behind in the cache folder is removed by the next.
+Invariants: the builder runs at the lowest priority, each step has a time limit, and the next builder removes
+the files that a killed one leaves in the cache folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ LOWEST_PRIORITY = 19
 
 
 def build(path: Path) -> None:
-    """Make the archive `path`."""
     with Scratch() as scratch:
         classes = scratch.path / "classes"
         java_home, class_path = _record(classes)
@@ -40,7 +39,7 @@ def build(path: Path) -> None:
 
 
 def _record(classes: Path) -> tuple[Path, str]:
-    """Run a session that lists its classes; the Java home and the class path it ran with."""
+    """Run a session that lists its classes. Return its Java home and class path."""
     recording = open_classic(
         "local[1]", "lithify-archive", jvm_options=(f"-XX:DumpLoadedClassList={classes}",), use_archive=False
     )

@@ -1,15 +1,15 @@
-"""A Spark context in a JVM of this process's own.
+"""A Spark context in the driver's JVM, which this process starts unless `spark-submit` has started it.
 
 1. Find Java, make a private temporary folder, and decide all settings (`settings`, pure).
-2. Launch the JVM (`jvm`), and make the context. If the JVM ends before, try once more without the class
+2. Launch the JVM (`jvm`), and create the context. If the JVM ends before, try once more without the class
    archive; then fail with the last lines of its log.
 
 Closing stops the context, ends the JVM and removes the folder; each step has a time limit. A context that a
-standalone cluster has forgotten is stopped under way (`executors`).
+standalone cluster has forgotten is stopped earlier (`executors`).
 
-Invariants: nothing is written to standard output or standard error. Only one such session is open in a
-process, because PySpark allows no second one. `os.environ` is changed only while the context is made. What
-travels to a task is never in a file, because there may be secrets in it.
+Invariants: nothing is written to standard output or standard error. A process has at most one such session,
+because PySpark allows no second one. `os.environ` is changed only while the context is created. Task
+arguments are never in a file, because they may contain secrets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SECRET_BYTES = 32
 _CHUNK_BYTES = 64 * 1024
 
 _process_lock = threading.Lock()
-"""Held while a context is made or closed: PySpark keeps it in class attributes."""
+"""Held while a context is created or closed: PySpark keeps it in class attributes."""
 
 
 def open_classic(
@@ -52,7 +52,6 @@ def open_classic(
     jvm_options: Sequence[str] = (),
     use_archive: bool = True,
 ) -> ClassicSession:
-    """Start a JVM and create a Spark context in it."""
     user = dict(conf or {})
     cache = cache_folder(os.environ)
     java, java_home = find_java(os.environ, cache, versions.newest_java(versions.installed_version()))
@@ -65,12 +64,12 @@ def open_classic(
         return start(usable, path)
     except JvmEndedError:
         session = start(None, path)
-        archive.discard(usable)  # without it the JVM starts, so it was to blame
+        archive.discard(usable)  # the JVM starts without it, so it was to blame
         return session
 
 
 class ClassicSession:
-    """A Spark context in a JVM of this process's own."""
+    """A Spark context in the driver's JVM, which this process starts unless `spark-submit` has started it."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class ClassicSession:
             with _process_lock:
                 self._context = self._start(conf, environment)
             if used_archive is not None and "sharing" not in self.system_property("java.vm.info"):
-                archive.discard(used_archive)  # the JVM has left it out; the builder makes another
+                archive.discard(used_archive)  # the JVM ignored it; the builder makes another
         except BaseException:
             self._jvm.end()
             self._scratch.close()
@@ -125,34 +124,31 @@ class ClassicSession:
             self._context.cancelJobsWithTag(tag)
 
     def is_over(self) -> bool:
-        """Return whether the JVM has ended, or Spark has stopped its context, as it does when it has lost its
+        """Return whether the JVM has ended, or Spark has stopped its context, for example after it lost its
         master."""
         if self._jvm.has_ended:
             return True
         try:
             return bool(self._context._jsc.sc().isStopped())
-        except Exception:  # whatever PySpark says when there is nothing to ask any more
+        except Exception:  # PySpark's error without a JVM varies
             return True
 
     def system_property(self, name: str) -> str:
-        """Return a system property of the JVM."""
         return str(self._context._jvm.java.lang.System.getProperty(name))
 
     def _executors(self) -> int:
-        """Return the number of executors; Spark's list includes the driver."""
+        """Return the number of executors, without the driver, which Spark's list includes."""
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def _give_up(self) -> None:
-        """End all running work, and accept no more."""
-        with contextlib.suppress(Exception):  # in a JVM that has died nothing runs any more
+        with contextlib.suppress(Exception):  # nothing runs in a JVM that has died
             self._context._jsc.sc().stop()
 
     def log_tail(self) -> str:
-        """Return the last lines Spark logged."""
         return self._jvm.log_tail()
 
     def close(self) -> None:
-        """Stop the context, end the JVM, remove the folder, and see to the class archive."""
+        """Stop the context, end the JVM, remove the folder, and build the class archive if it is missing."""
         with self._close_lock:
             if not self._scratch.is_open:
                 return
@@ -242,7 +238,7 @@ def run_in_context(context: Any, request: bytes, tag: str, pool: str, descriptio
     try:
         outcomes: list[bytes] = _one_row(context, request).map(run_request).collect()
     except BaseException:
-        with contextlib.suppress(Exception):  # a context that is lost has no tags, and that is not the cause
+        with contextlib.suppress(Exception):  # a lost context has no tags; raise the original error
             context.removeJobTag(tag)
         raise
     context.removeJobTag(tag)
@@ -257,8 +253,8 @@ def _archive_path(cache: Path, java: Java) -> Path:
 
 
 def _one_row(context: Any, request: bytes) -> Any:
-    """Return an RDD of one partition with the request as its only element. It reaches the JVM through a
-    socket, as in PySpark's own `parallelize` where files have to be encrypted; otherwise that would write a
+    """Return an RDD of one partition with the request as its only element. The request reaches the JVM
+    through a socket, as PySpark's `parallelize` does if files must be encrypted; otherwise that would write a
     file."""
     from pyspark import RDD
     from pyspark.serializers import ChunkedStream, NoOpSerializer
@@ -272,22 +268,22 @@ def _one_row(context: Any, request: bytes) -> Any:
 
 
 def _silence(context: Any) -> None:
-    """Keep PySpark from printing that the JVM is gone; callers that use the JVM then get an error."""
+    """Keep PySpark from printing that the JVM has ended; callers that use the JVM then get an error."""
     context._accumulatorServer.handle_error = lambda request, address: None
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Py4J writes to the root logger itself, which prints when nobody has configured it."""
+    """Filter out records of Py4J: it logs to the root logger, which prints if no handler is configured."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 def _forget_context() -> None:
-    """Let PySpark start another JVM later; it keeps the last one for ever."""
+    """Let PySpark start another JVM later; it keeps the last one otherwise."""
     from pyspark import SparkContext
 
     with SparkContext._lock:
         if SparkContext._gateway is not None:
-            with contextlib.suppress(Exception):  # nobody is there to be told when its JVM has died
+            with contextlib.suppress(Exception):  # fails if the JVM has died
                 SparkContext._gateway.shutdown()
         SparkContext._gateway = None
         SparkContext._jvm = None
@@ -296,7 +292,6 @@ def _forget_context() -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

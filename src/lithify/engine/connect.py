@@ -1,4 +1,4 @@
-"""A session of a Spark Connect server. Java, Python and daemon settings are the server's."""
+"""A session on a Spark Connect server, whose operator decides about Java, Python and the daemon."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lithify.engine.task import OUTCOME_SCHEMA, run_request_in_arrow
 
 
 class ConnectSession:
-    """One session of such a server."""
+    """A session on a Spark Connect server."""
 
     def __init__(self, spark: Any, endpoint: str) -> None:
-        """`endpoint` is the server's address, or empty where that is not known."""
+        """`endpoint` is the server's address, or empty if unknown."""
         self._spark = spark
         self._endpoint = endpoint
         try:
@@ -49,12 +49,12 @@ class ConnectSession:
         self._spark.interruptTag(tag)
 
     def is_over(self) -> bool:
-        """Return whether the server does not answer, or does not know the session any more."""
+        """Return whether the server does not answer, or has forgotten the session."""
         if self._endpoint and why_silent(self._endpoint) is not None:
-            return True  # before the client retries for ten minutes
+            return True  # the client would retry for ten minutes
         try:
             self._spark.conf.get("spark.master", "")
-        except Exception:  # whatever the client says of a session that is gone; who goes on opens another
+        except Exception:  # the client's errors vary; the caller opens another session
             return True
         return False
 
@@ -63,7 +63,6 @@ class ConnectSession:
 
 
 def open_connect(url: str, app_name: str, conf: Mapping[str, str]) -> ConnectSession:
-    """Open a session of the Spark Connect server at `url`."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.session import SparkSession
 
@@ -71,7 +70,7 @@ def open_connect(url: str, app_name: str, conf: Mapping[str, str]) -> ConnectSes
         endpoint = DefaultChannelBuilder(url).endpoint
     except Exception as error:
         raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
-    # The client would retry for ten minutes; a server that is not there should be told at once.
+    # The client would retry for ten minutes; report a missing server at once.
     if (problem := why_silent(endpoint)) is not None:
         raise EngineError(f"no Spark Connect server answers at {url}: {problem}")
     builder = SparkSession.builder.remote(url).appName(app_name)

@@ -1,20 +1,19 @@
 """The process that forks Spark's Python workers (`spark.python.daemon.module`).
 
-1. Decide how memory is got (`lithify.base.allocator`) before anything starts a thread: the heap that a
-   thread was given then would be inherited by all workers and used by theirs.
-2. Import what every task needs before the first worker is forked, so that workers start at once
-   and share the memory of it.
-3. Call the functions that `LITHIFY_PRELOAD` names (`package.module:function`, separated by commas), which
-   load what this package may not know of, such as compiled kernels.
-4. If that has started a thread, begin again in the same process without it. No thread survives the
-   fork, so a library that relies on one (such as the runtime of an object store's client) would
-   wait for ever in every worker.
-5. Take everything that is loaded by now out of the garbage collector's sight. PySpark collects after every
-   task, which would walk through all of it for tens of milliseconds and copy its memory to each worker.
-6. Be PySpark's own daemon.
+1. Configure memory allocation (`lithify.base.allocator`) before any thread starts: all workers would inherit
+   the heap that the allocator gave to the thread.
+2. Import the modules that every task needs before the first worker is forked, so that workers start at once
+   and share their memory.
+3. Call the functions in `LITHIFY_PRELOAD` (`package.module:function`, separated by commas). They load modules
+   that this package must not depend on, such as compiled kernels.
+4. If a function has started a thread, restart this process without them. No thread survives a fork, so a
+   library that relies on one (such as the runtime of an object store's client) would hang in every worker.
+5. Exclude all loaded objects from garbage collection. PySpark collects after every task; that would traverse
+   all of them for tens of milliseconds and copy their memory to each worker.
+6. Run PySpark's own daemon.
 
-Invariants: a failing preload only makes the first task slower, it never stops the daemon. Nothing
-but PySpark writes to standard output, where Spark reads the daemon's port.
+Invariants: a failing preload only makes the first task slower, and never stops the daemon. Only PySpark
+writes to standard output, where Spark reads the daemon's port.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _ARCHIVE = Path("python", "lib", "pyspark.zip")
 
 
 def prefer_unpacked_pyspark(path: list[str]) -> list[str]:
-    """The module search path without the zipped PySpark, where the package that the zip belongs to
-    can be imported itself: a zip is compiled again by every process, which takes half a second."""
+    """Return the module search path without a zipped PySpark whose unpacked package is on the path too. Every
+    process would compile the zip again, for half a second."""
     folders = {Path(entry).resolve() for entry in path if entry}
 
     def is_copy(entry: str) -> bool:
@@ -50,8 +49,8 @@ def prefer_unpacked_pyspark(path: list[str]) -> list[str]:
 
 
 def preload(hooks: str | None) -> bool:
-    """Import the common modules and call the hooks. Failures are written to standard error.
-    `False` when a hook has started threads, after which workers must not be forked."""
+    """Import the common modules and call the hooks. Failures are written to standard error. Return `False` if
+    a hook has started threads: then workers must not be forked."""
     for module in _MODULES:
         _attempt(f"import {module}", partial(import_module, module))
     before = _threads()
@@ -61,7 +60,7 @@ def preload(hooks: str | None) -> bool:
 
 
 def _threads() -> int:
-    """Threads of this process; those that Python did not start are counted on Linux only."""
+    """Return the number of threads of this process; on Linux this includes those not started by Python."""
     try:
         return len(list(Path("/proc/self/task").iterdir()))
     except OSError:
@@ -85,7 +84,7 @@ def _attempt(what: str, action: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def _output_kept_for_spark() -> Iterator[None]:
-    """Send what is printed meanwhile, by Python or not, to standard error."""
+    """Redirect standard output to standard error within the block, for other code than Python's too."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

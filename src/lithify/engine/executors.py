@@ -1,15 +1,14 @@
 """Detects that a standalone cluster has forgotten an application.
 
-A restarted master knows of no application unless it is configured to keep them, and its workers end the
-executors they had. The driver is not informed: its jobs wait for executors that never come. So:
+A restarted master knows no application unless it is configured to keep them, and its workers end their
+executors. The driver is not informed: its jobs wait for executors that never come. So:
 
 1. Every `LOOK_EVERY_S` a thread reads the number of executors.
-2. When there were some and there have been none for `LIMIT_S`, the application is stopped: its calls end, and
-the caller can open another session.
+2. When an application that had executors has none for `LIMIT_S`, it is stopped: its calls end, and the caller
+   can open another session.
 
-An application that has never had an executor waits for its turn, however long that takes. An application
-whose number of executors Spark changes by itself (dynamic allocation) may have none for long: it is not
-watched.
+An application that has never had an executor may wait for its turn without limit. With dynamic allocation
+Spark itself may remove all executors for long, so such an application is not watched.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _log = logging.getLogger("lithify")
 
 @dataclass(slots=True)
 class Patience:
-    """Decides by the numbers of executors whether there will be any more."""
+    """Decides from the number of executors whether to give up."""
 
     limit_s: float = LIMIT_S
     _had_some: bool = False
     _none_since_s: float | None = None
 
     def ends(self, executors: int, now_s: float) -> bool:
-        """Record the current number; return whether to give up. Call this repeatedly."""
+        """Record the current number, and return whether to give up. Call this repeatedly."""
         if executors:
             self._had_some, self._none_since_s = True, None
             return False
@@ -45,8 +44,8 @@ class Patience:
 
 
 class ExecutorWatch:
-    """Calls `stop` when patience ends; `count` returns the number of executors, and raises once the JVM
-    cannot be asked."""
+    """Calls `stop` when patience ends. `count` returns the number of executors, and raises if the JVM has
+    ended."""
 
     def __init__(
         self,
@@ -67,11 +66,9 @@ class ExecutorWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching."""
         self._is_over.set()
 
     def join(self, limit_s: float) -> None:
-        """Wait until it has ended, by itself or because it was closed."""
         self._thread.join(limit_s)
         assert not self._thread.is_alive(), "still watching"
 

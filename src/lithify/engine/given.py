@@ -1,8 +1,9 @@
-"""A Spark session opened by another program: a notebook, a job, a platform. It is used, and never stopped.
+"""A Spark session opened by another program: a notebook, a job, a platform. Lithify uses it and never stops
+it.
 
 Its owner is responsible for the setup that Lithify's own sessions do: the Python workers must find Lithify,
-and their first task loads or compiles its needs. Jobs get even shares only if the owner has fair scheduling
-on. A session that has been stopped cannot be opened again from here.
+and their first task loads or compiles its needs. Jobs get even shares only with fair scheduling. A session
+that has been stopped cannot be reopened from here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _STOPPED = "the Spark session that was given has been stopped, or its server; gi
 
 
 def given_session(spark: Any) -> Session:
-    """Return the session of `spark`, a `pyspark.sql.SparkSession`, classic or Connect. Raise `Refused` for
-    anything else and for a Spark that is too old, `EngineDown` when it has been stopped."""
+    """Wrap `spark`, a `pyspark.sql.SparkSession`, classic or Connect. Raise `Refused` for any other type and
+    for an unsupported version of Spark, `EngineDown` if it has been stopped."""
     from pyspark.sql import SparkSession
 
     session: Session
@@ -40,7 +41,7 @@ def given_session(spark: Any) -> Session:
 
 
 def _is_connect(spark: Any) -> bool:
-    """Return whether it is a client of a Connect server, which has another class."""
+    """Return whether `spark` is a client of a Connect server, which has a different class."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -63,11 +64,11 @@ class _GivenClassic:
     def is_over(self) -> bool:
         try:
             return bool(self._context._jsc.sc().isStopped())
-        except Exception:  # whatever PySpark says when there is nothing to ask any more
+        except Exception:  # PySpark's error without a JVM varies
             return True
 
     def close(self) -> None:
-        """It is not ours."""
+        """Do nothing: the session belongs to another program."""
 
 
 class _GivenConnect(ConnectSession):
@@ -75,4 +76,4 @@ class _GivenConnect(ConnectSession):
         super().__init__(spark, "")
 
     def close(self) -> None:
-        """It is not ours."""
+        """Do nothing: the session belongs to another program."""

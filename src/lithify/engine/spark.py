@@ -1,23 +1,23 @@
 """The engine on Spark: one Spark job of one task per call.
 
-1. `submit` queues the call under its job. The first call starts the session in the background, or
-   `start` does when it is known that calls will come; no Spark is started for nothing.
-2. Twice as many driver threads as slots take calls, in turn from each job, so a small job does not
-   wait behind a large one. Each thread runs its call as a Spark job of one task, in the scheduler
-   pool and under the tag of its job, and ends the future with the outcome.
-3. `cancel` ends the queued calls of the job, marks the running ones and interrupts their tag until
-   their threads have returned; it repeats that, because an interrupt only reaches what Spark has
-   already started. A job name used again later gets another tag.
-4. A session that ends under way (its JVM was killed, its cluster has forgotten it) is *lost*: the calls it
-   ran end with `EngineDown`, and the next one opens another session, if the master answers. After
-   `MAX_LOSSES` losses without a call that came to its end in between the engine has failed for good.
+1. `submit` queues the call under its job. The first call starts the session in the background; `start` does
+   so earlier, if calls are certain to come.
+2. Twice as many driver threads as slots take calls from all jobs in turn, so that a small job does not wait
+   behind a large one. Each thread runs its call as a Spark job of one task, in the scheduler pool and with
+   the tag of its job, and completes the future with the outcome.
+3. `cancel` ends the queued calls of the job, marks the running ones and interrupts their tag until their
+   threads have returned. It repeats the interrupt, because that only reaches tasks that Spark has already
+   started. A job name that is used again gets another tag.
+4. A session that ends by itself (its JVM was killed, its cluster has forgotten it) is *lost*: its running
+   calls end with `EngineDown`, and the next call opens another session, if the master answers. After
+   `MAX_LOSSES` losses without a completed call in between, the engine has failed for good.
 5. `close` cancels all jobs and closes the session.
 
 Invariants: see `ports.Engine`. An engine whose session could not start has failed for good. Tasks end with
-this process: Spark's JVM ends when we do and stops its executors' tasks. A Connect server interrupts the
-tasks of a lost client only after its `spark.connect.execute.reattachable.senderMaxStreamDuration`
-and `spark.connect.execute.manager.detachedTimeout` have passed (2 and 5 minutes unless its operator
-set less). In any case no attempt of a task runs longer than `task_time_limit_s`.
+this process, because Spark's JVM ends with it and stops its executors' tasks. A Connect server interrupts the
+tasks of a lost client only after its `spark.connect.execute.reattachable.senderMaxStreamDuration` and
+`spark.connect.execute.manager.detachedTimeout` (2 and 5 minutes by default). In any case no attempt of a task
+runs longer than `task_time_limit_s`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ TASK_TIME_LIMIT_S = 3600.0
 MAX_LOSSES = 3
 CLOSE_LIMIT_S = 30.0
 """How long `close` waits for a session that is being started. A signal that interrupts an import leaves
-Python's import lock taken, and then a session that imports anything never starts. Its JVM, if it has one,
-ends with this process."""
+Python's import lock taken; a session that imports anything then never starts. Its JVM ends with this
+process."""
 _CANCEL_ATTEMPTS = 100
 _CANCEL_INTERVAL_S = 0.2
 
@@ -61,8 +61,6 @@ _log = logging.getLogger("lithify")
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One submitted call."""
-
     function: Callable[[Any], Any]
     argument: Any
     future: Future[Any] = field(default_factory=Future)
@@ -71,7 +69,7 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """The calls of one job between its first submit and its end or its cancellation."""
+    """The calls of one job, from its first submit to its end or cancellation."""
 
     name: str
     tag: str
@@ -81,7 +79,7 @@ class _Job:
 
 
 class SparkEngine:
-    """Runs calls on Spark (`ports.Engine`). The parameters are those of `session.open_session`."""
+    """Runs calls on Spark (`ports.Engine`). Parameters as in `session.open_session`."""
 
     def __init__(
         self,
@@ -94,18 +92,17 @@ class SparkEngine:
         task_time_limit_s: float = TASK_TIME_LIMIT_S,
         spark: Any = None,
     ) -> None:
-        """Without `master`, and for what `conf` does not say, what has been decided for this program counts
-        (`ambient`), and else `local[*]`. `slots` overrides how many calls run at once, for clusters whose
-        size nothing says beforehand. `spark` is a `SparkSession` of somebody
-        else's, which is used instead of one of our own and never stopped. `Refused` without a PySpark that
-        Lithify runs on."""
+        """Without `master`, and for settings missing in `conf`, the ambient settings apply (`ambient`), and
+        then `local[*]`. `slots` overrides how many calls run at once, for clusters of unknown size. `spark`
+        is another program's `SparkSession`; it replaces a session of Lithify's own and is never stopped.
+        Raise `Refused` without a PySpark that Lithify supports."""
         if spark is None:
-            versions.installed_version()  # there is one
+            versions.installed_version()  # raises if there is none
         ambient = ambient_settings(os.environ) if spark is None else {}
         decided = ambient.pop(MASTER, "local[*]")
         self.master = master = decided if master is None else master
         if settings.is_connect(master):
-            ambient = {}  # the server has decided
+            ambient = {}  # the server has its own settings
         both = ambient | dict(conf or {}) if spark is None else {}
         self._open: Callable[[], Session] = partial(open_session, master, app_name, both, preload)
         self._check: Callable[[], object] = partial(check_master, master)
@@ -126,11 +123,11 @@ class SparkEngine:
         self._cancelled_jobs: set[_Job] = set()
         self._starter: Future[Session] | None = None
         self._failure: LithifyError | None = None
-        """The reason why there will be no session any more."""
+        """Why no session can be opened any more."""
         self._lost: Session | None = None
-        """To be closed before another one is opened."""
+        """A lost session, to be closed before another one is opened."""
         self._losses = 0
-        """Number of losses since a call last ended."""
+        """Number of losses since a call last completed."""
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
 
@@ -213,7 +210,7 @@ class SparkEngine:
     # Starting
 
     def _start(self) -> Future[Session]:
-        """Return the session, which the first caller starts in the background."""
+        """Return the session's future; the first caller starts the session in the background."""
         with self._lock:
             if self._starter is not None:
                 return self._starter
@@ -246,14 +243,14 @@ class SparkEngine:
                     self._threads.submit(self._run_next)
 
     def _lose(self, session: Session, cause: str) -> None:
-        """Record that the session has ended by itself; the next call opens another, unless that was tried too
-        often."""
+        """Record that the session has ended by itself. The next call opens another, unless too many were
+        lost."""
         with self._lock:
             starter = self._starter
             if starter is None or not starter.done() or starter.exception() is not None:
                 return
             if starter.result() is not session:
-                return  # another call was faster
+                return  # already recorded by another call
             self._starter, self._lost = None, session
             self._losses += 1
             is_over = self._losses >= MAX_LOSSES
@@ -271,7 +268,7 @@ class SparkEngine:
     # Running
 
     def _new_job(self, name: str) -> _Job:
-        """Return a job with the lowest free pool number: Spark never forgets a pool, so numbers are
+        """Return a job with the lowest free pool number. Spark never forgets a pool, so numbers are
         reused."""
         used = {job.pool for job in (*self._jobs.values(), *self._cancelled_jobs)}
         pool = next(number for number in itertools.count() if number not in used)
@@ -299,7 +296,7 @@ class SparkEngine:
             self._finish(job, call)
 
     def _take(self) -> tuple[_Job, _Call] | None:
-        """Return the next call, from the job that has waited longest for its turn."""
+        """Return the next call, from the job whose turn was longest ago."""
         with self._lock:
             job = next((job for job in self._jobs.values() if job.queued), None)
             if job is None:
@@ -346,7 +343,7 @@ class SparkEngine:
             return
         futures = [call.future for call in running]
         if starter is None or starter.exception() is not None:
-            wait(futures, _CANCEL_ATTEMPTS * _CANCEL_INTERVAL_S)  # what was lost ends by itself
+            wait(futures, _CANCEL_ATTEMPTS * _CANCEL_INTERVAL_S)  # calls on a lost session end by themselves
             return
         session = starter.result()
         for _ in range(_CANCEL_ATTEMPTS):
@@ -365,12 +362,12 @@ class SparkEngine:
 
 def _why_down(error: BaseException) -> LithifyError:
     if isinstance(error, LithifyError) and not isinstance(error, EngineError):
-        return error  # somebody has to decide something
+        return error  # needs an operator's decision
     return EngineDown(str(error) if isinstance(error, EngineError) else f"no Spark: {error!r}")
 
 
 def _started(starter: Future[Session] | None) -> Session | None:
-    """Return the session to close, if there is one within the limit."""
+    """Return the session to close, or `None` if there is none within the limit."""
     if starter is None:
         return None
     try:

@@ -2,14 +2,14 @@
 
 1. The driver pickles the function (by name), its argument and the limits into a request.
 2. The task unpickles it, arms the time limit, runs the function and pickles the outcome.
-3. A `LithifyError` that another attempt cannot change is the outcome, at once. A `StoreError`, an
-   `EngineError` or any foreign exception is raised, so that Spark runs the task again, elsewhere if
-   it can; on the last attempt it is the outcome too, so that the driver gets it whole.
+3. A `LithifyError` that another attempt cannot change is the outcome at once. A `StoreError`, an
+   `EngineError` or any foreign exception is raised, so that Spark retries the task, on another machine if
+   possible. On the last attempt it is the outcome too, so that the driver gets the whole error.
 4. The driver turns the outcome into the result or the error.
 
-Invariants: requests and outcomes stay under `MAX_MESSAGE_BYTES`. A task that runs longer than its
-limit is killed by the kernel's timer, which works inside compiled code as well; so no attempt
-outlives its driver by more than that, whatever fails to stop it.
+Invariants: requests and outcomes stay under `MAX_MESSAGE_BYTES`. The kernel's timer kills a task that exceeds
+its time limit, also inside compiled code. So no attempt outlives its driver by more than the limit, even if
+nothing else stops it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Largest argument and largest result, pickled. Data goes through the object store."""
+"""Maximum size of a pickled argument or result. Data goes through the object store."""
 
 OUTCOME_SCHEMA = "outcome binary"
 _RETRIED = (StoreError, EngineError)
@@ -40,8 +40,6 @@ _RETRIED = (StoreError, EngineError)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one task."""
-
     max_attempts: int
     """How often Spark runs the task before it fails."""
     time_limit_s: float
@@ -63,7 +61,8 @@ class _Outcome:
 
 
 def encode_request(function: Callable[[Any], Any], argument: Any, limits: Limits) -> bytes:
-    """Return the bytes that travel to the task. Raise `EngineError` when they cannot or should not."""
+    """Return the bytes to send to the task. Raise `EngineError` if they are too large, or cannot be
+    pickled."""
     _check_importable(function)
     try:
         request = pickle.dumps(_TaskRequest(function, argument, limits), pickle.HIGHEST_PROTOCOL)
@@ -86,7 +85,7 @@ def run_request(request: bytes) -> bytes:
 
 
 def run_request_in_arrow(request: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`run_request` once for the only row of the only partition, as `mapInArrow` wants it."""
+    """Call `run_request` for the only row of the only partition, in the form that `mapInArrow` expects."""
     import pyarrow as pa
 
     for batch in batches:
@@ -95,8 +94,8 @@ def run_request_in_arrow(request: bytes, batches: Iterator[pa.RecordBatch]) -> I
 
 
 def run_attempt(request: bytes, attempt: int) -> bytes:
-    """Run a request as the given attempt (from 0). Return the outcome's bytes, or raise an exception to
-    retry."""
+    """Run a request as attempt number `attempt` (from 0). Return the outcome's bytes, or raise an exception
+    so that Spark retries."""
     call: _TaskRequest = pickle.loads(request)
     try:
         with _time_limit(call.limits.time_limit_s):
@@ -106,7 +105,7 @@ def run_attempt(request: bytes, attempt: int) -> bytes:
         if not is_final and attempt + 1 < call.limits.max_attempts:
             again = _portable(error)
             again.add_note(f"In the task:\n{_trace(error)}")
-            raise again from None  # Spark logs it with its causes, and these may show secrets
+            raise again from None  # Spark would log the causes, which may contain secrets
         outcome = _Outcome(error=_portable(error), trace=_trace(error))
     return _encode_outcome(outcome, _name(call.function))
 
@@ -168,14 +167,14 @@ def _trace(error: Exception) -> str:
 def _time_limit(limit_s: float) -> Iterator[None]:
     """Let the kernel kill this process if the block takes longer than `limit_s`.
 
-    The default action of the signal is kept, because a Python handler would wait for compiled code
-    to return. Spark sees a worker that died and runs the task again, as often as it may.
+    The signal keeps its default action, because a Python handler would run only after compiled code returns.
+    Spark retries the task of a dead worker, up to its limit of attempts.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # no Python worker runs tasks here; only a test that calls this by itself does
+        yield  # Python workers run tasks in the main thread; only tests do not
         return
     previous = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # A process has one such timer: whose it was gets it back.
+    # A process has one such timer: restore an earlier one afterwards.
     left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield

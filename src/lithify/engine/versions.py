@@ -1,10 +1,10 @@
-"""Which versions of Spark work, and what differs between them.
+"""Supported versions of Spark, and the differences between them.
 
-1. The version is read from PySpark's own file, also where that is in an archive: to import PySpark would take
-   half a second. Who has no PySpark (the distribution `lithify-core` brings none) is told so.
-2. From `OLDEST` on there is all that Lithify needs. The test suite runs on that one and on the newest.
-3. Spark 3 does not run on every Java that Spark 4 runs on, has no file of settings beside the machine's own,
-   and listens on ports only.
+1. The version is read from PySpark's file, also inside an archive: importing PySpark would take half a
+   second. A missing PySpark is reported (the distribution `lithify-core` does not include it).
+2. Versions from `OLDEST` on have all that Lithify needs. The test suite runs on `OLDEST` and on the newest.
+3. Spark 3 does not run on all Java versions of Spark 4, cannot read a file of settings in addition to the
+   machine's, and listens on ports only.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from typing import Any
 from lithify.base.errors import Refused
 
 Version = tuple[int, int]
-"""Major and minor."""
+"""Major and minor version."""
 OLDEST: Version = (3, 5)
 SPARK_4: Version = (4, 0)
 _NEWEST_JAVA_OF_SPARK_3 = 21
-"""Later ones do not let it ask who its user is."""
+"""With a later Java, Spark 3 cannot determine its user."""
 
 
 def installed_version() -> Version:
-    """Return the version of this process's PySpark. Raise `Refused` when there is none, or one that is too
-    old."""
+    """Return the version of this process's PySpark. Raise `Refused` if there is none, or it is too old."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise Refused(
@@ -41,7 +40,8 @@ def installed_version() -> Version:
 
 
 def checked_version(text: str) -> Version:
-    """Return `3.5.1` as major and minor. Raise `Refused` when Lithify does not run on it."""
+    """Parse a version such as `3.5.1` into major and minor. Raise `Refused` if Lithify does not support
+    it."""
     match = re.match(r"(\d+)\.(\d+)", text)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version < OLDEST:
@@ -50,18 +50,18 @@ def checked_version(text: str) -> Version:
 
 
 def newest_java(version: Version) -> int | None:
-    """Return the newest Java that this Spark runs on; `None`: no limit."""
+    """Return the newest Java that this Spark runs on; `None` for no limit."""
     return _NEWEST_JAVA_OF_SPARK_3 if version < SPARK_4 else None
 
 
 def has_load_defaults(version: Version) -> bool:
-    """Return whether `spark-submit` can read the machine's own settings in addition to a file of settings."""
+    """Return whether `spark-submit` can read the machine's settings in addition to a file of settings."""
     return version >= SPARK_4
 
 
 def stream_to(server: Any) -> Any:
-    """Return a stream to a server inside the JVM (`PythonParallelizeServer`), which listens on a port, or
-    with newer versions perhaps on a socket of this machine."""
+    """Return a stream to a server inside the JVM (`PythonParallelizeServer`). It listens on a port, or, in
+    newer versions, possibly on a Unix socket."""
     from pyspark.java_gateway import local_connect_and_auth
 
     takes_any = "conn_info" in inspect.signature(local_connect_and_auth).parameters

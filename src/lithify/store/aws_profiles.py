@@ -1,19 +1,19 @@
-"""Credentials and the region of an AWS profile.
+"""Credentials and region of an AWS profile.
 
-obstore reads environment variables and asks for the role of the machine. Other clients of S3, PyArrow among
-them, read profiles too (`~/.aws/credentials` and `~/.aws/config`, or the files that
-`AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE` name), so a store that they reach is reached here as well:
+obstore reads only environment variables and the role of the machine. Other clients of S3, such as PyArrow,
+also read profiles (`~/.aws/credentials` and `~/.aws/config`, or the files in `AWS_SHARED_CREDENTIALS_FILE`
+and `AWS_CONFIG_FILE`), so Lithify reads them too:
 
 1. Access keys in options or in the environment come first.
-2. Then comes the profile that the option `aws_profile` or the variable `AWS_PROFILE` names. `Refused` where
-   there is no such profile.
-3. Where neither names one, the environment's web identity or container credentials come first, then the
+2. Then comes the profile named by the option `aws_profile` or the variable `AWS_PROFILE`. If it does not
+   exist, `Refused` is raised.
+3. Without a named profile, the environment's web identity or container credentials come first, then the
    profile `default`, then the role of the machine.
-4. Keys of a profile are used as they are. What has to be fetched first (IAM Identity Center, which is SSO; an
-   assumed role; a login; a process) botocore fetches where it is installed. `Refused` for a profile by name
-   where it is not.
+4. Keys in a profile are used as they are. Credentials that must be fetched first (IAM Identity Center, which
+   is SSO; an assumed role; a login; a process) are fetched by botocore. If it is not installed, `Refused` is
+   raised for a named profile.
 
-Credentials are read anew every few minutes, so those that another program renews in the files are taken up.
+Credentials are read again every few minutes, because another program may renew them in the files.
 """
 
 from __future__ import annotations
@@ -35,37 +35,39 @@ if TYPE_CHECKING:
     from botocore.credentials import Credentials
 
 PROFILE_OPTION = "aws_profile"
-"""The option that names a profile; obstore has none."""
+"""The option that names a profile; obstore has no such option."""
 LASTS = timedelta(minutes=10)
-"""Time until credentials are read anew; obstore asks five minutes before. botocore renews its own earlier."""
+"""Time until credentials are read again; obstore does so five minutes before. botocore renews its own
+earlier."""
 _DEFAULT = "default"
 _KEYS = ("access_key_id", "skip_signature")
-"""Options that say with which keys requests are signed, or that they are not."""
+"""Options with the keys that sign requests, or that turn signatures off."""
 _ROLES = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Variables by which the environment gives credentials without keys."""
+"""Variables through which the environment gives credentials without keys."""
 _FIRST = ("role_arn", "web_identity_token_file", "sso_session", "sso_start_url")
 _LAST = ("credential_process", "login_session")
-"""Settings of a profile by which its credentials are fetched: before keys in it count, and after."""
+"""Settings of a profile for fetching its credentials: those that override keys in the profile, and those that
+keys override."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile that has credentials. Callable as obstore calls a provider of credentials."""
+    """A profile with credentials. Callable in the way obstore calls a provider of credentials."""
 
     name: str
     credentials_file: str
     config_file: str
     region: str | None
     fetched_by: str | None
-    """The setting by which its credentials are fetched; `None` where it has keys."""
+    """The setting by which credentials are fetched; `None` if the profile has keys."""
 
     def __call__(self) -> Any:
-        """Return credentials. `StoreUnavailable` where they cannot be fetched now, `StoreError` where they
-        cannot be until a person acts."""
+        """Return credentials. Raise `StoreUnavailable` if they cannot be fetched now, `StoreError` if a
+        person must act first."""
         access_key, secret_key, token = self._read() if self.fetched_by is None else self._fetch()
         return {
             "access_key_id": access_key,
@@ -103,16 +105,16 @@ class Profile:
 
 
 def are_given(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Whether options, the environment or a profile give credentials, as far as that can be known without
-    asking for the machine's role."""
+    """Return whether options, environment or a profile give credentials. The machine's role is not
+    requested."""
     if is_given(_KEYS, options, environ) or any(environ.get(name) for name in _ROLES):
         return True
     return find_profile(options, environ) is not None
 
 
 def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Profile | None:
-    """Return the profile whose credentials are used, if one's are. `options` have names in lower case.
-    `Refused` where one is named and has no credentials, or none that can be had here."""
+    """Return the profile to take credentials from, if any. `options` have names in lower case. Raise
+    `Refused` if the named profile has no credentials, or they cannot be fetched here."""
     if is_given(_KEYS, options, environ):
         return None
     named = options.get(PROFILE_OPTION) or environ.get("AWS_PROFILE")
@@ -128,7 +130,7 @@ def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Prof
     profile = Profile(name, credentials_file, config_file, region, fetched_by)
     if fetched_by is not None and find_spec("botocore") is None:
         if named is None:
-            return None  # the role of the machine may have some
+            return None  # the role of the machine may have credentials
         raise Refused(
             f"the AWS profile {name} has its credentials fetched ({fetched_by}), for which botocore is "
             "needed: install botocore, or put them into the environment with "
@@ -146,7 +148,8 @@ def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Prof
 
 
 def is_given(names: Iterable[str], options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Whether options, with or without the provider's prefix, or the environment give one of these."""
+    """Return whether options, with or without the provider's prefix, or the environment set one of
+    `names`."""
     return any(
         options.get(name) or options.get(f"aws_{name}") or environ.get(f"AWS_{name.upper()}")
         for name in names
@@ -163,7 +166,7 @@ def _has_keys(settings: Mapping[str, str]) -> bool:
 
 
 def _settings(name: str, credentials_file: str, config_file: str) -> dict[str, str]:
-    """Return what both files say of a profile; the file with credentials wins."""
+    """Return a profile's settings from both files; the file with credentials takes precedence."""
     in_config = _sections(config_file)
     sections = (in_config.get(f"profile {name}"), in_config.get(name) if name == _DEFAULT else None)
     found: dict[str, str] = {}
@@ -186,11 +189,10 @@ def _sections(path: str) -> dict[str, dict[str, str]]:
 
 @lru_cache(maxsize=16)
 def _fetching(name: str, credentials_file: str, config_file: str) -> Credentials:
-    """Return the credentials of a profile as botocore fetches and renews them, the same ones for all stores
-    of this process."""
+    """Return credentials that botocore fetches and renews, shared by all stores of this process."""
     from botocore.session import Session
 
-    for part in ("credentials", "tokens"):  # they log tracebacks of what is raised too
+    for part in ("credentials", "tokens"):  # their log repeats raised errors with tracebacks
         logging.getLogger(f"botocore.{part}").setLevel(logging.CRITICAL)
     session = Session(profile=name)
     session.set_config_variable("credentials_file", credentials_file)

@@ -1,17 +1,16 @@
 """A file written asynchronously past the page cache.
 
 1. A thread writes large page-aligned data to the disk directly from the caller's memory (`O_DIRECT`), while
-   the caller prepares the next data. The kernel copies nothing and uses no page cache for data that a merge
-   will not read again: on a busy machine, finding free pages is most of the cost of buffered writing, and
-   these outputs would evict pages that readers use.
+   the caller prepares the next data. On a busy machine, finding free pages is most of the cost of buffered
+   writing, and these outputs, which a merge does not read again, would evict pages that readers use.
 2. All other data are collected in a buffer of whole pages, which is written the same way when it is full.
 3. The remainder at the end is written through the page cache, which accepts any length.
 
 On a file system without support (EINVAL at the first write), and on systems other than Linux, all bytes are
 written through the page cache.
 
-Invariants: at most one write is under way, so the bytes reach the file in order. An error in the thread is
-raised by every later call, so that no file with a gap is committed.
+Invariants: at most one write is in progress, so the bytes reach the file in order. Every later call raises an
+error of the thread, so that no file with a gap is committed.
 """
 
 from __future__ import annotations

@@ -1,32 +1,31 @@
 """The local file system as an object store.
 
-Rooted at `/`: the key `var/db/x` is the file `/var/db/x`. The calls of the operating system are used
-directly, because an upload must be staged, published and made durable in a known order, and ranges
-are read straight into the caller's buffer.
+The store is rooted at `/`: the key `var/db/x` is the file `/var/db/x`. It uses system calls directly, because
+an upload must be staged, published and made durable in a known order, and ranges are read straight into the
+caller's buffer.
 
-How an object is written:
+An object is written in these steps:
 
-1. The bytes go to a staging name, `<name>#<digits>`, in the folder of the object. The folder is
-   created when it is missing.
-2. The staged file is synced to the disk.
-3. It appears under its name by `link` (`create`: the kernel lets exactly one of all callers win) or
-   by `rename` (everything that may replace).
-4. The folder is synced. Only then the call returns.
+1. Write the bytes to a staging name, `<name>#<digits>`, in the object's folder; create the folder if it is
+   missing.
+2. Sync the staged file to the disk.
+3. Publish it under its name by `link` (`create`: the kernel lets exactly one of all callers win) or by
+   `rename` (everything that may replace).
+4. Sync the folder, and only then return.
 
-Invariants: a final name always shows a whole object, whatever is killed when. What is acknowledged
-survives a power cut, the streaming writer's objects too: a manifest that is durable must never name
-an output that is not, so the sync belongs into `commit`. (It has little left to do:
-`direct.DirectFile` does not leave the bytes of a large object in the page cache.) A killed process may
-leave staging names behind, which are never listed.
+Invariants: a final name always shows a complete object, even if processes are killed. Acknowledged objects
+survive a power cut, those of the streaming writer too: a durable manifest must never name an output that is
+not durable, so `commit` syncs. (That costs little: `direct.DirectFile` does not leave the bytes of a large
+object in the page cache.) A killed process may leave staging names, which are never listed.
 
-A range read opens and closes the file, about 10 µs: a descriptor that was kept would go on showing an
-object that has been replaced.
+A range read opens and closes the file, for about 10 µs: an open descriptor would continue to show a replaced
+object.
 
-The file system has no conditional overwrite, so `replace` compares and renames under an advisory
-lock on the staging name `<name>#0`. That is exact among Lithify's processes; a foreign program that
-overwrites the object in the same moment, and `put`, are not held off. Who waits for the lock longer than
-`MAX_LOCK_WAIT_S` fails. The lock file goes when the object is deleted, by whoever holds it then: so who has
-got the lock looks whether its file is still there, and else takes that which is there now.
+The file system has no conditional overwrite, so `replace` compares and renames under an advisory lock on the
+staging name `<name>#0`. This is exact among Lithify's processes, but does not stop `put` or a foreign program
+from overwriting the object at the same moment. A process that waits for the lock longer than
+`MAX_LOCK_WAIT_S` fails. The lock file is deleted with the object, by the process that holds the lock then. So
+a process that has acquired the lock checks that its file still exists, and otherwise locks the present file.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class LocalStore:
-    """Objects as files below `root`, which is `/` unless a test wants it elsewhere."""
+    """Objects as files below `root`; only tests use another root than `/`."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = Path(root).absolute()
@@ -69,12 +68,12 @@ class LocalStore:
 
     def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
         with _failures("get", key), self._path(key).open("rb") as file:
-            # A file never changes under its inode, so these two belong together.
+            # The file of an inode never changes, so content and metadata belong together.
             return file.read(), _meta(key, os.fstat(file.fileno()))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         check_range(key, offset, length)
-        # Asked before memory is taken for it.
+        # Checked before memory is allocated.
         missing = offset + length - self.head(key).size
         if missing > 0:
             raise _too_short(key, min(missing, length), offset + length)
@@ -84,7 +83,7 @@ class LocalStore:
                 data = os.pread(fd, length, offset)
             finally:
                 os.close(fd)
-        if len(data) == length:  # in one piece, unless it is very long
+        if len(data) == length:  # short only for very long ranges
             return data
         rest = bytearray(length - len(data))
         self.get_range_into(key, offset + len(data), memoryview(rest))
@@ -158,7 +157,7 @@ class LocalStore:
             before = path.stat() if path.exists() else None
             if before is None or _etag(before) != etag:
                 raise PreconditionFailed(f"replace {key}: its etag is no longer {etag}")
-            # Inode numbers come back; the time keeps the etag from doing so.
+            # Inode numbers are reused; the time keeps etags unique.
             stage, new_etag = _stage(path, data, after_ns=before.st_mtime_ns)
             _publish(stage, path)
             return new_etag
@@ -167,7 +166,7 @@ class LocalStore:
         path = self._path(key)
         with _write_failures("delete", key):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # a lock file that stays disturbs nobody
+        with suppress(OSError):  # a remaining lock file is harmless
             _remove_lock(path)
 
     def open_writer(self, key: str, part_bytes: int | None = None) -> LocalWriter:
@@ -189,7 +188,8 @@ class LocalStore:
         return Path(self._name(key))
 
     def _name(self, key: str) -> str:
-        """For what is done for every megabyte: a `Path` takes longer to make than to open."""
+        """Return the path as text, for calls made for every megabyte: making a `Path` takes longer than
+        opening it."""
         return f"{self._folder}{check_key(key)}"
 
     def _walk(self, folder: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[ObjectMeta]:
@@ -197,13 +197,14 @@ class LocalStore:
             if is_folder:
                 yield from self._walk(folder / name, f"{prefix}{name}/", wanted)
             elif wanted(name):
-                # It may have been deleted since.
+                # It may have been deleted since the listing.
                 with suppress(FileNotFoundError):
                     yield _meta(prefix + name, (folder / name).stat())
 
 
 def _names_in(folder: Path) -> list[tuple[str, bool]]:
-    """The names in a folder in key order, and whether each is a folder; none when there is no such folder."""
+    """Return the names in a folder in key order, and whether each is a folder; nothing if the folder is
+    missing."""
     try:
         with os.scandir(folder) as entries:
             found = [(entry.name, entry.is_dir()) for entry in entries]
@@ -265,16 +266,16 @@ def _etag(stat: os.stat_result) -> str:
 
 
 def _stage(path: Path, data: bytes, after_ns: int = 0) -> tuple[Path, str]:
-    """A synced staging file with these bytes, modified later than `after_ns`, and its etag, which it keeps
-    under its final name."""
+    """Write a synced staging file that was modified later than `after_ns`. Return it and its etag, which
+    stays the same under the final name."""
     fd, stage = _open_stage(path)
     try:
         with os.fdopen(fd, "wb", buffering=0) as file:
             rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) :]
-            # Whoever keeps the file says when it was written: for ages, this process's clock counts for
-            # nothing. That time stands still for milliseconds; what is added tells two writes apart.
+            # The file system gives the time, because ages are computed by its clock, not by this process's.
+            # That clock stands still for milliseconds; the random part tells two writes apart.
             written_ns = os.fstat(file.fileno()).st_mtime_ns
             written_ns = max(written_ns - written_ns % _MS_NS + secrets.randbelow(_MS_NS), after_ns + 1)
             os.utime(file.fileno(), ns=(written_ns, written_ns))
@@ -287,7 +288,7 @@ def _stage(path: Path, data: bytes, after_ns: int = 0) -> tuple[Path, str]:
 
 
 def _open_stage(path: Path) -> tuple[int, Path]:
-    """A new file under a staging name of `path`, open for writing."""
+    """Create a file under a staging name of `path`, and open it for writing."""
     stage = path.with_name(f"{path.name}#{secrets.randbelow(10**_STAGING_DIGITS) + 1}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
@@ -298,7 +299,7 @@ def _open_stage(path: Path) -> tuple[int, Path]:
 
 
 def _publish(stage: Path, path: Path) -> None:
-    """Rename over whatever is there, durably."""
+    """Rename durably, replacing any existing object."""
     try:
         stage.replace(path)
     except BaseException:
@@ -308,7 +309,6 @@ def _publish(stage: Path, path: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, durably."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -326,7 +326,6 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold the advisory lock of `path`."""
     _make_folder(path.parent)
     ends_s = time.monotonic() + MAX_LOCK_WAIT_S
     while True:
@@ -345,7 +344,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def _is_there(fd: int, path: Path) -> bool:
-    """Whether an open file is the lock file of `path` that others find now."""
+    """Return whether an open file is still the lock file of `path`."""
     try:
         return os.path.samestat(os.fstat(fd), _lock_of(path).stat())
     except FileNotFoundError:
@@ -353,8 +352,8 @@ def _is_there(fd: int, path: Path) -> bool:
 
 
 def _remove_lock(path: Path) -> None:
-    """Delete the lock file of `path` unless somebody holds the lock; an `OSError` when it is not there or
-    cannot be deleted."""
+    """Delete the lock file of `path` unless another process holds the lock. Raise `OSError` if it is missing
+    or cannot be deleted."""
     fd = os.open(_lock_of(path), os.O_WRONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -365,8 +364,7 @@ def _remove_lock(path: Path) -> None:
 
 
 def _wait_for(fd: int, path: Path, ends_s: float) -> None:
-    """Take the advisory lock of an open file. It is held for milliseconds, but by a process that is suspended
-    just then."""
+    """Take the advisory lock of an open file. It is held for milliseconds, unless its holder is suspended."""
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -382,7 +380,7 @@ def _wait_for(fd: int, path: Path, ends_s: float) -> None:
 
 @contextmanager
 def _failures(verb: str, key: str) -> Iterator[None]:
-    """Turn the system's errors while reading into ours."""
+    """Convert the system's errors while reading into ours."""
     try:
         yield
     except _MISSING as error:
@@ -393,7 +391,7 @@ def _failures(verb: str, key: str) -> Iterator[None]:
 
 @contextmanager
 def _write_failures(verb: str, key: str) -> Iterator[None]:
-    """Turn the system's errors while writing into ours."""
+    """Convert the system's errors while writing into ours."""
     try:
         yield
     except FileExistsError as error:

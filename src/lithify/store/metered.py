@@ -17,8 +17,6 @@ ResultT = TypeVar("ResultT")
 
 
 class Verb(StrEnum):
-    """Kinds of requests."""
-
     GET = "GET"
     HEAD = "HEAD"
     LIST = "LIST"

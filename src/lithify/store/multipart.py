@@ -1,22 +1,22 @@
 """Asynchronous uploads to a store behind a network.
 
 1. A small object is buffered until `commit` and is one PUT, retried and reported like any other request.
-2. For objects of at least one part, a thread hands the data to obstore, which sends parts of equal size but
-   the last (some stores require this), `IN_FLIGHT_BYTES` at once. So neither the initial round trip nor a
-   slow part blocks the writer.
+2. For an object of at least one part, a thread hands the data to obstore, which sends `IN_FLIGHT_BYTES` at
+   once, in parts of equal size but the last (some stores require this). So neither the initial round trip nor
+   a slow part blocks the writer.
 3. A writer that is faster than the network waits while `WAITING_BYTES` are queued.
-4. `commit` returns when all parts are uploaded and the object is complete.
-5. obstore retries failed parts by itself. A writer that waits in 3 or 4 polls the store, so that an outage is
-   reported as fast as for other requests (`lithify.store.resilience.requests.Watch`). obstore does not retry
-   a request whose answer breaks off: if that was the start of an upload, it is started again; if it may have
-   completed the object, the object is looked up. A hanging part is aborted (`lithify.store.resilience.pace`).
+4. `commit` returns when the object is complete.
+5. obstore retries failed parts. A writer that waits in 3 or 4 polls the store, so that an outage is reported
+   as fast as for other requests (`lithify.store.resilience.requests.Watch`). obstore does not retry a request
+   whose answer breaks off: if it was the start of an upload, the upload is started again; if it may have
+   completed the object, the object is read. A hanging part is aborted (`lithify.store.resilience.pace`).
 
-Invariants: a streamed object's name has no other writer, and the object appears only on `commit`; an error in
-the thread is raised by every later call, so that no object with a gap is committed; an upload holds only the
-parts in flight and the queue in memory.
+Invariants: a streamed object's name has no other writer, and the object appears only on `commit`; every later
+call raises an error of the thread, so that no object with a gap is committed; an upload keeps only the parts
+in flight and the queue in memory.
 
 An aborted or killed upload never shows an object, but leaves its parts: buckets need a lifecycle rule that
-aborts incomplete multipart uploads, as S3's manual advises for every writer.
+aborts incomplete multipart uploads, as S3's manual advises.
 """
 
 from __future__ import annotations

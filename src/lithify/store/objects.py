@@ -149,17 +149,17 @@ class ObjectStore(Protocol):
         ...
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
-        """By staging name, what is being written under the folder `prefix`, and what killed writers
-        left there. Only the local file system has any."""
+        """List staged files under the folder `prefix`, by staging name: those being written, and those left
+        by killed writers. Only the local file system has any."""
         ...
 
     def delete_staged(self, key: str) -> None:
-        """Delete what `list_staged` gave; no error when it is gone. Its writer, if alive, fails."""
+        """Delete a file from `list_staged`; a missing one is no error. If its writer is alive, it fails."""
         ...
 
 
 def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> FolderListing:
-    """What lies directly in a folder, told from all that lies anywhere in it (pure)."""
+    """Derive the direct children of a folder from all objects under it (pure)."""
     begin = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     folders: dict[str, None] = {}
     direct = []
@@ -173,5 +173,5 @@ def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> FolderListing:
 
 
 def is_local(store: ObjectStore) -> bool:
-    """Whether the store answers without waiting for a network."""
+    """Return whether the store answers without a network."""
     return store.url.startswith(_LOCAL_SCHEMES)

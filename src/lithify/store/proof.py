@@ -1,25 +1,25 @@
 """Proof that a store guarantees what the protocol requires, before the first write to a place.
 
-A *place* is a folder of Lithify's own: of a dataset, a fleet, a group. Two guarantees are tested with an
-object of a random name below `probes/`, which is deleted afterwards (`examine`):
+A *place* is a folder of Lithify's own: of a dataset, a fleet, a group. Two guarantees are tested (`examine`)
+with an object of a random name below `probes/`, which is deleted afterwards:
 
 1. *Create-if-absent* (S3: `If-None-Match: *`). An existing object is not created again and does not change.
-   Otherwise two processes can publish the same version, and the work of one of them is lost.
+   Otherwise two processes could publish the same version, and the work of one would be lost.
 2. *Conditional overwrite* (S3: `If-Match`). An object is overwritten by the ETag of its last write, which the
    store returns for writes and reads; not by an older ETag, and not after the object is deleted. Leases,
    holds, groups and garbage collection depend on it.
 
 `ProvedStore` tests them before the first modifying call. Reads need no proof, so a plan or a status works
-with any store and with read-only credentials. A successful proof is recorded in the place as `proof.json`,
-which costs later processes one read. The record is valid only for its original store: it names the store, and
-its time by the store's clock must agree with the object's modification time. A copy, in a bucket that was
-moved or restored elsewhere, has a later modification time, so the store there is tested again.
+with any store and with read-only credentials. A successful proof is recorded in the place as `proof.json`, so
+that later processes need only one read. The record names the store, and its time by the store's clock must
+agree with the object's modification time. So it is not valid in a copy of the bucket, moved or restored: the
+copy has a later modification time, and that store is tested again.
 
 - Two concurrent processes use separate objects, and write the same record.
-- A process that dies during the proof leaves its object and no record. The next proof deletes such objects
-  when they are an hour old.
+- A process that dies during the proof leaves its object and no record. Later proofs delete objects older than
+  an hour.
 - A test that cannot be made (the store is away, or writing is denied) proves nothing and is not recorded.
-- This machine's file system and memory are accessed by Lithify's own code and need no proof (`proved`).
+- This machine's file system and memory need no proof, because Lithify's own code accesses them (`proved`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class Verdict:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the guarantee holds."""
         return not self.do
 
 

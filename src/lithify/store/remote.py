@@ -103,7 +103,7 @@ class ObstoreStore:
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
         check_range(key, offset, target.nbytes)
         if target.nbytes:
-            # Here, not where the request is made: that may go on after another has been faster.
+            # Copied here, not in the request, which may continue after another try was faster.
             target.cast("B")[:] = memoryview(self._range(key, offset, target.nbytes))
 
     def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
@@ -123,14 +123,14 @@ class ObstoreStore:
         def read(got_on: GotOn) -> list[ObjectMeta]:
             metas: list[ObjectMeta] = []
             with _failures("list", folder or "/"):
-                # One by one costs no more, and shows that pages come, however little is in them.
+                # Chunks of one object cost no more, and report every page, however short.
                 for chunk in obstore.list(self._backend, folder or None, chunk_size=1):
                     got_on()
                     metas.extend(map(self._meta, chunk))
             return metas
 
         found = self._requests.read_on(read)
-        # Not every store lists in key order (directory buckets of S3 do not).
+        # Directory buckets of S3 do not list in key order.
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
 
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:
@@ -151,8 +151,8 @@ class ObstoreStore:
         is_over = False
         while not is_over:
             page, is_over = self._requests.read_on(read)
-            # A folder marker (`x/`) is shown as `x`, behind `x-1`, so only what is not empty tells the order
-            # and how far it is; a page never ends with what may be a marker.
+            # A folder marker (`x/`) is listed as `x`, after `x-1`. So only objects with content show the
+            # order and the position, and a page never ends with a possible marker.
             keys = [meta.key for meta in page if meta.size]
             if keys != sorted(keys) or (last is not None and keys and keys[0] <= last):
                 if last is not None:
@@ -180,7 +180,7 @@ class ObstoreStore:
         attributes = {} if put_id is None else {PUT_ID_METADATA: put_id}
 
         def write() -> str | None:
-            # A conflict is a conflict, whether the store says so by 412 or by 409.
+            # The store may report a conflict by 412 or by 409.
             with _failures("create", key):
                 backend = self._writing(data)
                 return self._etag(
@@ -263,8 +263,8 @@ class ObstoreStore:
         if self._goes_by_version:
             return answer["version"]
         etag = answer["e_tag"]
-        # Proxies that compress make an etag weak, by which nothing can be overwritten: the store has the
-        # strong one. Where it has none, its proof fails (`lithify.store.proof`).
+        # A proxy that compresses makes the etag weak, and a weak etag overwrites nothing; the store has the
+        # strong one. If the store itself has none, its proof fails (`lithify.store.proof`).
         return None if etag is None else etag.removeprefix("W/")
 
 
@@ -284,7 +284,7 @@ def _failures(verb: str, key: str) -> Iterator[None]:
     except AlreadyExistsError as error:
         raise ObjectExists(f"{verb} {key}: it exists already") from error
     except PreconditionError as error:
-        # Some stores answer 412 to a create, which then never is about an etag.
+        # A 412 to a create is never about an etag.
         kind = ObjectExists if verb == "create" else PreconditionFailed
         raise kind(f"{verb} {key}: another party was faster") from error
     except (BaseError, OSError, ValueError) as error:

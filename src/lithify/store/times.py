@@ -31,7 +31,6 @@ class StoreClock:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the store's time is known."""
         return self._known is not None
 
     def sent(self) -> tuple[int, float]:

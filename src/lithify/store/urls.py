@@ -8,15 +8,14 @@
 | `az://container/prefix` (`azure`, `adl`, `abfs`, `abfss`, also `container@account…`) | the container |
 | `memory://name/prefix` | the memory of this process, one store per name |
 
-A store is rooted at the bucket, not at the dataset, because a dataset may point at others in it.
+A store is rooted at the bucket, not at the dataset, because a dataset may refer to others in it.
 
 Options are obstore's configuration names (`aws_endpoint`, `aws_region`, `google_service_account`,
 `azure_storage_account_key`, …), its client options (`allow_http`, `timeout`, …, with or without the
-provider's prefix), and `max_retries` and `retry_timeout_s`, which say how a failed request is made again
-(`lithify.store.resilience.retries`) and win over what the caller says of waiting. What is not given is taken
-from the usual environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …), and on S3
-from a profile (`aws_profiles`). An endpoint that is written as `http://…` needs no `allow_http`
-(`endpoints`).
+provider's prefix), and `max_retries` and `retry_timeout_s`, which control retries
+(`lithify.store.resilience.retries`) and override the caller's `WaitPolicy`. Missing options are taken from
+the usual environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …), and on S3 from a
+profile (`aws_profiles`). An endpoint that begins with `http://` needs no `allow_http` (`endpoints`).
 """
 
 from __future__ import annotations
@@ -53,18 +52,18 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
 WAIT_OPTION = "retry_timeout_s"
-"""Seconds that a request is waited for, `inf` for ever. It travels to tasks, and stores that cannot be away
+"""Seconds to wait for a request, `inf` for ever. The option is passed to tasks; stores that cannot be away
 ignore it."""
 SILENT_READ = "10s"
-"""How long a connection may be silent: a write that hangs is cut off then and counts as one whose answer was
-lost. Reads are asked for again long before that (`lithify.store.resilience.hedging`)."""
+"""How long a connection may be silent. A hanging write is aborted then and counts as one whose answer was
+lost. Reads are hedged long before (`lithify.store.resilience.hedging`)."""
 _LONGEST_READ = "1h"
-"""An answer that goes on coming is not cut off before."""
+"""Limit for an answer that keeps arriving."""
 _UPLOADS_RETRIES = 1_000_000
 _MAX_KEPT = 32
 _KEPT_S = 60.0
-"""How long a client is used for what is opened anew. Credentials that were taken back early are in use no
-longer than this: a client asks for others only when they end."""
+"""How long newly opened stores reuse a client. It also limits the use of revoked credentials, because a
+client requests others only when they expire."""
 _MAX_UPLOADS_WAIT_S = 7 * 86_400.0
 
 _PROVIDER_PREFIXES = {
@@ -73,9 +72,9 @@ _PROVIDER_PREFIXES = {
     **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "azure_"),
 }
 CredentialProvider = Callable[[], Any]
-"""What obstore asks for credentials, in the form that it has for the kind of store."""
+"""Called by obstore for credentials, in its format for the kind of store."""
 TOKEN_OPTION = "google_bearer_token"
-"""A token for Google's store that lasts for as long as it is needed; obstore has no such option."""
+"""A token for Google's store that does not expire while it is needed; obstore has no such option."""
 _REGIONS = ("region", "default_region")
 _CREDENTIALS = (
     "aws_access_key_id",
@@ -86,9 +85,9 @@ _CREDENTIALS = (
     "azure_storage_sas_key",
 )
 _DROPPED = "\t\n\r"
-"""What `urlsplit` leaves out of a URL without a word, so that this would name another place."""
+"""Characters that `urlsplit` silently drops, so that the URL would name another place."""
 SCHEMES = ("file", "memory", *_PROVIDER_PREFIXES)
-"""What a URL of a store begins with."""
+"""Schemes of store URLs."""
 _CLIENT_OPTIONS = (
     "allow_http",
     "allow_invalid_certificates",
@@ -127,13 +126,13 @@ def open_store(
     waiting: WaitPolicy | None = None,
     credentials: CredentialProvider | None = None,
 ) -> tuple[ObjectStore, str]:
-    """The store that holds the dataset at `url`, and the dataset's key prefix in it. `waiting` says how it is
-    waited for while it is away; `credentials` are asked for instead of those in the options, whenever the
-    ones before are about to end.
+    """Return the store that holds the dataset at `url`, and the dataset's key prefix in it. `waiting`
+    controls how outages are handled. `credentials` replaces the credentials in the options; it is called
+    whenever the previous ones are about to expire.
 
-    The prefix has no slash at either end and is empty for a dataset at the root. Opening
-    `store.url` with the same options opens the same store again, in another process too (except
-    `memory:`, which no other process can see).
+    The prefix has no slash at either end and is empty for a dataset at the root. `store.url` with the same
+    options opens the same store again, also in another process (except `memory:`, which is private to a
+    process).
     """
     if not url:
         raise Refused("the URL of the dataset is empty; give a path or a URL such as s3://bucket/prefix")
@@ -166,8 +165,8 @@ def open_store(
 
 
 def split_url(whole: str, url: str) -> SplitResult:
-    """The parts of a URL, which was given as `url`. `Refused` for one that would name another place than it
-    seems to."""
+    """Parse a URL, which the user gave as `url`. Raise `Refused` if it would name another place than it seems
+    to."""
     dropped = next((odd for odd in _DROPPED if odd in whole), None)
     if dropped is not None:
         raise Refused(f"{url!r}: {dropped!r} cannot be part of a URL; write {quote(dropped)} for it")
@@ -181,8 +180,8 @@ def split_url(whole: str, url: str) -> SplitResult:
 
 
 def split_scheme(url: str) -> tuple[str | None, str]:
-    """The scheme of a URL in small letters, `None` for a path, and what follows the colon. `Refused` for a
-    path of Windows."""
+    """Return the scheme of a URL in lower case (`None` for a path) and the text after the colon. Raise
+    `Refused` for a Windows path."""
     scheme, separator, rest = url.partition(":")
     if not separator or "/" in scheme:
         return None, url
@@ -192,9 +191,9 @@ def split_scheme(url: str) -> tuple[str | None, str]:
 
 
 def settled_endpoint(url: str, options: Mapping[str, str]) -> str | None:
-    """The endpoint that the options or the environment name for the provider of `url`. `Refused` when the
-    options do not allow their own; one of the environment that is not allowed may be nobody's concern, so
-    it is left to `open_store`."""
+    """Return the endpoint that options or environment name for the provider of `url`. Raise `Refused` if the
+    options name an endpoint that they do not allow. One from the environment may not be needed, so
+    `open_store` checks that."""
     provider = _PROVIDER_PREFIXES[url.partition("://")[0]]
     config = {name.lower(): value for name, value in options.items()}
     endpoint = find_endpoint(provider, config, os.environ)
@@ -217,7 +216,7 @@ def _prefix(url: str, path: str) -> str:
 
 def _local(url: str, path: str, options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
     _no_options(url, options)
-    try:  # not resolved: the names on disk are the ones the user gave, symbolic links included
+    try:  # not resolved: keep the names that the user gave, including symbolic links
         whole = os.path.normpath(Path(path).absolute())
     except OSError as error:
         raise Refused(f"{url}: the current folder is gone; give a path from the root") from error
@@ -238,12 +237,12 @@ def _no_options(url: str, options: Mapping[str, str] | None) -> None:
 
 
 def with_wait(options: Mapping[str, str], waiting: WaitPolicy) -> dict[str, str]:
-    """The options for a task that is to wait as long; what they say themselves stays."""
+    """Return the options for a task with the same wait policy; explicit options take precedence."""
     return {WAIT_OPTION: f"{waiting.tasks_max_s:g}", **options}
 
 
 def _shared_remote(root: str, provider: str, options: Mapping[str, str], waiting: WaitPolicy) -> ObjectStore:
-    """One store for all who open the same one with the same options and `waiting`."""
+    """Return one store for all callers with the same root, options and `waiting`."""
     key = root, frozenset(options.items()), waiting
     with _shared_lock:
         store = _shared.get(key)
@@ -312,7 +311,7 @@ def _new_client(
     max_s: float,
     credentials: CredentialProvider | None = None,
 ) -> Backend:
-    """A client that makes each request once, or again up to so many `tries` within `max_s`."""
+    """Return a client that sends each request once, or retries it up to `tries` times within `max_s`."""
     retries: RetryConfig = {"max_retries": tries}
     if tries:
         backoff: BackoffConfig = {
@@ -324,7 +323,7 @@ def _new_client(
     given["client_options"] = cast("ClientConfig", client) if client else None
     if credentials is not None:
         given["credential_provider"] = credentials
-    if provider == "aws_":  # `from_url` does not know the option that wins over every variable
+    if provider == "aws_":  # `from_url` lacks the option that overrides all variables
         return S3Store(urlsplit(root).netloc, **given)
     return from_url(root, **given)
 
@@ -341,21 +340,21 @@ def _kept_client(
     profile: Profile | None,
     period: int,
 ) -> Backend:
-    """One client, and its connections, for all in this process who reach a store the same way: a task goes
-    on with those of the task before it, whose handshakes and credentials need not be asked for again. Not
-    for longer than a `period`, since options may name files whose content changes."""
+    """Return one client per process for the same way of reaching a store, so that a task reuses the
+    connections and credentials of earlier tasks. A new one is made in each `period`, because options may name
+    files whose content changes."""
     return _new_client(root, provider, dict(config), dict(client), tries, max_s, profile)
 
 
 @cache
 def _pace_of(root: str, endpoint: str | None) -> UploadPace:
-    """One for all in this process who reach a bucket there."""
+    """Return one pace per process for each bucket at an endpoint."""
     return UploadPace()
 
 
 def _profile(config: dict[str, str]) -> Profile | None:
-    """Return the profile whose credentials are used, if one's are; take its name out of `config`, and put
-    its region there unless one is given."""
+    """Return the profile to take credentials from, if any. Remove its name from `config`, and add its region
+    unless another is given."""
     profile = find_profile(config, os.environ)
     config.pop(PROFILE_OPTION, None)
     if profile is not None and profile.region and not is_given(_REGIONS, config, os.environ):
@@ -368,7 +367,8 @@ def _lasting(token: str) -> dict[str, Any]:
 
 
 def known_of(root: str, options: Mapping[str, str]) -> StoreOutage:
-    """One for all in this process who reach a store with the same options, as long as any of them does."""
+    """Return the shared outage state of a store for given options; it exists as long as any client uses
+    it."""
     key = root, frozenset(options.items())
     with _known_lock:
         known = _known.get(key)
@@ -378,7 +378,7 @@ def known_of(root: str, options: Mapping[str, str]) -> StoreOutage:
 
 
 def _retries(config: dict[str, str], waiting: WaitPolicy) -> tuple[WaitPolicy, int | None]:
-    """Take out of `config` what it says of retries."""
+    """Remove the retry options from `config`, and return the policy and number of retries."""
     given, tries = config.pop(WAIT_OPTION, None), config.pop("max_retries", None)
     max_s = waiting.max_s if given is None else float(given)
     if not max_s >= 0:
@@ -390,10 +390,10 @@ def _retries(config: dict[str, str], waiting: WaitPolicy) -> tuple[WaitPolicy, i
 
 
 def _client_options(provider: str, config: dict[str, str]) -> dict[str, str]:
-    """Take the client's options out of `config`, or from the environment.
+    """Remove the client's options from `config`; take missing ones from the environment.
 
-    obstore reads the environment only when it is given no client options at all; so both are
-    looked up here, and the answer does not depend on which others are given.
+    obstore reads the environment only if it is given no client options at all. Reading both here keeps the
+    result independent of the other options.
     """
     client: dict[str, str] = {}
     for name in _CLIENT_OPTIONS:

@@ -62,7 +62,7 @@ MAX_BOUNDARY_TRIES = 20
 MAX_UPDATE_TRIES = 20
 """Times `update` is repeated after a conflict."""
 CONFLICT_PAUSE = RandomPause(first_s=0.05, max_s=2.0)
-"""After a conflict."""
+"""Pause after a conflict."""
 
 MAX_VERSION_ID = (1 << 64) - 1
 _ID_DIGITS = 20
@@ -110,20 +110,16 @@ class Bond:
         self._files: list[VersionedFiles] = []
 
     def join(self, files: VersionedFiles) -> None:
-        """Add files to the bond."""
         self._files.append(files)
 
     def others(self, files: VersionedFiles) -> Sequence[VersionedFiles]:
-        """Return all other files of the bond."""
         return [other for other in self._files if other is not files]
 
     def check(self) -> None:
-        """Raise `Replaced` if the bond is broken."""
         if self._broken is not None:
             raise Replaced(str(self._broken))
 
     def break_off(self, error: Replaced) -> None:
-        """Break the bond."""
         self._broken = error
 
 
@@ -212,7 +208,6 @@ class VersionedFiles:
         self._remembering = threading.Lock()
 
     def key(self, version_id: int) -> str:
-        """Return the object key of a version."""
         return f"{self.folder}/{format_id(version_id)}{self._suffix}"
 
     def listed(self) -> list[tuple[int, ObjectMeta]]:
@@ -326,7 +321,7 @@ class VersionedFiles:
         return version
 
     def _create_on(self, base: Version | None, data: bytes) -> tuple[Version, Version | None]:
-        """Do steps 1 and 2. Return the new version and its base."""
+        """Check the base and create the next version (steps 1 and 2). Return it and its base."""
         base = self._founded(base)
         try:
             return self._create(base, data), base
@@ -335,7 +330,7 @@ class VersionedFiles:
             raise
 
     def _create(self, base: Version | None, data: bytes) -> Version:
-        """Steps 1 and 2."""
+        """Create the next version (steps 1 and 2 in docs/protocol.md)."""
         version = Version(base.id + 1 if base is not None else 1, data, there_s=self._now_s())
         if version.id > MAX_VERSION_ID:
             raise StoreError(
@@ -352,7 +347,7 @@ class VersionedFiles:
         return version
 
     def _prove(self, version: Version, base: Version | None) -> None:
-        """Step 3. What cannot be proved is not remembered."""
+        """Prove that a created version is valid (step 3). Drop it from the cache if that fails."""
         try:
             self._check_counts(version, base)
         except Exception:
@@ -371,7 +366,7 @@ class VersionedFiles:
             self._take_back(version)
             raise why_not
 
-    # A history that was replaced
+    # Replaced histories
 
     def _now_s(self) -> float:
         return self._clock.monotonic_s()
@@ -381,7 +376,7 @@ class VersionedFiles:
             self._bond.check()
 
     def _founded(self, base: Version | None) -> Version | None:
-        """The version to build on, once it is known to be there; `Replaced` when it is not."""
+        """Return the version to build on, once it is known to exist. Raise `Replaced` if it does not."""
         self._check_bond()
         if base is None:
             self._check_others()
@@ -397,14 +392,15 @@ class VersionedFiles:
         return version if there is None else there
 
     def _check_there(self, base: Version | None) -> None:
-        """`Replaced` when what was built on is not there. Where nothing was, it is what the others have."""
+        """Raise `Replaced` if the base of a version is missing. Without a base, check the other files of the
+        bond."""
         if base is not None:
             self._check_version(base)
         else:
             self._check_others(is_sure=True)
 
     def _check_others(self, *, is_sure: bool = False) -> None:
-        """`Replaced` when the files that these stand or fall with are of another history."""
+        """Raise `Replaced` if other files of the bond belong to another history."""
         for other in self._bond.others(self) if self._bond is not None else ():
             seen = other._seen
             if seen is not None and (is_sure or not other._is_fresh(seen.version)):
@@ -418,7 +414,8 @@ class VersionedFiles:
         return None
 
     def _still_there(self, version: Version) -> Version | None:
-        """The version as known to be there now; `None` when it is gone, or another is in its place."""
+        """Return the version with the time at which it was found to exist; `None` if it is missing or was
+        replaced."""
         if version is _NONE:
             return version
         now_s = self._now_s()
@@ -433,12 +430,12 @@ class VersionedFiles:
         return replace(version, etag=meta.etag, there_s=now_s)
 
     def _check_history(self, version: Version, there: Version | None) -> None:
-        """`Replaced` when a version is not there and nothing says that it was collected."""
+        """Raise `Replaced` if a version is missing although it was not collected."""
         if there is None and version.id > self.boundary():
             raise self._replaced(version)
 
     def _replaced(self, version: Version) -> Replaced:
-        """The error, after what was remembered is forgotten."""
+        """Drop the cache and break the bond. Return the error to raise."""
         error = Replaced(
             f"{self.key(version.id)} is gone or another, and was not collected: what lay in {self.folder} "
             "was deleted, made anew or restored from a backup, so nothing known of it holds any more"
@@ -450,8 +447,8 @@ class VersionedFiles:
         return error
 
     def _take_back(self, version: Version) -> None:
-        """Delete the version that was just created, if it is sure that it stands in another history. Another
-        program that follows it already keeps it."""
+        """Delete the version just created, if it certainly belongs to another history. If another program has
+        already published a successor, keep it."""
         listed = dict(self.listed())
         mine = listed.get(version.id)
         if mine is None or max(listed) > version.id:
@@ -461,9 +458,9 @@ class VersionedFiles:
             self._store.delete(self.key(version.id))
 
     def _is_another(self, at_ms: int) -> bool:
-        """Whether it is sure, at this time of the store, that the history that was seen here is gone: nothing
-        is there, or versions up to the one seen last came after that was last there. In one history they
-        come before it, whatever a collector takes."""
+        """Return whether the known history is certainly gone at the store's time `at_ms`: no version exists,
+        or versions up to the one seen last are newer than its last known existence. Within one history they
+        are older than that, whatever a collector deletes."""
         lost = self._lost or (None if self._seen is None else self._seen.version)
         if lost is None or lost is _NONE or self._still_there(lost) is not None or lost.id <= self.boundary():
             return False
@@ -561,7 +558,7 @@ class VersionedFiles:
         with suppress(ObjectExists, ObjectNotFound, PreconditionFailed):
             found = self._highest_of(self.ids())
             if found.id > latest.id:
-                return  # there is a successor, so it was collected
+                return  # its successor exists, so it was collected
             now = self._store.head(self._boundary_key)
             if etag is not None and now.etag != etag:
                 return

@@ -1,10 +1,10 @@
 """Listing of a folder with very many objects, by several threads, in bounded memory.
 
 1. A folder is split into its subfolders, recursively, until there are enough parts for all threads or
-   `MAX_LEVELS` is reached. Direct objects of a split folder are listed then. A folder is split only if most
-   objects of its first page lie in subfolders: one with millions of direct objects has few subfolders.
-2. Each part is streamed (`ObjectStore.stream`) by one of the threads, which hands over pages, and waits while
-   the consumer is slower.
+   `MAX_LEVELS` is reached; its direct objects are listed then. A folder is split only if most objects of its
+   first page are in subfolders, because a folder with millions of direct objects has few subfolders.
+2. One of the threads streams each part (`ObjectStore.stream`) in pages, and waits while the consumer is
+   slower.
 
 The first error of a thread ends the listing and is raised in the consumer. A consumer that stops does not
 wait for threads: each ends after its current request.

@@ -60,7 +60,7 @@ class WrappedStore:
         return self.around(Call("head", key), lambda: self.inner.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
-        # Listed completely, so that all requests happen within the call.
+        # List completely, so that all requests happen within the call.
         return iter(self.around(Call("list", prefix), lambda: builtins.list(self.inner.list(prefix))))
 
     def stream(self, prefix: str) -> Iterator[ObjectMeta]:

@@ -3,13 +3,13 @@
 - `MemoryStore`: a store in a dictionary.
 - `CountingStore`: counts requests by verb, and bytes.
 - `DelayingStore`: sleeps before each call.
-- `FaultyStore`: fails, loses answers, truncates or kills at chosen calls; `crash_at_every_call`
-  lets a function die at each of its calls in turn.
-- `lithify.testing.s3`: an S3 over HTTP, in memory, that can be slow, flaky and down.
-- `ManualClock`: time that moves only when told to; sleeping takes none.
+- `FaultyStore`: fails, loses answers, truncates or kills at chosen calls; `crash_at_every_call` kills a
+  function at each of its calls in turn.
+- `lithify.testing.s3`: an S3 server over HTTP, in memory, that can be slow, flaky and down.
+- `ManualClock`: time that moves only when a test advances it; sleeping takes none.
 
-The stores wrap each other: `CountingStore(FaultyStore.crash_at(MemoryStore(clock), 7))`. A wrapper of
-one's own is a `WrappedStore` that overrides `around`.
+The stores can be nested: `CountingStore(FaultyStore.crash_at(MemoryStore(clock), 7))`. For another wrapper,
+subclass `WrappedStore` and override `around`.
 """
 
 from lithify.store.metered import Verb

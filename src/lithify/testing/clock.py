@@ -1,4 +1,4 @@
-"""A clock that only moves when told to."""
+"""A clock that moves only when a test advances it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DEFAULT_NOW_MS = 1_700_000_000_000
 
 
 class ManualClock:
-    """Time as a variable: `sleep_s` returns at once and moves the time on by as much.
+    """Time as a variable: `sleep_s` returns at once and advances the time.
 
     The wall clock and the monotonic one move together, except in `jump_s`.
     """

@@ -1,8 +1,8 @@
-"""What every kind of dataset must do, as checks to be run on a dataset of that kind.
+"""The contract of every kind of dataset (`lithify.datasets.kind`), as checks to run on a dataset of that
+kind.
 
-A kind is put to the test with a `World`: one dataset, the program that writes to it, and the program that
-reads it. Each of `CHECKS` takes a new world; it raises `AssertionError` where the kind breaks the contract
-(`lithify.datasets.kind`).
+A kind is tested with a `World`: one dataset, the program that writes to it, and the program that reads it.
+Each of `CHECKS` takes a new world, and raises `AssertionError` if the kind breaks the contract.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Wrap = Callable[[ObjectStore], ObjectStore]
 MAX_TICKS = 50
 MAX_PLANS = 100
 MAX_KILLS = 12
-"""Places at which runs are killed, spread evenly over all store calls of a run."""
+"""Number of runs to kill, spread evenly over all store calls of a run."""
 
 
 def _as_it_is(store: ObjectStore) -> ObjectStore:
@@ -46,26 +46,25 @@ def _as_it_is(store: ObjectStore) -> ObjectStore:
 
 @dataclass(frozen=True)
 class World:
-    """One dataset. What it has at first is worth a compaction."""
+    """One dataset, whose initial data are worth a compaction."""
 
     kind: Kind[Any]
     clock: ManualClock
     open: Callable[[Wrap], DatasetPort]
-    """The dataset, with nothing cached, and something put before its store."""
+    """Opens the dataset without any cache, and with the given wrapper around its store."""
     write: Callable[[], None]
-    """More of what is worth a compaction, written by the program that owns the data."""
+    """Writes more data worth a compaction, as the program that owns the data."""
     read: Callable[[], object]
-    """All that a reader sees, comparable."""
+    """Returns all data that a reader sees, comparable."""
 
     def dataset(self) -> DatasetPort:
-        """A look with nothing cached."""
         return self.open(_as_it_is)
 
     def lead(self, dataset: DatasetPort) -> Leadership:
         return Leadership(dataset, self.clock, RandomIds())
 
     def compact(self, dataset: DatasetPort | None = None) -> None:
-        """Until nothing is left to do."""
+        """Compact until nothing is left to do."""
         opened = self.dataset() if dataset is None else dataset
         plans = itertools.count()
 
@@ -96,8 +95,8 @@ def check_planning_changes_nothing(world: World) -> None:
 
 
 def check_proposals(world: World) -> None:
-    """Names are their own, costs are of what is there, priorities are shares, and nothing is read by two that
-    may run at the same time."""
+    """Names are unique, costs match the snapshot, priorities are from 0 to 1, and no two proposals that may
+    run concurrently share an input."""
     dataset = world.dataset()
     snapshot = dataset.snapshot()
     proposals = dataset.propose(snapshot, Ledger()).proposals
@@ -170,7 +169,7 @@ def check_a_compaction_loses_nothing(world: World) -> None:
 
 
 def check_commits_happen_once(world: World) -> None:
-    """A compaction that is committed is known as such, and to commit it again changes nothing."""
+    """A committed compaction is recognised, and committing it again changes nothing."""
     dataset, rows = world.dataset(), world.read()
     compaction = _compacted(world, dataset)
     epoch = dataset.epoch()
@@ -200,7 +199,7 @@ def check_an_older_coordinator_commits_nothing(world: World) -> None:
 
 
 def check_what_changed_meanwhile_is_kept(world: World) -> None:
-    """What the program writes while a compaction runs is there after its commit."""
+    """Data written while a compaction runs are still there after its commit."""
     dataset = world.dataset()
     compaction = _compacted(world, dataset)
     world.write()
@@ -210,7 +209,7 @@ def check_what_changed_meanwhile_is_kept(world: World) -> None:
 
 
 def check_kills_lose_nothing(world: World) -> None:
-    """Runs that die at their store calls, before and after these take effect; the next one goes on."""
+    """Kill runs at their store calls, before and after these take effect; the next run continues."""
     rehearsal = _Watched(partial(FaultyStore.scripted, faults={}))
     world.compact(world.open(rehearsal))
     step = max(rehearsal.calls // MAX_KILLS, 1)
@@ -226,8 +225,6 @@ def check_kills_lose_nothing(world: World) -> None:
 
 
 class _Watched:
-    """Puts a store in between, and counts the calls."""
-
     def __init__(self, wrap: Callable[[ObjectStore], FaultyStore]) -> None:
         self._wrap = wrap
         self._made: list[FaultyStore] = []
@@ -242,7 +239,7 @@ class _Watched:
 
 
 def _compacted(world: World, dataset: DatasetPort) -> AnyCompaction:
-    """A compaction whose outputs are written, and nothing else of it."""
+    """Return a compaction whose outputs are written, but which is not committed."""
     coordinator = Coordinator(dataset, world.clock, RandomIds())
     coordinator.start(Term(dataset.take_epoch(lambda taking: None)))
     coordinator.tick()
@@ -259,7 +256,7 @@ def _compacted(world: World, dataset: DatasetPort) -> AnyCompaction:
 
 
 def _ignore(compaction_id: object, reason: str) -> None:
-    """Nothing is dropped here."""
+    """Do nothing: no part is dropped here."""
 
 
 CHECKS: tuple[Callable[[World], None], ...] = (

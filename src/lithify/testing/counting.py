@@ -1,4 +1,4 @@
-"""A store that counts what is asked of it, in the units object stores are paid by."""
+"""A store that counts requests in the units that object stores bill."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ResultT = TypeVar("ResultT")
 
 
 class CountingStore(WrappedStore):
-    """Counts requests by verb, failed ones included, and the bytes of objects that came and went.
+    """Counts requests by verb, including failed ones, and the bytes of objects read and written.
 
-    A streamed upload counts as one PUT, when it is committed. A listing counts once, however long.
+    A streamed upload counts as one PUT, on commit. A listing counts once, however long.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -39,7 +39,6 @@ class CountingStore(WrappedStore):
         return result
 
     def reset(self) -> None:
-        """Start again from nothing."""
         with self._lock:
             self.requests.clear()
             self.bytes_read = self.bytes_written = 0

@@ -1,4 +1,4 @@
-"""A store that takes its time."""
+"""A store that delays each call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ResultT = TypeVar("ResultT")
 
 
 class DelayingStore(WrappedStore):
-    """Sleeps on `clock` before each call: for `delay_s`, or for what it says about the call."""
+    """Sleeps on `clock` before each call, for `delay_s` or for the result of `delay_s(call)`."""
 
     def __init__(self, inner: ObjectStore, clock: Clock, delay_s: float | Callable[[Call], float]) -> None:
         super().__init__(inner)

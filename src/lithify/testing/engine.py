@@ -1,11 +1,11 @@
 """An engine without Spark, for tests and for the simulator.
 
-1. `submit` queues the call. Unless `stepped`, it runs at once, in the calling thread.
-2. A stepped engine runs one queued call at each `step`, chosen by the seed among all of them, so
-   every order of completion can be played and played again.
-3. Before a call runs, `faults` says what goes wrong with it.
-4. Functions, arguments and results are checked and pickled exactly as for Spark, so what would not
-   travel fails here too, and no state is shared by accident.
+1. `submit` queues the call. Unless `stepped`, the call runs at once, in the calling thread.
+2. A stepped engine runs one queued call at each `step`. The seed chooses the call, so that every order of
+   completion is possible and reproducible.
+3. Before a call runs, `faults` returns its fault.
+4. Functions, arguments and results are checked and pickled exactly as for Spark, so that whatever Spark could
+   not send fails here too, and no state is shared by accident.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIMITS = Limits(max_attempts=1, time_limit_s=3600.0)
 
 
 class TaskFault(Enum):
-    """What goes wrong with a call."""
+    """A fault of one call."""
 
     NONE = "none"
     FAIL_BEFORE = "fail before"
@@ -33,22 +33,20 @@ class TaskFault(Enum):
     FAIL_AFTER = "fail after"
     """The task runs to its end, but its result is lost; the future ends with `EngineError`."""
     ENGINE_DOWN = "engine down"
-    """The engine is lost while it runs the call; the future ends with `EngineDown`, the next call runs."""
+    """The engine is lost while it runs the call; the future ends with `EngineDown`, and the next call
+    runs."""
     RUN_TWICE = "run twice"
     """The task runs twice, as after a lost executor; the second result is delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCall:
-    """A call as it was submitted."""
-
     job: str
     function: Callable[[Any], Any]
     argument: Any
 
 
 def no_faults(call: SubmittedCall) -> TaskFault:
-    """Nothing goes wrong."""
     return TaskFault.NONE
 
 
@@ -70,7 +68,7 @@ class InlineEngine:
         self._waiting: list[tuple[SubmittedCall, bytes, Future[Any]]] = []
         self._is_closed = False
         self.failure: LithifyError | None = None
-        """Set it, and every call ends with it."""
+        """Set this to end every call with it."""
         self.submitted: list[SubmittedCall] = []
         """Every call ever submitted, in order."""
         self.cancelled: list[str] = []
@@ -81,16 +79,14 @@ class InlineEngine:
         return self._slots
 
     def check(self) -> None:
-        """Ends with the failure, if there is one."""
         if self.failure is not None:
             raise self.failure
 
     def start(self) -> None:
-        """There is nothing to start."""
+        """Do nothing."""
 
     @property
     def waiting(self) -> int:
-        """How many calls have not run yet."""
         return len(self._waiting)
 
     def submit(
@@ -112,7 +108,7 @@ class InlineEngine:
         return future
 
     def step(self) -> bool:
-        """Run one waiting call; `False` when there is none."""
+        """Run one waiting call. Return `False` if there is none."""
         if not self._waiting:
             return False
         call, request, future = self._waiting.pop(self._random.randrange(len(self._waiting)))
@@ -126,7 +122,6 @@ class InlineEngine:
         return True
 
     def run_all(self) -> None:
-        """Run calls until none waits."""
         while self.step():
             pass
 

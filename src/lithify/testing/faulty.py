@@ -1,9 +1,9 @@
-"""A store that fails when told to, and the enumeration of every place where a process can die.
+"""A store with injected faults, and the enumeration of all calls at which a process can die.
 
-A fault happens to one call: before it reaches the store, or after it has taken effect (the answer is
-lost). It is a `StoreError`, or a `Crash`, which stands for the death of the process: it is no
-`Exception`, so no handler of ordinary errors stops it, and after it every further call of the same
-store crashes too, so that nothing a dying process does in a `finally` has an effect.
+A fault happens to one call: before it reaches the store, or after it has taken effect (the answer is lost). A
+fault is a `StoreError`, or a `Crash`, which simulates the death of the process. `Crash` is not an
+`Exception`, so ordinary error handlers do not stop it. After it every further call of the same store crashes
+too, so a `finally` in a dying process has no effect.
 
 Calls are numbered from 1 in the order in which they begin.
 """
@@ -30,7 +30,7 @@ class Crash(BaseException):
 
 
 class StoreFault(Enum):
-    """What goes wrong in one call."""
+    """A fault of one call."""
 
     FAIL_BEFORE = "fails; nothing happened"
     FAIL_AFTER = "fails; but it took effect"
@@ -40,9 +40,9 @@ class StoreFault(Enum):
 
 
 class FaultyStore(WrappedStore):
-    """Asks `decide` before each call, giving its number, what goes wrong with it (`None`: nothing).
+    """Calls `decide(number, call)` before each call, which returns the call's fault or `None`.
 
-    `calls` are all calls so far.
+    `calls` has all calls so far.
     """
 
     def __init__(self, inner: ObjectStore, decide: Callable[[int, Call], StoreFault | None]) -> None:
@@ -54,7 +54,7 @@ class FaultyStore(WrappedStore):
 
     @classmethod
     def scripted(cls, inner: ObjectStore, faults: Mapping[int, StoreFault]) -> FaultyStore:
-        """Faults by the number of the call."""
+        """Return a store with faults by the number of the call."""
         return cls(inner, lambda number, _: faults.get(number))
 
     @classmethod
@@ -65,12 +65,12 @@ class FaultyStore(WrappedStore):
         probability: float,
         faults: tuple[StoreFault, ...] = (StoreFault.FAIL_BEFORE, StoreFault.FAIL_AFTER),
     ) -> FaultyStore:
-        """Each call has one of `faults` with this probability."""
+        """Return a store where each call has one of `faults` with this probability."""
         return cls(inner, lambda *_: rng.choice(faults) if rng.random() < probability else None)
 
     @classmethod
     def crash_at(cls, inner: ObjectStore, number: int, *, after: bool = False) -> FaultyStore:
-        """Die in one call, before or after it takes effect."""
+        """Return a store where the process dies in one call, before or after it takes effect."""
         return cls.scripted(inner, {number: StoreFault.CRASH_AFTER if after else StoreFault.CRASH_BEFORE})
 
     def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
@@ -91,7 +91,7 @@ class FaultyStore(WrappedStore):
                 raise StoreError(f"{where}: injected failure")
             case StoreFault.TRUNCATE:
                 return _truncated(action(), call, where)
-        with suppress(StoreError):  # a refusal is an answer too, and lost like any other
+        with suppress(StoreError):  # a refusal is an answer too, and is lost
             action()
         if fault is StoreFault.CRASH_AFTER:
             raise Crash(where)
@@ -100,7 +100,7 @@ class FaultyStore(WrappedStore):
 
 @dataclass(frozen=True, slots=True)
 class CrashSite:
-    """Where a run died."""
+    """The call at which a run died."""
 
     number: int
     call: Call
@@ -111,10 +111,10 @@ class CrashSite:
 def crash_at_every_call(
     make_store: Callable[[], ObjectStore], run: Callable[[ObjectStore], object]
 ) -> Iterator[tuple[CrashSite, ObjectStore]]:
-    """Let `run` die at each of its calls in turn, before and after, each time on a new store.
+    """Kill `run` at each of its calls in turn, before and after it takes effect, each time on a new store.
 
-    Yields where it died and the store as it was left behind, for the caller to judge. `run` must
-    make the same calls each time.
+    Yield each crash site and the store as it was left, for the caller to check. `run` must make the same
+    calls each time.
     """
     rehearsal = FaultyStore.scripted(make_store(), {})
     run(rehearsal)
@@ -131,7 +131,7 @@ def crash_at_every_call(
 
 
 def _truncated(result: ResultT, call: Call, where: str) -> ResultT:
-    """The result as a store that serves half an object would give it."""
+    """Return the result of a store that serves only half the object."""
     if isinstance(result, bytes) and call.method == "get":
         return cast(ResultT, result[: len(result) // 2])
     if isinstance(result, tuple):

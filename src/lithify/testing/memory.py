@@ -21,10 +21,10 @@ class _Object:
 
 
 class MemoryStore:
-    """A store that lives in this object, with last-modified times from `clock`.
+    """A store in a dictionary, with modification times from `clock`.
 
-    Every write gives a new etag, also when the bytes are the same. `keeps_put_ids=False` makes it
-    forget them, as the local file system does.
+    Every write gives a new etag, even for the same bytes. With `keeps_put_ids=False` it drops put ids, as the
+    local file system does.
     """
 
     def __init__(self, clock: Clock | None = None, *, keeps_put_ids: bool = True) -> None:
@@ -120,7 +120,7 @@ class MemoryStore:
 
 
 class MemoryWriter:
-    """Collects the bytes and puts them on `commit`."""
+    """Collects the bytes and writes them on `commit`."""
 
     def __init__(self, store: MemoryStore, key: str) -> None:
         self._store = store

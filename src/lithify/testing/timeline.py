@@ -1,4 +1,4 @@
-"""A table of time chunks that exists only as sizes: what running a task does to a timeline."""
+"""A model of a table's time chunks, which has only sizes: the effect of tasks on a timeline."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from lithify.planning.timeline.model import ChunkBucket, Interval, TimelineFile,
 
 @dataclass(frozen=True)
 class _Share:
-    """The part of a file that lies in one chunk."""
-
     start_us: int
     end_us: int
     size_bytes: float
@@ -21,14 +19,14 @@ class _Share:
 
 @dataclass
 class ModelTable:
-    """A table whose tasks rewrite evenly: each chunk's part of the inputs becomes as few files of equal
-    size as `max_file_bytes` needs. A file's bytes and rows are spread evenly over its times."""
+    """A table whose tasks rewrite evenly: each chunk's part of the inputs becomes the fewest files of equal
+    size within `max_file_bytes`. A file's bytes and rows are spread evenly over its time interval."""
 
     policy: TimelinePolicy
     files: dict[str, TimelineFile] = field(default_factory=dict)
     version: int = 1
     ratio: float = 1.0
-    """Bytes written for a byte read."""
+    """Bytes written per byte read."""
     _written: int = 0
 
     @classmethod
@@ -42,7 +40,7 @@ class ModelTable:
         return sum(f.rows for f in self.files.values())
 
     def rewrite(self, ids: Sequence[str]) -> list[TimelineFile]:
-        """Replace the files by what a task makes of them; gives the new ones."""
+        """Replace the files by a task's outputs. Return these."""
         inputs = [self.files.pop(id) for id in ids]
         shares: dict[tuple[str, int | None], list[_Share]] = {}
         for f in inputs:
@@ -53,7 +51,7 @@ class ModelTable:
             size_bytes = max(1, round(sum(part.size_bytes for part in parts) * self.ratio))
             rows = sum(part.rows for part in parts)
             if not rows:
-                continue  # no file is written without rows
+                continue  # without rows no file is written
             start, end = min(part.start_us for part in parts), max(part.end_us for part in parts)
             pieces = max(1, -(-size_bytes // self.policy.max_file_bytes))
             for i in range(pieces):
@@ -72,7 +70,7 @@ class ModelTable:
         return added
 
     def _cut(self, f: TimelineFile) -> Iterator[tuple[int | None, _Share]]:
-        """The file by chunk, each with where the chunk begins."""
+        """Split a file by chunk. Yield each share with the start of its chunk."""
         if not isinstance(f.times, Interval):
             yield None, _Share(0, 1, f.size_bytes, f.rows)
             return

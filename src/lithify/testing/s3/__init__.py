@@ -1,4 +1,4 @@
-"""An S3 server in memory, which can be slow, flaky and down, and which remembers what it was asked.
+"""An S3 server in memory, which can be slow, flaky and down, and which logs its requests.
 
     with S3Server(Weather(latency=latency_of_all(20), bandwidth=90e6)) as server:
         server.create_bucket("lake")
@@ -6,8 +6,8 @@
         server.weather = replace(server.weather, outage=Outage.HANG)
         chain = longest_chain(server.log)
 
-`S3Server` runs in a thread of this process, `S3Process` in a process of its own, as does
-`python -m lithify.testing.s3`. Path style only; signatures and checksums are not checked.
+`S3Server` runs in a thread of this process, `S3Process` and `python -m lithify.testing.s3` in a separate one.
+Path style only; signatures and checksums are not checked.
 """
 
 from lithify.testing.s3.log import LoggedRequest, by_class, longest_chain, most_in_flight

@@ -26,10 +26,11 @@ _MB = 1e6
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGINT or SIGTERM."""
     options = _parser().parse_args(arguments)
-    # A store does not wait for memory, as a machine does whose host has to provide what was given back.
+    # Keep all memory: a real store does not wait for memory, but a machine whose host must provide freed
+    # memory again does.
     keep_freed_memory(ALL_BYTES)
     site = Site(_weather(options), options.seed, options.folder)
-    if options.folder is not None:  # a file for each large part
+    if options.folder is not None:  # each large part needs a file
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for bucket in options.bucket:

@@ -1,10 +1,9 @@
-"""What a server can be told from outside of S3 and its weather, by HTTP on the same port. No bucket has such
-a name.
+"""Control of a server by HTTP on the same port, under a path that cannot be a bucket's.
 
-GET    /_admin/weather                                  as JSON
+GET    /_admin/weather                                  the weather as JSON
 PUT    /_admin/weather                                  change the fields of the JSON in the body
 GET    /_admin/log                                      a line of JSON for each request that has ended
-DELETE /_admin/log                                      forget them
+DELETE /_admin/log                                      clear the log
 POST   /_admin/objects?bucket=…&prefix=…&folder=…       load the files of a folder of the server's machine
 DELETE /_admin/objects?bucket=…&prefix=…                delete objects and uploads
 """
@@ -24,7 +23,6 @@ WEATHER, LOG, OBJECTS = "weather", "log", "objects"
 
 
 def administer(site: Site, request: Request) -> S3Answer:
-    """Do what is asked."""
     try:
         return _administer(site, request)
     except (KeyError, ValueError, TypeError, OSError) as error:

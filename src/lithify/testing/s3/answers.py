@@ -1,4 +1,4 @@
-"""Answers: a status, headers and a body in pieces; and errors, which are answers too."""
+"""Answers: a status, headers and a body in pieces. Errors are answers too."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NO_BODY = frozenset({204, 304})
 
 
 class S3Error(Exception):
-    """A request that cannot be answered as asked, by S3's code for it."""
+    """A request that cannot be served, with S3's code for it."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.status, self.code, self.message = status, code, message
 
     def answer(self, path: str, *, body: bool = True) -> S3Answer:
-        """As S3 says it; without a body to a HEAD."""
+        """Return the answer in S3's format, without a body for HEAD."""
         if not body:
             return S3Answer(self.status)
         return xml_answer(
@@ -38,7 +38,7 @@ class S3Error(Exception):
 
 
 class S3Answer(NamedTuple):
-    """What is sent back. Its length is told by a header, unless one is among `headers` (of a HEAD)."""
+    """An answer. Its length is added as a header unless `headers` has one (of a HEAD)."""
 
     status: int
     headers: Mapping[str, str] = {}
@@ -46,11 +46,9 @@ class S3Answer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the body."""
         return sum(map(len, self.body))
 
     def head(self) -> bytes:
-        """Status line and headers."""
         lines = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
         if self.status not in _NO_BODY and "Content-Length" not in self.headers:
             lines += f"Content-Length: {self.size}\r\n"
@@ -58,7 +56,7 @@ class S3Answer(NamedTuple):
 
 
 def xml_answer(root: str, content: str, *, status: int = 200, namespace: bool = True) -> S3Answer:
-    """A document whose `content` is XML already."""
+    """Return an XML document whose `content` is already XML."""
     of = f' xmlns="{_NAMESPACE}"' if namespace else ""
     text = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}{of}>{content}</{root}>'
     return S3Answer(status, {"Content-Type": "application/xml"}, [text.encode()])

@@ -1,6 +1,6 @@
 """Buckets: objects by key, keys in order, uploads in progress.
 
-Keys are in the order of their code points, which is that of their UTF-8 bytes, as S3 lists them.
+Keys are ordered by their code points, which is the order of their UTF-8 bytes, as in S3's listings.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ LAST_CHARACTER = "\U0010ffff"
 
 
 class S3Bucket:
-    """The objects and uploads of one bucket."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.uploads: dict[str, Upload] = {}
@@ -30,7 +28,7 @@ class S3Bucket:
         return len(self._objects)
 
     def get(self, key: str) -> StoredObject:
-        """`S3Error` if there is none."""
+        """Return an object. Raise `S3Error` if there is none."""
         found = self._objects.get(key)
         if found is None:
             raise S3Error(404, "NoSuchKey", "The specified key does not exist.")
@@ -40,30 +38,28 @@ class S3Bucket:
         return self._objects.get(key)
 
     def put(self, key: str, stored: StoredObject) -> None:
-        """Create or replace."""
         if key not in self._objects:
             bisect.insort(self._keys, key)
         self._objects[key] = stored
 
     def delete(self, key: str) -> None:
-        """Nothing happens if there is none."""
         if self._objects.pop(key, None) is not None:
             del self._keys[bisect.bisect_left(self._keys, key)]
 
     def keys_under(self, prefix: str) -> Sequence[str]:
-        """All keys that start with `prefix`, in order."""
+        """Return all keys that start with `prefix`, in order."""
         first = bisect.bisect_left(self._keys, prefix)
         after = beyond(prefix)
         return self._keys[first : bisect.bisect_left(self._keys, after) if after else None]
 
     def begin(self, key: str, headers: dict[str, str]) -> str:
-        """Begin an upload in parts; its id."""
+        """Begin an upload in parts. Return its id."""
         upload_id = f"upload-{next(self._numbers):016x}"
         self.uploads[upload_id] = Upload(key, headers)
         return upload_id
 
     def upload(self, key: str, upload_id: str) -> Upload:
-        """`S3Error` if there is none of that key."""
+        """Return an upload. Raise `S3Error` if there is none for that key."""
         found = self.uploads.get(upload_id)
         if found is None or found.key != key:
             raise S3Error(404, "NoSuchUpload", "The specified upload does not exist.")
@@ -71,8 +67,6 @@ class S3Bucket:
 
 
 class Buckets:
-    """All buckets of a server, by name."""
-
     def __init__(self) -> None:
         self._buckets: dict[str, S3Bucket] = {}
 
@@ -80,24 +74,24 @@ class Buckets:
         return sorted(self._buckets)
 
     def get(self, name: str) -> S3Bucket:
-        """`S3Error` if there is none."""
+        """Return a bucket. Raise `S3Error` if there is none."""
         found = self._buckets.get(name)
         if found is None:
             raise S3Error(404, "NoSuchBucket", "The specified bucket does not exist")
         return found
 
     def create(self, name: str) -> S3Bucket:
-        """The bucket of that name, new if there is none."""
+        """Return the bucket with that name, created if there is none."""
         return self._buckets.setdefault(name, S3Bucket(name))
 
     def delete(self, name: str) -> None:
-        """`S3Error` if it has objects."""
+        """Delete a bucket. Raise `S3Error` if it has objects."""
         if len(self.get(name)):
             raise S3Error(409, "BucketNotEmpty", "The bucket you tried to delete is not empty")
         del self._buckets[name]
 
 
 def beyond(prefix: str) -> str:
-    """The least text greater than all that start with `prefix`; empty if there is none."""
+    """Return the smallest text greater than all that start with `prefix`; empty if there is none."""
     stem = prefix.rstrip(LAST_CHARACTER)
     return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else ""

@@ -1,7 +1,6 @@
-"""Bodies that come in chunks: `Transfer-Encoding: chunked` of HTTP, and `aws-chunked` of S3's clients.
+"""Bodies in chunks: HTTP's `Transfer-Encoding: chunked`, and `aws-chunked` of S3's clients.
 
-Both are the same but for what stands behind a size, which is skipped (S3's is a signature, and none is
-checked):
+Both have the same form, except for the extension after a size, which is ignored (S3's is a signature):
 
     SIZE[;EXTENSION]\\r\\n BYTES \\r\\n … 0[;EXTENSION]\\r\\n [TRAILER\\r\\n …] \\r\\n
 """
@@ -14,18 +13,18 @@ _LINE_END = b"\r\n"
 
 
 class ChunkReader:
-    """Finds the chunks in bytes that may still grow."""
+    """Finds the chunks in a buffer that may still grow."""
 
     def __init__(self, raw: bytearray) -> None:
         self.raw = raw
         self.end = 0
-        """Where what was understood ends."""
+        """End of the bytes parsed so far."""
         self.size = 0
         self._spans: list[tuple[int, int]] = []
         self._in_trailer = False
 
     def advance(self) -> bool:
-        """Whether the body is whole. `S3Error` if it is none."""
+        """Parse further. Return whether the body is complete. Raise `S3Error` if it is malformed."""
         while not self._in_trailer:
             line = self.raw.find(_LINE_END, self.end)
             if line < 0:
@@ -48,13 +47,13 @@ class ChunkReader:
         return False
 
     def pieces(self) -> list[memoryview]:
-        """The bytes of the body so far. They keep `raw`, which can no longer grow."""
+        """Return the body's bytes so far. They reference `raw`, which cannot grow any more."""
         raw = memoryview(self.raw)
         return [raw[start:end] for start, end in self._spans]
 
 
 def unchunked(body: bytearray, size: int | None) -> list[memoryview]:
-    """The pieces of a whole `aws-chunked` body, which says of itself that it has `size` bytes."""
+    """Return the pieces of a complete `aws-chunked` body, whose header gives its `size` in bytes."""
     reader = ChunkReader(body)
     reader.advance()
     if not reader._in_trailer or (size is not None and reader.size != size):

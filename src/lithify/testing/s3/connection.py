@@ -1,10 +1,11 @@
-"""One connection, by HTTP/1.1: one request after the other, each read whole, then answered in its own time.
+"""One HTTP/1.1 connection: each request is read completely, then answered in its own time, one after the
+other.
 
-1. The head is read into a small buffer, a body of known length straight to where it will stay. Other bodies
+1. The head is read into a small buffer, a body of known length straight into its final memory. Other bodies
    (`Transfer-Encoding: chunked`) are collected. `Expect: 100-continue` is answered at once.
-2. When the request has arrived whole, its fate is drawn. It takes effect when its bytes would have passed
+2. When a request has arrived completely, its fate is drawn. It takes effect when its bytes would have passed
    through the pipes (bandwidth), and is answered after its latency.
-3. An answer goes out in pieces, each when its last byte would have passed through the pipes, and none while
+3. An answer is sent in pieces, each when its last byte would have passed through the pipes, and none while
    the client does not read.
 """
 
@@ -32,24 +33,25 @@ from lithify.testing.s3.weather import Fate, Weather
 
 MAX_HEAD_BYTES = 64 * 1024
 SMALL_BYTES = 64 * 1024
-"""Up to this, head and body of an answer are joined and sent by one call of the system."""
+"""Up to this size, head and body of an answer are joined and sent by one system call."""
 PIECE_S = 0.006
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 4 * 1024, 512 * 1024
-"""Where bandwidth is limited, a piece of an answer is what passes in `PIECE_S`, within these bounds."""
+"""With limited bandwidth, a piece of an answer is the amount that passes in `PIECE_S`, within these
+bounds."""
 UNSENT_BYTES = 1024 * 1024
-"""Of an answer that wait in memory for the client to read."""
+"""Bytes of an answer that may wait in memory for the client to read."""
 SHORTEST_WAIT_S = 0.0005
-"""A timer is not exact enough for less."""
+"""Timers are not exact enough for shorter waits."""
 BURST_S = 0.01
-"""How much of lost time all connections together may catch up on."""
+"""How much lost time all connections together may catch up on."""
 CUT_AFTER_S = 0.005
-"""A reset overtakes what was sent just before."""
+"""Delay of a reset, which would otherwise overtake the bytes sent just before."""
 _RESET = struct.pack("ii", 1, 0)
 _numbers = itertools.count(1)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Serves one client of `site`. `open_connections` are all that are open."""
+    """Serves one client of `site`. `open_connections` has all open connections."""
 
     def __init__(self, site: Site, open_connections: set[Connection]) -> None:
         self._site = site
@@ -59,12 +61,12 @@ class Connection(asyncio.BufferedProtocol):
         self._head = bytearray(MAX_HEAD_BYTES)
         self._head_size = 0
         self._request: Request | None = None
-        """What is being read or answered."""
+        """The request being read or answered."""
         self._body: memoryview | mmap.mmap | None = None
-        """What is being read, of known length."""
+        """The body being read, if its length is known."""
         self._body_size = 0
         self._chunks: ChunkReader | None = None
-        """What is being read, of unknown length."""
+        """The body being read, if its length is unknown."""
         self._is_admin = False
         self._fate = Fate.ANSWERED
         self._answer = S3Answer(0)
@@ -76,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._up, self._down = Pipe(), Pipe()
 
-    # What the event loop tells
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -107,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_chunks()
         elif self._request is None:
             self._take_head()
-        elif self._head_size == MAX_HEAD_BYTES:  # one who sends on and on without reading answers
+        elif self._head_size == MAX_HEAD_BYTES:  # the client sends without reading answers
             self._transport.abort()
 
     def pause_writing(self) -> None:
@@ -180,14 +182,14 @@ class Connection(asyncio.BufferedProtocol):
             self._take_body([bytearray().join(reader.pieces())], reader.size)
 
     def _refuse(self) -> None:
-        """Not HTTP."""
+        """Refuse bytes that are not HTTP."""
         self._transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         self._transport.close()
 
     # Answering
 
     def _take_body(self, pieces: Sequence[Buffer], size: int) -> None:
-        """The request has arrived whole."""
+        """Take a complete request: draw its fate, and let it take effect in time."""
         request, site = self._request, self._site
         assert request is not None
         self._body = self._chunks = None
@@ -259,7 +261,6 @@ class Connection(asyncio.BufferedProtocol):
         self._send_on()
 
     def _due(self, now: float) -> float:
-        """When the next piece can be sent."""
         if self._is_admin:
             return now
         weather, size = self._site.weather, len(self._unsent[0])
@@ -282,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(piece)
             if self._unsent:
                 self._due_s = self._due(now)
-        if self._transport.is_closing():  # the client has gone, which `connection_lost` will note
+        if self._transport.is_closing():  # the client has closed; `connection_lost` logs that
             return
         if self._fate is Fate.CUT_ANSWER:
             self._end_by_reset(CUT_AFTER_S)
@@ -290,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
 
     def _end(self) -> None:
-        """The answer is sent; on to the next request."""
+        """Log the request, whose answer is sent, and take the next one."""
         request = self._request
         assert request is not None
         self._log(self._fate)
@@ -306,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self._after(after_s, self.reset)
 
     def reset(self) -> None:
-        """Close by RST."""
+        """Close the connection by RST."""
         self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._transport.abort()
 
@@ -335,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
-        """At once, where there is nothing to wait for."""
+        """Run `action` after a delay, or at once if there is none."""
         if seconds > 0:
             self._timer = self._loop.call_later(seconds, action)
         else:
@@ -350,7 +351,6 @@ def _piece_bytes(weather: Weather) -> int:
 
 
 def _unchunk(request: Request) -> None:
-    """Take the bytes out of a body that is `aws-chunked`."""
     headers = request.headers
     is_chunked = "aws-chunked" in headers.get("content-encoding", "")
     if is_chunked or headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
@@ -361,7 +361,6 @@ def _unchunk(request: Request) -> None:
 
 
 def _first(pieces: Iterable[Buffer], size: int) -> Iterator[Buffer]:
-    """The first `size` bytes."""
     for piece in pieces:
         yield piece[:size]
         size -= len(piece)
@@ -370,7 +369,7 @@ def _first(pieces: Iterable[Buffer], size: int) -> Iterator[Buffer]:
 
 
 def _cut(pieces: Iterable[Buffer], size: int) -> Iterator[Buffer]:
-    """The same bytes in pieces of at most `size`."""
+    """Yield the same bytes in pieces of at most `size`."""
     for piece in pieces:
         if len(piece) <= size:
             yield piece

@@ -1,10 +1,10 @@
 """Pages of ListObjectsV2.
 
-1. Only keys that start with the prefix, after the continuation token, else after `start-after`.
-2. With a delimiter, keys that have it after the prefix are told of once, as their common prefix, and skipped
-   by bisection. One that was told of on an earlier page is not told of again: a token is what was last told
-   of, a key or a common prefix.
-3. Keys and common prefixes count alike towards the size of the page.
+1. A page has only keys that start with the prefix, after the continuation token or else after `start-after`.
+2. With a delimiter, keys that contain it after the prefix are listed once, as their common prefix, and
+   skipped by bisection. A common prefix of an earlier page is not listed again: a token is the last listed
+   key or common prefix.
+3. Keys and common prefixes both count towards the page size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_KEYS = 1000
 
 @dataclass(slots=True)
 class Page:
-    """Objects and common prefixes in order; where to go on, if there are more."""
+    """Objects and common prefixes in order, and the continuation token if there are more."""
 
     objects: list[tuple[str, StoredObject]] = field(default_factory=list)
     prefixes: list[str] = field(default_factory=list)
@@ -36,7 +36,6 @@ class Page:
 
 
 def page_of(bucket: S3Bucket, prefix: str, delimiter: str, after: str, limit: int) -> Page:
-    """One page of at most `limit`."""
     keys, page, last = bucket.keys_under(prefix), Page(), after
     at = bisect.bisect_right(keys, after) if after else 0
     while at < len(keys) and limit > 0:
@@ -68,7 +67,7 @@ def _token(last: str) -> str:
 
 
 def last_of(token: str) -> str:
-    """What was last told of when `token` was given."""
+    """Return the last listed key or common prefix that `token` encodes."""
     try:
         return base64.urlsafe_b64decode(token).decode()
     except (binascii.Error, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What was asked of a server, and what can be told of it: classes, requests in flight, serial chains."""
+"""The log of a server's requests, and its evaluation: classes, requests in flight, serial chains."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ class LoggedRequest(NamedTuple):
     operation: Operation
     bucket: str
     key: str
-    """Of a listing, its prefix."""
+    """The key, or the prefix of a listing."""
     range: str
-    """The header as it was sent; empty: everything."""
+    """The header as it was sent; empty for the whole object."""
     bytes_in: int
-    """Of the body."""
+    """Size of the request's body."""
     bytes_out: int
-    """Of the body."""
+    """Size of the answer's body."""
     start_s: float
-    """When its head had arrived."""
+    """When the request's head had arrived."""
     end_s: float
     """When the last byte of the answer was handed to the network."""
     status: int
-    """0: no answer was begun."""
+    """0 if no answer was begun."""
     fate: Fate
     connection: int
     """Number of the connection."""
     requester: str
-    """The access key id it was signed with; empty: not signed."""
+    """The access key id of the signature; empty if not signed."""
 
     def to_line(self) -> str:
-        """One line of JSON."""
         return json.dumps(self._asdict()) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> LoggedRequest:
-        """What `to_line` wrote."""
         facts = json.loads(line)
         facts["operation"], facts["fate"] = Operation(facts["operation"]), Fate(facts["fate"])
         return cls(**facts)
@@ -66,8 +64,8 @@ _CLASSES = {
 
 
 def by_class(requests: Iterable[LoggedRequest], is_data: Callable[[str], bool]) -> Counter[str]:
-    """How many requests of which class, as stores are paid for them. `is_data` tells keys of data from keys
-    of files that control who does what."""
+    """Count requests by class, as stores bill them. `is_data` distinguishes keys of data from keys of control
+    files."""
     counts: Counter[str] = Counter()
     for request in requests:
         if request.operation is Operation.GET:
@@ -78,8 +76,9 @@ def by_class(requests: Iterable[LoggedRequest], is_data: Callable[[str], bool]) 
 
 
 def longest_chain(requests: Iterable[LoggedRequest]) -> list[LoggedRequest]:
-    """The most requests of which each began after the one before had ended: with every millisecond of
-    latency, so many more pass before all is done. Found by always taking the one that ends first."""
+    """Return the longest chain of requests in which each began after the previous one had ended: each
+    millisecond of latency delays the whole by the chain's length. Found by always taking the request that
+    ends first."""
     chain: list[LoggedRequest] = []
     for request in sorted(requests, key=lambda r: r.end_s):
         if not chain or request.start_s >= chain[-1].end_s:
@@ -88,7 +87,6 @@ def longest_chain(requests: Iterable[LoggedRequest]) -> list[LoggedRequest]:
 
 
 def most_in_flight(requests: Sequence[LoggedRequest]) -> int:
-    """The most requests that were in flight at once."""
     changes = [(request.start_s, 1) for request in requests] + [(request.end_s, -1) for request in requests]
     now = most = 0
     for _, change in sorted(changes):

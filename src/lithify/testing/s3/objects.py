@@ -1,11 +1,11 @@
-"""One object: its bytes in pieces, and what S3 says of it.
+"""One object: its bytes in pieces, and its metadata.
 
-Pieces are never joined: an object put in one request is one piece (or several, of an `aws-chunked` body), one
-uploaded in parts has at least one for each part. A range is cut out without copying.
+Pieces are never joined: an object put in one request is one piece (or several, of an `aws-chunked` body); one
+uploaded in parts has at least one piece per part. Ranges are cut out without copying.
 
-The etag of up to `MD5_BYTES` is the MD5 of the bytes, as on S3, so that a conditional write sees the same
-bytes as the same version. Above, where a digest would cost more than all the rest, it is a number, as it is
-on S3 for objects encrypted by KMS.
+The etag of an object up to `MD5_BYTES` is the MD5 of its bytes, as on S3, so for a conditional write equal
+bytes are the same version. A digest of a larger object would cost more than everything else; its etag is a
+number, as on S3 for objects encrypted by KMS.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _numbers = itertools.count(1)
 
 
 class StoredObject:
-    """Bytes with their etag, time of modification (seconds since 1970) and the headers that come back with
-    them. Not changed once stored, but for `modified_s`."""
+    """Bytes with their etag, time of modification (seconds since 1970) and stored headers. Immutable except
+    for `modified_s`."""
 
     __slots__ = ("_ends", "_pieces", "etag", "headers", "modified_s", "size")
 
@@ -37,7 +37,6 @@ class StoredObject:
         self.modified_s = time.time()
 
     def cut(self, start: int, end: int) -> list[memoryview]:
-        """The bytes from `start` up to `end`."""
         found = []
         for number in range(bisect.bisect_right(self._ends, start), len(self._pieces)):
             piece = self._pieces[number]
@@ -48,12 +47,12 @@ class StoredObject:
         return found
 
     def copy(self, headers: Mapping[str, str]) -> StoredObject:
-        """The same bytes, written now."""
+        """Return an object with the same bytes, written now."""
         return StoredObject(self._pieces, headers, self.etag)
 
 
 def numbered_etag(parts: int = 0) -> str:
-    """An etag that no other object has; of an upload in `parts`, if there are any."""
+    """Return a unique etag; for an upload, with the number of its `parts`."""
     suffix = f"-{parts}" if parts else ""
     return f'"{next(_numbers):032x}{suffix}"'
 

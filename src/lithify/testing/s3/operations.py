@@ -1,8 +1,8 @@
 """The operations of S3: from a request to its effect and its answer.
 
-Strongly consistent, each in one step. Signatures and checksums are not checked. Conditions: `If-None-Match:
-*` and `If-Match` of a write in one request, a copy and the completion of an upload; both with etags of a
-read.
+All are strongly consistent and atomic. Signatures and checksums are not checked. Supported conditions:
+`If-None-Match: *` and `If-Match` for a write in one request, a copy and the completion of an upload; both
+with etags for a read.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _DEFAULT_TYPE = "binary/octet-stream"
 
 
 class Operations:
-    """Everything S3 can be asked, on `buckets`."""
+    """All supported operations on `buckets`."""
 
     def __init__(self, buckets: Buckets, *, whole_seconds: bool = False) -> None:
         self._buckets = buckets
         self.quirks: frozenset[Quirk] = frozenset()
         self._listed_ms = 1000 if whole_seconds else 1
         self.not_allowed: frozenset[Operation] = frozenset()
-        """Answered by 405, as tables buckets of S3 do for some."""
+        """Operations answered by 405, as table buckets of S3 do for some."""
         self._by_operation: dict[Operation, Callable[[Request], S3Answer]] = {
             Operation.GET: self._get,
             Operation.HEAD: self._head,
@@ -65,7 +65,6 @@ class Operations:
         }
 
     def answer(self, request: Request) -> S3Answer:
-        """Let `request` take effect."""
         try:
             if request.operation in self.not_allowed:
                 raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed here.")
@@ -195,7 +194,7 @@ class Operations:
         return S3Answer(204)
 
     def _list_uploads(self, request: Request) -> S3Answer:
-        """All of them, on one page."""
+        """List all uploads on one page."""
         prefix = request.query.get("prefix", "")
         found = [
             (upload.key, upload_id)
@@ -218,7 +217,7 @@ class Operations:
         return xml_answer("ListAllMyBucketsResult", f"<Buckets>{''.join(names)}</Buckets>")
 
     def _create_bucket(self, request: Request) -> S3Answer:
-        """Creating one that is there changes nothing, as in us-east-1."""
+        """Create a bucket; an existing one is not an error, as in us-east-1."""
         self._buckets.create(request.bucket)
         return S3Answer(200, {"Location": f"/{request.bucket}"})
 
@@ -261,7 +260,7 @@ def _read(request: Request, stored: StoredObject, *, body: bool) -> S3Answer:
 
 
 def _span(text: str, size: int) -> tuple[int, int] | None:
-    """Start and end of the range that is asked for; `None`: everything."""
+    """Return start and end of the requested range; `None` for the whole object."""
     match = _RANGE.fullmatch(text)
     if match is None or match[0] == "bytes=-":
         return None
@@ -293,7 +292,7 @@ def _check_write(request: Request, bucket: S3Bucket, quirks: Collection[Quirk]) 
 
 
 def _kept_headers(request: Request) -> dict[str, str]:
-    """The headers that come back with an object."""
+    """Return the headers that are stored with an object."""
     kept = {"Content-Type": _DEFAULT_TYPE}
     for name, value in request.headers.items():
         if name.startswith(_META):

@@ -1,4 +1,4 @@
-"""A server in a process of its own, which shares no interpreter with what is measured."""
+"""A server in a separate process, which does not share an interpreter with the measured program."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TIMEOUT_S = 60.0
 
 
 class S3Process:
-    """The same as `S3Server`, but elsewhere on this machine, and large objects may be kept in files of
-    `folder`, for what memory cannot hold. `RuntimeError` if it does not start or refuses."""
+    """Like `S3Server`, but in another process. Large objects may be kept in files of `folder`, for more data
+    than memory can hold. Raise `RuntimeError` if the server does not start, or refuses an admin request."""
 
     def __init__(self, weather: Weather | None = None, *, seed: int = 0, folder: Path | None = None) -> None:
         self._first_weather, self._seed, self._folder = weather, seed, folder
@@ -52,7 +52,7 @@ class S3Process:
 
     @property
     def weather(self) -> Weather:
-        """What holds for requests from now on. Can be set."""
+        """The weather for requests from now on. Can be set."""
         return Weather().changed(json.loads(self._ask("GET", WEATHER)))
 
     @weather.setter
@@ -61,21 +61,20 @@ class S3Process:
 
     @property
     def log(self) -> list[LoggedRequest]:
-        """All requests that have ended, in the order in which they did."""
+        """All requests that have ended, in the order of their ends."""
         return [LoggedRequest.from_line(line) for line in self._ask("GET", LOG).splitlines()]
 
     def forget(self) -> None:
-        """Begin a new log."""
         self._ask("DELETE", LOG)
 
     def load(self, folder: Path, bucket: str, prefix: str = "") -> int:
-        """Make objects of all files under `folder`, which must not change; how many there are. Creates the
-        bucket."""
+        """Create objects from all files under `folder`, which must not change, and create the bucket. Return
+        their number."""
         place = {"bucket": bucket, "prefix": prefix, "folder": str(folder)}
         return int(self._ask("POST", f"{OBJECTS}?{urlencode(place)}"))
 
     def delete(self, bucket: str, prefix: str = "") -> int:
-        """Delete all objects and uploads under `prefix`; how many objects there were."""
+        """Delete all objects and uploads under `prefix`. Return the number of objects."""
         return int(self._ask("DELETE", f"{OBJECTS}?{urlencode({'bucket': bucket, 'prefix': prefix})}"))
 
     def _ask(self, method: str, what: str, body: bytes | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What servers that call themselves S3 do otherwise with conditional writes."""
+"""Deviations of S3-compatible servers in conditional writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lithify.testing.s3.answers import S3Answer, S3Error
 
 
 class Quirk(Enum):
-    """One thing that a server does otherwise."""
+    """One deviation from S3."""
 
     IGNORES_IF_NONE_MATCH = "a create overwrites"
     NO_IF_NONE_MATCH = "a create is answered by 501"
@@ -25,19 +25,20 @@ _WEAK = "W/"
 
 
 def of_write(headers: Mapping[str, str], quirks: Collection[Quirk]) -> Mapping[str, str]:
-    """The headers of a write as a server with these quirks takes them; `S3Error` where it does not."""
+    """Return the headers of a write as a server with these quirks reads them. Raise `S3Error` if it refuses
+    them."""
     for quirk, name in _NOT_IMPLEMENTED.items():
         if quirk in quirks and name in headers:
             raise S3Error(501, "NotImplemented", f"A header you provided implies functionality: {name}")
     ignored = {name for quirk, name in _IGNORED.items() if quirk in quirks}
     taken = {name: value for name, value in headers.items() if name not in ignored}
     if Quirk.WEAK_ETAGS in quirks and "if-match" in taken:
-        taken["if-match"] = f"{_WEAK}{taken['if-match'].removeprefix(_WEAK)}"  # it matches nothing
+        taken["if-match"] = f"{_WEAK}{taken['if-match'].removeprefix(_WEAK)}"  # matches nothing
     return taken
 
 
 def of_answer(answer: S3Answer, quirks: Collection[Quirk]) -> S3Answer:
-    """The answer as it arrives."""
+    """Return the answer as the client receives it."""
     etag = answer.headers.get("ETag")
     if etag is None or not {Quirk.WEAK_ETAGS, Quirk.WEAKENED_ETAGS} & set(quirks):
         return answer

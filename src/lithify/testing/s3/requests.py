@@ -1,7 +1,7 @@
-"""A request: what is asked of which key, with which headers.
+"""A request: its operation, key and headers.
 
-Path style only (`/bucket/key`). A `+` in a path is a plus, in a query it is a space. What is counted and
-slowed is the operation, not the method of HTTP.
+Path style only (`/bucket/key`). A `+` in a path is a plus, in a query it is a space. Requests are counted and
+delayed by operation, not by HTTP method.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lithify.testing.s3.objects import Buffer
 
 
 class Operation(StrEnum):
-    """What is asked, by the names of S3's manual."""
+    """Operations, by the names of S3's manual."""
 
     GET = "GetObject"
     HEAD = "HeadObject"
@@ -33,7 +33,7 @@ class Operation(StrEnum):
     HEAD_BUCKET = "HeadBucket"
     DELETE_BUCKET = "DeleteBucket"
     OTHER = "Other"
-    """Nothing this server knows."""
+    """Any operation that this server does not support."""
 
 
 class S3Verb(StrEnum):
@@ -70,7 +70,7 @@ _VERBS = {
 
 
 class Request:
-    """One request, first its head, then with its body. Names of `headers` are in lower case."""
+    """One request; `body` is set when it has arrived. Names of `headers` are in lower case."""
 
     __slots__ = (
         "body",
@@ -96,13 +96,13 @@ class Request:
         self.verb = _VERBS[self.operation]
         self.body: list[Buffer] = []
         self.size = 0
-        """Bytes of the body as they were sent."""
+        """Bytes of the body as sent."""
         self.start_s = time.time()
         """When the head had arrived, in seconds since 1970."""
 
     @property
     def requester(self) -> str:
-        """The access key id of the signature, which is not checked; empty: there is none."""
+        """Return the access key id of the signature, which is not checked; empty if there is none."""
         return self.headers.get("authorization", "").partition("Credential=")[2].partition("/")[0]
 
     def _operation(self) -> Operation:

@@ -1,7 +1,7 @@
 """A server in a thread of this process.
 
-Its event loop is uvloop's, where that is installed. The thread shares the interpreter with everything else:
-what is to be measured uses a process of its own (`S3Process`).
+It uses uvloop if that is installed. The thread shares the interpreter with all others, so measurements need a
+separate process (`S3Process`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ResultT = TypeVar("ResultT")
 
 
 class S3Server:
-    """An S3 in memory, from `with` to its end. `seed` is that of the weather's chance.
+    """An S3 server in memory, which runs within its `with` block. `seed` determines the weather's chance.
     With `whole_seconds` it lists times as AWS does, without milliseconds.
 
-    `OSError` if `port` of `host` is taken; port 0 takes a free one.
+    Raises `OSError` if `port` of `host` is taken; port 0 takes a free one.
     """
 
     def __init__(
@@ -73,12 +73,11 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        """The endpoint, for clients of S3."""
         return f"http://{self._host}:{self._port}"
 
     @property
     def weather(self) -> Weather:
-        """What holds for requests from now on. Can be set."""
+        """The weather for requests from now on. Can be set."""
         return self._site.weather
 
     @weather.setter
@@ -87,7 +86,7 @@ class S3Server:
 
     @property
     def not_allowed(self) -> frozenset[Operation]:
-        """Operations that are answered by 405 from now on. Can be set."""
+        """Operations answered by 405 from now on. Can be set."""
         return self._site.operations.not_allowed
 
     @not_allowed.setter
@@ -96,7 +95,7 @@ class S3Server:
 
     @property
     def quirks(self) -> frozenset[Quirk]:
-        """What it does otherwise than S3 from now on. Can be set."""
+        """Deviations from S3 from now on. Can be set."""
         return self._site.operations.quirks
 
     @quirks.setter
@@ -105,31 +104,29 @@ class S3Server:
 
     @property
     def log(self) -> list[LoggedRequest]:
-        """All requests that have ended, in the order in which they did."""
+        """All requests that have ended, in the order of their ends."""
         return self._run(self._site.log.copy)
 
     def forget(self) -> None:
-        """Begin a new log."""
         self._run(self._site.log.clear)
 
     def create_bucket(self, bucket: str) -> None:
-        """Nothing happens if it is there."""
         self._run(lambda: self._site.buckets.create(bucket))
 
     def load(self, folder: Path, bucket: str, prefix: str = "") -> int:
-        """Make objects of all files under `folder`, which must not change; how many there are."""
+        """Create objects from all files under `folder`, which must not change. Return their number."""
         return self._run(lambda: self._site.load(folder, bucket, prefix))
 
     def delete(self, bucket: str, prefix: str = "") -> int:
-        """Delete all objects and uploads under `prefix`; how many objects there were."""
+        """Delete all objects and uploads under `prefix`. Return the number of objects."""
         return self._run(lambda: self._site.delete(bucket, prefix))
 
     def age(self, bucket: str, seconds: float) -> None:
-        """Everything in `bucket` was written so much earlier."""
+        """Move the modification times of everything in `bucket` back by `seconds`."""
         self._run(lambda: self._site.age(bucket, seconds))
 
     def _run(self, action: Callable[[], ResultT]) -> ResultT:
-        """Let the server's thread do it."""
+        """Run `action` in the server's thread, and return its result."""
         done: Future[ResultT] = Future()
 
         def act() -> None:
@@ -157,7 +154,7 @@ class Listener:
 
 
 async def listen(site: Site, host: str, port: int) -> Listener:
-    """Serve `site`. `OSError` if the port is taken."""
+    """Serve `site`. Raise `OSError` if the port is taken."""
     connections: set[Connection] = set()
     server = await asyncio.get_running_loop().create_server(
         lambda: Connection(site, connections), host, port, backlog=_BACKLOG
@@ -166,7 +163,6 @@ async def listen(site: Site, host: str, port: int) -> Listener:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The fastest there is."""
     try:
         import uvloop
     except ImportError:

@@ -1,6 +1,6 @@
-"""What one server consists of, without its connections: buckets, weather, log.
+"""The state of one server without its connections: buckets, weather, log.
 
-Everything here is used by one thread only, that of the event loop.
+Only the thread of the event loop uses it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lithify.testing.s3.pipes import Pipe
 from lithify.testing.s3.weather import Weather
 
 _POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
-"""Of Linux."""
+"""Only on Linux."""
 
 
 class Site:
-    """The state of a server. `seed` is that of its chance, and large bodies are kept in files of `folder` if
+    """The state of a server. `seed` determines its chance. Large bodies are kept in files of `folder` if
     there is one. With `whole_seconds` it lists times as AWS does."""
 
     def __init__(
@@ -35,12 +35,12 @@ class Site:
         self.rng = random.Random(seed)
         self.log: list[LoggedRequest] = []
         self.up, self.down = Pipe(), Pipe()
-        """What all connections share."""
+        """Shared by all connections."""
 
     def load(self, folder: Path, bucket: str, prefix: str) -> int:
-        """Make objects under `prefix` of all files under `folder`, without a copy: their pages are those of
-        the page cache, where they are now, so that no request waits for the disk. The files must not change.
-        How many there are."""
+        """Create objects under `prefix` from all files under `folder`, without a copy: their pages are loaded
+        into the page cache now, so that no request waits for the disk. The files must not change. Return
+        their number."""
         there = self.buckets.create(bucket)
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         for path in files:
@@ -49,7 +49,7 @@ class Site:
         return len(files)
 
     def delete(self, bucket: str, prefix: str) -> int:
-        """Delete all objects and uploads under `prefix`; how many objects there were."""
+        """Delete all objects and uploads under `prefix`. Return the number of objects."""
         there = self.buckets.get(bucket)
         keys = list(there.keys_under(prefix))
         for key in keys:
@@ -59,7 +59,7 @@ class Site:
         return len(keys)
 
     def age(self, bucket: str, seconds: float) -> None:
-        """Everything in `bucket` was written so much earlier."""
+        """Move the modification times of everything in `bucket` back by `seconds`."""
         there = self.buckets.get(bucket)
         for key in there.keys_under(""):
             there.get(key).modified_s -= seconds

@@ -1,7 +1,7 @@
 """Uploads in parts.
 
-An upload that was completed can be completed again and answers the same, as on S3, while the object is still
-the one it made: a client whose first answer was lost has to succeed.
+A completed upload can be completed again with the same answer, as on S3, while the object is still the one
+that it made: a client whose first answer was lost must succeed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lithify.testing.s3.answers import S3Error
 from lithify.testing.s3.objects import Buffer, StoredObject, numbered_etag
 
 MIN_PART_BYTES = 5 * 1024 * 1024
-"""Of every part but the last."""
+"""Minimum size of every part but the last."""
 
 
 class Upload:
@@ -22,18 +22,19 @@ class Upload:
     def __init__(self, key: str, headers: Mapping[str, str]) -> None:
         self.key = key
         self.made: StoredObject | None = None
-        """What it became."""
+        """The object made from the parts."""
         self._headers = headers
         self._parts: dict[int, tuple[str, Sequence[Buffer]]] = {}
 
     def put(self, number: int, pieces: Sequence[Buffer]) -> str:
-        """Take a part, which replaces another of its number; its etag."""
+        """Store a part, replacing any with the same number. Return its etag."""
         etag = numbered_etag()
         self._parts[number] = etag, pieces
         return etag
 
     def join(self, named: Sequence[tuple[int, str]]) -> StoredObject:
-        """The object of the parts that are `named` by number and etag. `S3Error` if that is not possible."""
+        """Return the object made of the parts `named` by number and etag. Raise `S3Error` if they do not form
+        one."""
         if not named:
             raise S3Error(400, "MalformedXML", "No part is named.")
         if any(before >= after for (before, _), (after, _) in itertools.pairwise(named)):

@@ -1,8 +1,8 @@
-"""How slow and how flaky a server is: a value, which can be replaced while the server runs.
+"""How slow and flaky a server is: a value that can be replaced while the server runs.
 
-Of each request, chance decides whether it fails and how (its fate), and how long it takes. Latency is from
-the moment in which the request has arrived to the first byte of the answer. Shares are between 0 and 1 and
-exclude each other; an outage is the fate of all.
+For each request, chance decides whether and how it fails (its fate), and how long it takes. Latency is the
+time from the arrival of the request to the first byte of the answer. Shares are between 0 and 1 and exclude
+each other; an outage is the fate of all requests.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SIGMAS_OF_P99 = 2.3263
 
 
 class Latency(NamedTuple):
-    """Milliseconds: always `median_ms`; or log-normal, if one of a hundred is to take more than `p99_ms`."""
+    """Milliseconds: always `median_ms`, or log-normal if one request in a hundred takes more than
+    `p99_ms`."""
 
     median_ms: float
     p99_ms: float | None = None
 
     def draw_s(self, rng: random.Random) -> float:
-        """Seconds of one request."""
         if self.p99_ms is None or not self.median_ms:
             return self.median_ms / 1000
         sigma = math.log(self.p99_ms / self.median_ms) / _SIGMAS_OF_P99
@@ -34,7 +34,7 @@ class Latency(NamedTuple):
 
 
 class Fate(StrEnum):
-    """What comes of a request."""
+    """The outcome of a request."""
 
     ANSWERED = "answered"
     SLOWED_DOWN = "503 SlowDown; nothing happened"
@@ -46,11 +46,11 @@ class Fate(StrEnum):
 
 
 class Outage(StrEnum):
-    """How a server fails that fails altogether."""
+    """How all requests fail during an outage."""
 
     SLOW_DOWN = "slow-down"
     RESET = "reset"
-    """Connections can be opened, but each request resets its own."""
+    """Connections can be opened, but each request resets its connection."""
     HANG = "hang"
 
 
@@ -63,35 +63,34 @@ _FATES = {
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """The default is the best there is."""
+    """The default is perfect weather."""
 
     latency: Mapping[S3Verb, Latency] = field(default_factory=dict)
-    """None for those that are missing."""
+    """Latency by verb; missing verbs have none."""
     bandwidth: float | None = None
     """Bytes per second of each connection, in each direction. An upload takes effect when its bytes would
     have arrived."""
     total_bandwidth: float | None = None
     """Bytes per second of all connections together, in each direction."""
     slowed_down: float = 0.0
-    """Share of requests that are answered by 503 SlowDown."""
+    """Share of requests answered by 503 SlowDown."""
     lost_requests: float = 0.0
-    """Share whose connection is reset before they take effect."""
+    """Share of requests whose connection is reset before they take effect."""
     lost_answers: float = 0.0
-    """Share whose connection is reset after they took effect, instead of an answer."""
+    """Share of requests whose connection is reset after they took effect, instead of an answer."""
     cut_answers: float = 0.0
-    """Share whose connection is reset in the middle of the answer."""
+    """Share of requests whose connection is reset in the middle of the answer."""
     hung: float = 0.0
-    """Share that is never answered, while the connection stays open."""
+    """Share of requests never answered, while the connection stays open."""
     outage: Outage | None = None
-    """From when it is set until it is taken away."""
+    """Lasts until it is removed."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether bytes take time."""
+        """Return whether bandwidth is limited."""
         return self.bandwidth is not None or self.total_bandwidth is not None
 
     def fate(self, rng: random.Random) -> Fate:
-        """Of one request."""
         if self.outage is not None:
             return _FATES[self.outage]
         if not (self.slowed_down or self.lost_requests or self.lost_answers or self.cut_answers or self.hung):
@@ -111,17 +110,15 @@ class Weather:
         return Fate.ANSWERED
 
     def latency_s(self, verb: S3Verb, rng: random.Random) -> float:
-        """Of one request."""
         found = self.latency.get(verb)
         return found.draw_s(rng) if found is not None else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """For the admin path."""
         return asdict(self)
 
     def changed(self, document: Mapping[str, Any]) -> Weather:
-        """This weather but for what `document` says, which has fields of `to_json`. `ValueError` for
-        others."""
+        """Return this weather with the fields in `document` replaced, in the form of `to_json`. Raise
+        `ValueError` for unknown fields."""
         unknown = document.keys() - {known.name for known in fields(self)}
         if unknown:
             raise ValueError(f"no such weather: {sorted(unknown)}")
@@ -134,12 +131,12 @@ class Weather:
 
 
 def latency_of_all(median_ms: float, p99_ms: float | None = None) -> dict[S3Verb, Latency]:
-    """The same for every verb."""
     return dict.fromkeys(S3Verb, Latency(median_ms, p99_ms))
 
 
 def parse_latency(text: str) -> dict[S3Verb, Latency]:
-    """From `MEDIAN[:P99]` for all verbs, or `VERB=MEDIAN[:P99],…`, in milliseconds. `ValueError` else."""
+    """Parse `MEDIAN[:P99]` for all verbs, or `VERB=MEDIAN[:P99],…`, in milliseconds. Raise `ValueError` for
+    anything else."""
     if "=" not in text:
         return latency_of_all(*_parse_one(text))
     pairs = (item.partition("=") for item in text.split(","))
