@@ -480,8 +480,7 @@ class Dataset:
         out.
 
         A part that fails does not stop the others; its error is in `Maintained.errors`. Only
-        `StoreUnavailable` ends the pass. Raise `Refused` before anything is done if the dataset's kind has no
-        history, such as SlateDB.
+        `StoreUnavailable` ends the pass. Raise `Refused` before anything is done if the dataset is not a table.
         """
         skip = arguments.texts("skip", skip)
         unknown = sorted(set(skip) - set(PARTS))

@@ -114,7 +114,6 @@ class FleetProcess:
         self._opened: OrderedDict[tuple[str, frozenset[tuple[str, str]]], DatasetPort] = OrderedDict()
         """Open datasets of the worker, by URL and settings of the rule; the least recently used first."""
         self._configs: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Config] = OrderedDict()
-        """By pattern and settings of a rule."""
         self._lock = threading.Lock()
         self._due = ToCollect()
         self._has_left = threading.Event()
@@ -251,7 +250,6 @@ class FleetProcess:
                 trouble.is_over()
 
     def _read_beside(self) -> None:
-        """Read details for a dashboard."""
         assert self._shared is not None
         assert self._keeper is not None, "it is beside one"
         files, trouble = (
@@ -405,7 +403,6 @@ class FleetProcess:
             self._work_done.forget(idle)
 
     def _open_watched(self, url: str, rule: DatasetRule) -> DatasetPort:
-        """Open a dataset for the fleet coordinator."""
         shared = None if self._shared is None else self._shared.of(url)
         return self._open(url, rule, self._commits, shared)
 

@@ -320,7 +320,6 @@ class Fleet:
         return wiring.find_datasets(rule, self._config_of(rule))
 
     def _config_of(self, rule: DatasetRule) -> Config:
-        """Return the settings for a rule's datasets."""
         return wiring.config_of(rule, self._config, self.url)
 
 

@@ -126,7 +126,6 @@ class Service:
             url: DatasetMirror(url, SystemClock(), coordinates=coordinates) for url in self._urls if is_shown
         }
         self._watched: dict[str, ClientDataset] = {}
-        """Handles for a dashboard."""
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
         """The value is `None` for a dataset that could not be opened yet."""
         self._gone: set[str] = set()
@@ -276,7 +275,6 @@ class Service:
                 self._made_anew(url, error)
 
     def _made_anew(self, url: str, error: Replaced) -> None:
-        """Note that another dataset takes the place of this one."""
         self._observe(events.MadeAnew(url, str(error)))
         self._coordinated[url] = None
         self._gone.add(url)
@@ -305,7 +303,6 @@ class Service:
             raise self._errors[0]
 
     def _coordinate_beside(self, url: str, name: str, stop: threading.Event) -> None:
-        """Coordinate one of several datasets, in a thread of its own."""
         try:
             self._try_to_coordinate(url, name, stop)
         except BaseException as error:

@@ -117,7 +117,6 @@ def _open_dataset(
 
 
 def metrics(*, coordinates: bool) -> Metrics:
-    """Return the metrics of this process."""
     from lithify.base.clock import SystemClock
     from lithify.observe.metrics import Metrics
 
@@ -335,7 +334,6 @@ def keep_history_ms(config: Config) -> int:
 
 
 def commit_records(dataset: DatasetPort) -> CommitRecords:
-    """Return the commit records of `dataset`."""
     from lithify.coordination.commit_records import CommitRecords
 
     store, folder = registered_for(dataset.url).load().own_place(dataset)
@@ -394,7 +392,6 @@ def fleet_files(
 
 
 def group_files(url: str, config: Config, waiting: WaitPolicy, clock: Clock, ids: Ids) -> GroupFiles:
-    """Return the files of the group at `url`."""
     from lithify.coordination.groups import GroupFiles
     from lithify.store.proof import proved
     from lithify.store.urls import open_store
