@@ -395,8 +395,8 @@ class Dataset:
         return tuple(placed.name for placed in self._maintenance().holds())
 
     def show_holds(self) -> Shown:
-        """Return all holds for display. The result's `document` is the output of `lithify hold --list
-        --json`."""
+        """Return all holds for display. The result's `document` is the output of
+        `lithify hold --list --json`."""
         return self._maintenance().show_holds()
 
     def add_reader(self, checkpoint: str, *, name: str | None = None, **options: Any) -> Shown:
@@ -464,8 +464,9 @@ class Dataset:
         `older_than`, by default three days. With `delete`, delete them, unless they are more than
         `max_percent` of all files there.
 
-        `tell` is called with progress as text. The result's `document` is the output of `lithify
-        remove-orphans --json`. Raise `Refused` if it is uncertain that the files belong to the table.
+        `tell` is called with progress as text. The result's `document` is the output of
+        `lithify remove-orphans --json`. Raise `Refused` if it is uncertain that the files belong to the
+        table.
         """
         older_than_ms = arguments.optional(arguments.time_ms, "older_than", older_than)
         max_percent = arguments.optional(arguments.number, "max_percent", max_percent)
@@ -480,7 +481,8 @@ class Dataset:
         out.
 
         A part that fails does not stop the others; its error is in `Maintained.errors`. Only
-        `StoreUnavailable` ends the pass. Raise `Refused` before anything is done if the dataset is not a table.
+        `StoreUnavailable` ends the pass. For datasets other than tables, raise `Refused`
+        before anything is done.
         """
         skip = arguments.texts("skip", skip)
         unknown = sorted(set(skip) - set(PARTS))

@@ -78,8 +78,8 @@ class DatasetMirror:
         """The coordinator as last read, if this process does not coordinate."""
         self._arrivals: dict[_Stay, Arrival | None] = {}
         self._first_progress: dict[_Stay, Arrival | None] = {}
+        """In these two, `None` marks entries that precede the first read."""
         self._heard: dict[_Beat, Arrival | None] = {}
-        """`None` marks heartbeats that precede the first read."""
         self._movements: dict[Ulid, Mapping[str, Movement]] = {}
         self._finished: dict[Ulid, frozenset[str]] = {}
         self._attempts: dict[Ulid, tuple[Attempt, ...]] = {}
