@@ -1,4 +1,5 @@
-"""What programs give to the Python API, checked: what is of no use is `Refused`, with what it should be."""
+"""Checks of arguments given to the Python API. Each returns the value in one type, or raises `Refused` with
+the parameter's name (`what`) and the expected type."""
 
 from __future__ import annotations
 
@@ -18,34 +19,33 @@ ValueT = TypeVar("ValueT")
 
 
 def optional(check: Callable[[str, Any], ValueT], what: str, given: Any) -> ValueT | None:
-    """`None` stays."""
+    """Return `None` for `None`, else the result of `check`."""
     return None if given is None else check(what, given)
 
 
 def place(what: str, given: Any) -> str:
-    """A URL, or a path, also one of `pathlib`."""
+    """Return a URL or path as text; `pathlib` paths are accepted."""
     return text(what, os.fspath(given) if isinstance(given, os.PathLike) else given)
 
 
 def places(what: str, given: Any) -> list[str]:
-    """URLs and paths; one may stand alone."""
+    """Return URLs and paths as a list; a single one may be given alone."""
     return [place(what, one) for one in _several(what, given)]
 
 
 def text(what: str, given: Any) -> str:
-    """A text."""
     if not isinstance(given, str):
         raise _refused(what, given, "text")
     return given
 
 
 def texts(what: str, given: Any) -> list[str]:
-    """Texts; one may stand alone."""
+    """Return texts as a list; a single text may be given alone."""
     return [text(what, one) for one in _several(what, given)]
 
 
 def number(what: str, given: Any) -> int:
-    """A whole number."""
+    """Return a whole number, also one of numpy."""
     try:
         return operator.index(given)
     except TypeError:
@@ -53,7 +53,7 @@ def number(what: str, given: Any) -> int:
 
 
 def real(what: str, given: Any) -> float:
-    """A number, which may be infinite."""
+    """Return a number, which may be infinite but not NaN."""
     try:
         if not isinstance(given, str | bytes) and not math.isnan(found := float(given)):
             return found
@@ -63,14 +63,14 @@ def real(what: str, given: Any) -> float:
 
 
 def natural(what: str, given: Any) -> int:
-    """A whole number that is not negative."""
+    """Return a whole number that is 0 or more."""
     if (found := number(what, given)) < 0:
         raise _refused(what, given, "0 or more")
     return found
 
 
 def time_ms(what: str, given: Any) -> int:
-    """A `datetime`, in milliseconds since 1970; without a zone it is of this machine's."""
+    """Return a `datetime` in milliseconds since 1970. One without a zone is in this machine's zone."""
     if not isinstance(given, datetime):
         raise _refused(what, given, "a datetime")
     try:
@@ -80,7 +80,7 @@ def time_ms(what: str, given: Any) -> int:
 
 
 def milliseconds(what: str, given: Any) -> int:
-    """A number of seconds, in milliseconds."""
+    """Return a number of seconds in milliseconds."""
     try:
         return milliseconds_of(given)
     except TypeError:
@@ -90,7 +90,7 @@ def milliseconds(what: str, given: Any) -> int:
 
 
 def mapping(what: str, given: Any) -> Mapping[str, Any]:
-    """Values by texts."""
+    """Return a mapping whose keys are texts."""
     if not isinstance(given, Mapping):
         raise _refused(what, given, "a mapping of names to values")
     for name in given:
@@ -107,7 +107,8 @@ def _several(what: str, given: Any) -> Iterable[Any]:
 
 
 def _refused(what: str, given: Any, right: str) -> Refused:
-    """Of what is made of several, only the kind is said: there may be a secret in it."""
+    """Return the error. It shows numbers, texts and times, but only the type of anything else, as a
+    collection may contain a secret."""
     is_plain = given is None or isinstance(given, str | int | float | datetime)
     shown = repr(given)[:_MAX_SHOWN_CHARS] if is_plain else f"a {type(given).__name__}"
     return Refused(f"{what}: {shown} is not {right}")

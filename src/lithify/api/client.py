@@ -1,4 +1,4 @@
-"""Lithify for programs: what the commands do, as calls.
+"""The Python API for one dataset, with the same operations as the command line.
 
     import lithify
 
@@ -7,9 +7,9 @@
             print(proposal.unit, proposal.bytes, proposal.reason)
         print(db.compact().bytes_read)
 
-An opened dataset starts Spark when it first compacts, or uses the session it is given, which it never stops.
-All errors are `lithify.LithifyError`s. Calls that only look write nothing; what is refused is refused before
-the first write.
+A dataset starts Spark at its first compaction, or uses the session it was given and never stops that one. All
+errors are `lithify.LithifyError`s. Calls that only read write nothing; `Refused` is raised before the first
+write.
 """
 
 from __future__ import annotations
@@ -63,30 +63,38 @@ from lithify.store.resilience.waiting import log_waiting
 from lithify.views.blocks import Shown
 
 WATCH_INTERVAL_MS = 2_000
-"""How often a run reports how far its tasks are: as often as these report it."""
+"""How often a run reports the progress of its tasks, which is as often as the tasks report it."""
 Settings = Config | Mapping[str, Any] | Path | str
-"""Settings as such, as a mapping of their dotted names, or the path of a TOML file."""
+"""A `Config`, a mapping from dotted names to values, or the path of a TOML file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Compactions that were submitted, for a coordinator to see to."""
+    """Compactions that were submitted to a dataset's coordinator, by `Dataset.submit` or `Dataset.retry`.
+    `notes` say why the rest was not submitted."""
 
     dataset: Dataset
     ids: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
     def wait(self, *, timeout_s: float | None = None) -> list[control.CompactionOutcome]:
-        """Wait until they have ended; how. `DeadlineExceeded` when they have not in time."""
+        """Wait until all have ended and return their outcomes, in the order of `ids`. Raise
+        `DeadlineExceeded` if they have not ended within `timeout_s` seconds; they continue then."""
         return self.dataset.wait(self.ids, timeout_s=timeout_s)
 
     def cancel(self) -> None:
-        """Give them up."""
+        """Cancel the compactions. Raise `Refused` if one has ended or is about to be committed, and for
+        datasets that SlateDB's own coordinator manages."""
         self.dataset.cancel(*self.ids)
 
 
 class Dataset:
-    """An opened dataset. To be closed, or used as a context: that ends the Spark it has started."""
+    """An open database, table or log; returned by `lithify.open`. Close it, or use it as a context manager,
+    to stop the Spark session that it has started.
+
+    Several methods take `options`: the options that the dataset's kind adds to the corresponding command, in
+    Python spelling. An option that does not exist there is `Refused`.
+    """
 
     def __init__(
         self,
@@ -101,8 +109,9 @@ class Dataset:
         through: Callable[[kinds.DatasetPort], kinds.DatasetPort] = lambda dataset: dataset,
         commits: Callable[[int | None, int], tuple[CommitRecord, ...]] | None = None,
     ) -> None:
-        """See `open`. It may be `opened` already. What it does goes `through` that, and commits are found by
-        the other, if it is given: for who shows what a service has read (`lithify.mirror.dataset_mirror`)."""
+        """Open the dataset at `url`, or use `opened`. The last two parameters are for dashboards
+        (`lithify.mirror.dataset_mirror`): `through` wraps the dataset, and `commits` replaces the reading of
+        commit records from the store."""
         url = arguments.place("url", url)
         self._kind: kinds.Kind[Any] = registered_for(url).load()
         self._config = config
@@ -113,7 +122,7 @@ class Dataset:
         self._closing = ExitStack()
         self._listener: Observer = log_waiting
         self._requests: Callable[[Verb, RequestOutcome], None] | None = None
-        """What is told of requests to its store, while somebody counts them."""
+        """The callback for requests to the dataset's store, while a recorder counts them."""
         if opened is None:
             waiting = command_waiting(url, config, lambda event: self._listener(event))
             opened = wiring.open_dataset(url, config, waiting=waiting, count=self._count)
@@ -122,7 +131,7 @@ class Dataset:
 
     @property
     def url(self) -> str:
-        """Where it lies."""
+        """The URL or path of the dataset."""
         return self._dataset.url
 
     def __enter__(self) -> Dataset:
@@ -134,12 +143,13 @@ class Dataset:
         self.close()
 
     def close(self) -> None:
-        """End the Spark that was started for it, if any."""
+        """Stop the Spark session that the dataset has started, if any."""
         self._closing.close()
 
     def plan(self, *, full: bool = False, **options: Any) -> Proposals:
-        """What would be compacted now: what the planner finds worth it, or everything (`full`)."""
-        args = self._asked("plan", full, options)
+        """Return the compactions that would run now, the most urgent first: those that the planner considers
+        worth their cost, or with `full` everything that can be compacted."""
+        asked = self._asked("plan", full, options)
         planner = self._kind.planner(self._dataset, args, self._clock)
         snapshot, ledger, choice = starting(self._dataset, self._clock, planner)
         plan = choice.plan
@@ -158,8 +168,14 @@ class Dataset:
         on_event: Observer | None = None,
         **options: Any,
     ) -> Result:
-        """Compact until nothing is left to do. `CoordinatorAlive`, before anything is written, when a
-        coordinator may be at work and this is not to `take_over`."""
+        """Compact until nothing is left to do, on Spark, and return what was done. With `full`, compact
+        everything, not only what the planner considers worth its cost. `on_event` is called with each event,
+        such as progress about every two seconds.
+
+        Raise `CoordinatorAlive` before anything is written if another coordinator may be running, unless
+        `take_over` is set, which fences that one; `Refused` if the dataset cannot be compacted; `Fenced` if
+        another coordinator takes over meanwhile.
+        """
         args, totals = self._asked("compact", full, options), Totals()
         with self._listening(on_event):
             return self._compact(args, totals, take_over, on_event)
@@ -170,7 +186,7 @@ class Dataset:
 
     @contextmanager
     def _recording(self) -> Iterator[Observer | None]:
-        """Meanwhile each commit leaves a record (`history`), unless the settings say that none does."""
+        """Write a record of each commit (`history`) during the block, unless the settings disable records."""
         recorder = wiring.recorder(self._config, self._clock)
         if recorder is None:
             yield None
@@ -219,7 +235,8 @@ class Dataset:
         return result_of(summary, totals, seconds, shown)
 
     def submit(self, *, full: bool = False, **options: Any) -> Job:
-        """Ask the coordinator for what `lithify submit` can ask for."""
+        """Submit compactions to the dataset's coordinator and return without waiting. The `options` are those
+        of `lithify submit`. Raise `Refused` if there is nothing to compact or no coordinator has ever run."""
         planner = self._kind.request(self._dataset, self._asked("submit", full, options), self._clock)
         _, _, choice = starting(self._dataset, self._clock, planner)
         plan = choice.plan
@@ -239,11 +256,15 @@ class Dataset:
         timeout_s: float | None = None,
         on_look: Callable[[Sequence[CompactionStatus]], None] | None = None,
     ) -> list[control.CompactionOutcome]:
-        """Wait until these compactions have ended, or all that are under way now; how. `on_look` is told
-        again and again how they stand. Here and below an id may be cut to its end, as people see it."""
+        """Wait until compactions have ended and return their outcomes. By default wait for all that are
+        active now. `on_look` is called with their status after each poll. `timeout_s` is in seconds.
+
+        Here and in `cancel` and `retry`, an id may be shortened to its end, as displayed. Raise `Refused` for
+        an unknown id, and `DeadlineExceeded` after `timeout_s`; the compactions continue then.
+        """
         timeout_s = arguments.optional(arguments.real, "timeout_s", timeout_s)
         given = arguments.optional(arguments.texts, "ids", ids)
-        self._dataset.snapshot()  # refuses where there is nothing
+        self._dataset.snapshot()  # Raises an error if there is no dataset.
         wanted = control.active(self._dataset) if given is None else control.identified(self._dataset, given)
         poll_s = self._config.service.commit_compacted_interval.total_seconds()
         timeout_ms = wiring.heartbeat_timeout_ms(self._config)
@@ -258,43 +279,48 @@ class Dataset:
         )
 
     def cancel(self, *ids: str) -> list[Ulid]:
-        """Give up compactions that are under way; their ids."""
+        """Cancel active compactions, all or none, and return their ids. Raise `Refused` if one has ended or
+        is about to be committed."""
         wanted = control.identified(self._dataset, arguments.texts("ids", ids))
         control.cancel(self._dataset, self._clock, wanted)
         return wanted
 
     def retry(self, *ids: str) -> Job:
-        """Submit compactions again that have failed for good."""
+        """Submit compactions again that have failed for good, under new ids. Raise `Refused` for others."""
         given = arguments.texts("ids", ids)
-        self._dataset.snapshot()  # refuses where there is nothing
+        self._dataset.snapshot()  # Raises an error if there is no dataset.
         wanted = control.identified(self._dataset, given)
         return Job(self, control.retry(self._dataset, self._clock, self._ids, wanted))
 
     def status(self) -> Status:
-        """What runs, what waits and why, and how close the writer is to a stall."""
+        """Return the active and pending compactions, why they wait, and how close the writer is to a
+        stall."""
         return status(self._dataset, self._clock, wiring.heartbeat_timeout_ms(self._config))
 
     def show_status(self, found: Status | None = None) -> Shown:
-        """The same, or what was found before. Its `document` is what `lithify status --json` prints."""
+        """Return the status for display; `found` is one returned earlier by `status`. The result's `document`
+        is the output of `lithify status --json`."""
         return show_status(self.status() if found is None else found)
 
     def history(self, *, last: int | None = None, since: datetime | None = None) -> tuple[CommitRecord, ...]:
-        """What was committed, why and at what cost, oldest first: since a time; of that the `last` ones."""
+        """Return records of commits with their reasons and costs, oldest first: all that are kept, or those
+        `since` a time, or the `last` ones of them. A `since` without a zone is in this machine's zone."""
         since_ms = arguments.optional(arguments.time_ms, "since", since)
         last = arguments.optional(arguments.natural, "last", last)
-        self._dataset.snapshot()  # refuses where there is nothing
+        self._dataset.snapshot()  # Raises an error if there is no dataset.
         return self._commits(last, since_ms or 0)
 
     def show_history(self, *, last: int | None = None, since: datetime | None = None) -> Shown:
-        """The same. Its `document` is what `lithify history --json` prints."""
+        """Return `history` for display. The result's `document` is the output of `lithify history --json`."""
         return show_commits(self.url, self.history(last=last, since=since))
 
     def is_coordinated(self) -> bool | None:
-        """Whether a coordinator is alive; `None` when that cannot be seen."""
+        """Return whether a coordinator is alive; `None` if that cannot be determined."""
         return self._dataset.coordinator().is_alive
 
     def is_of_fleet(self) -> bool:
-        """Whether the last one to coordinate it was a fleet, which does so again when there is work."""
+        """Return whether the last coordinator belonged to a fleet. If so, the fleet coordinates the dataset
+        again when it has work."""
         from lithify.fleet.members import is_keeper
 
         return is_keeper(self._dataset.coordinator().holder)
@@ -302,8 +328,9 @@ class Dataset:
     def collect_garbage(
         self, *, delete: bool = False, min_age_s: float | None = None, **options: Any
     ) -> Shown:
-        """What is not needed any more; deleted, if so wished. Its `document` is what `lithify gc --json`
-        prints."""
+        """Find garbage: files that no valid state of the dataset names. With `delete`, delete it. Files
+        younger than `min_age_s` seconds are kept; the default is in the settings. The result's `document` is
+        the output of `lithify gc --json`."""
         min_age_ms = arguments.optional(arguments.milliseconds, "min_age_s", min_age_s)
         args = self._asked("gc", False, options)
         return self._kind.collect(
@@ -316,8 +343,6 @@ class Dataset:
             min_age_ms=min_age_ms,
         )
 
-    # History
-
     def hold(
         self,
         *,
@@ -326,8 +351,13 @@ class Dataset:
         lease_s: float = 3600,
         name: str | None = None,
     ) -> Held:
-        """Keep a snapshot, by default the newest, and all that came after it, until the lease ends or it is
-        released. As a context it renews itself. `Refused` when it may be gone already."""
+        """Keep a table's snapshot, and all later ones, for `lease_s` seconds or until the hold is released.
+        The default snapshot is the newest; alternatives are a `snapshot` id, or the snapshot that was current
+        `at` a time.
+
+        The returned hold is a context manager: in its block the lease is renewed, at its end the hold is
+        released. Raise `Refused` if the snapshot may be gone already, and for datasets without a history.
+        """
         wanted = HoldRequest(
             arguments.optional(arguments.number, "snapshot", snapshot),
             arguments.optional(arguments.time_ms, "at", at),
@@ -347,40 +377,45 @@ class Dataset:
         lease_s: float = 3600,
         name: str | None = None,
     ) -> Shown:
-        """The same, to be renewed by name. Its `document` is what `lithify hold --json` prints."""
+        """Create a hold as `hold` does, to be renewed and released by its name. The result's `document` is
+        the output of `lithify hold --json`."""
         held = self.hold(snapshot=snapshot, at=at, lease_s=lease_s, name=name)
         return self._maintenance().show_hold(held.placed)
 
     def renew_hold(self, name: str, *, lease_s: float | None = None) -> Shown:
-        """Begin the lease of a hold anew. `HoldLapsed` when that is too late."""
+        """Restart the lease of a hold, with a new length if `lease_s` is given. Raise `HoldLapsed` if it has
+        expired and the held data may be gone."""
         maintenance = self._maintenance()
         lease_ms = arguments.optional(arguments.milliseconds, "lease_s", lease_s)
         return maintenance.show_hold(maintenance.renew(arguments.text("name", name), lease_ms))
 
     def release_hold(self, name: str) -> None:
-        """Give a hold up; no error when there is none."""
+        """Release a hold. It is not an error if there is no hold of that name."""
         self._maintenance().release(arguments.text("name", name))
 
     def holds(self) -> tuple[str, ...]:
-        """The names of all holds that have not lapsed."""
+        """Return the names of all holds that have not expired."""
         return tuple(placed.name for placed in self._maintenance().holds())
 
     def show_holds(self) -> Shown:
-        """All of them. Its `document` is what `lithify hold --list --json` prints."""
+        """Return all holds for display. The result's `document` is the output of
+        `lithify hold --list --json`."""
         return self._maintenance().show_holds()
 
     def add_reader(self, checkpoint: str, *, name: str | None = None, **options: Any) -> Shown:
-        """Register a reader, from which nothing is taken that it has not read (`lithify readers add`)."""
-        args = self._asked("readers add", False, options)
+        """Register a reader of a table with Spark Structured Streaming, by its checkpoint folder. Snapshots
+        that it still needs are not expired. The default name is derived from the folder. Raise `Refused` if
+        snapshots that it needs may be gone already."""
+        asked = self._asked("readers add", False, options)
         name = arguments.optional(arguments.text, "name", name)
         return self._maintenance().add_reader(arguments.place("checkpoint", checkpoint), name, args.given)
 
     def drop_reader(self, name: str) -> Shown:
-        """Wait for a reader no more: by its name or its checkpoint folder."""
+        """Remove a reader, by its name or checkpoint folder. Its needs do not delay expiry any more."""
         return self._maintenance().drop_reader(arguments.place("name", name))
 
     def show_readers(self) -> Shown:
-        """All readers, and where they stand."""
+        """Return all readers and their positions, for display."""
         return self._maintenance().show_readers()
 
     def expire(
@@ -392,10 +427,15 @@ class Dataset:
         dry_run: bool = False,
         accept_loss: bool = False,
     ) -> MaintenanceResult:
-        """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
-        grace period ago. Its `outcome` says what came of it, in a word. `accept_loss`: although holds or
-        readers that the table records are lost."""
-        args = ExpiryAsked(
+        """Expire the snapshots that the table's policy allows to expire and that no hold or reader needs, and
+        delete files that earlier calls expired more than a grace period ago. The result's `outcome` is one
+        word.
+
+        `older_than` and `retain_last` (how many of the newest snapshots to keep) override the policy;
+        `grace_s` is in seconds, by default one hour. With `dry_run`, only report. `accept_loss` continues
+        although holds or readers recorded in the table are lost from the store.
+        """
+        asked = ExpiryAsked(
             arguments.optional(arguments.time_ms, "older_than", older_than),
             arguments.optional(arguments.number, "retain_last", retain_last),
             arguments.optional(arguments.milliseconds, "grace_s", grace_s),
@@ -405,13 +445,14 @@ class Dataset:
         return self._maintenance().expire(args)
 
     def rewrite_position_delete_files(self, *, dry_run: bool = False) -> MaintenanceResult:
-        """Drop the table's delete files that apply to nothing, and merge small ones that delete by position.
-        Rows stay. Its `outcome` says what came of it."""
+        """Remove the table's dangling delete files, and merge small position delete files. The table's rows
+        do not change. With `dry_run`, only report. The result's `outcome` is one word."""
         return self._maintenance().rewrite_deletes(dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> MaintenanceResult:
-        """Merge small manifests of the table, and sort their entries by partition and time, so that a query
-        opens few of them. Rows, files and their numbers stay. Its `outcome` says what came of it."""
+        """Merge the table's small manifests and sort their entries by partition and time, so that a query
+        opens few manifests. Rows, files and their sequence numbers do not change. With `dry_run`, only
+        report. The result's `outcome` is one word."""
         return self._maintenance().rewrite_manifests(dry_run=dry_run)
 
     def remove_orphans(
@@ -422,9 +463,14 @@ class Dataset:
         max_percent: int | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> Shown:
-        """Files under the table's location that nothing names and that are older than that, by default than
-        three days; deleted, if so wished. Its `document` is what `lithify remove-orphans --json` prints;
-        `tell` is told now and then how far it is."""
+        """Find orphan files: files under the table's location that no metadata names and that are older than
+        `older_than`, by default three days. With `delete`, delete them, unless they are more than
+        `max_percent` of all files there.
+
+        `tell` is called with progress as text. The result's `document` is the output of
+        `lithify remove-orphans --json`. Raise `Refused` if it is uncertain that the files belong to the
+        table.
+        """
         older_than_ms = arguments.optional(arguments.time_ms, "older_than", older_than)
         max_percent = arguments.optional(arguments.number, "max_percent", max_percent)
         return self._maintenance().remove_orphans(OrphansAsked(older_than_ms, delete, max_percent), tell)
@@ -432,11 +478,15 @@ class Dataset:
     def maintain(
         self, *, skip: Collection[str] = (), take_over: bool = False, on_event: Observer | None = None
     ) -> Maintained:
-        """Do once all that keeps a table in shape (`PARTS`): compact its data, drop and merge delete files,
-        merge and sort manifests, let go the history that nobody needs, delete what Lithify left behind and
-        what was expired a grace period ago; but for what is in `skip`, and what the table's own policy leaves
-        out. A part that is refused or fails stops none of the others (`Maintained.errors`). `Refused` before
-        anything is done where datasets of the kind have no history."""
+        """Run one pass of all maintenance of a table, in the order of `PARTS`: compact its data; remove and
+        merge delete files; rewrite manifests; expire history that is not needed; delete garbage and files
+        that expired a grace period ago. Parts in `skip`, and those that the table's policy skips, are left
+        out.
+
+        A part that fails does not stop the others; its error is in `Maintained.errors`. Only
+        `StoreUnavailable` ends the pass. For datasets other than tables, raise `Refused`
+        before anything is done.
+        """
         skip = arguments.texts("skip", skip)
         unknown = sorted(set(skip) - set(PARTS))
         if unknown:
@@ -451,7 +501,7 @@ class Dataset:
         def done(result: MaintenanceResult) -> tuple[Shown, bool]:
             return result.shown, result.is_done
 
-        # Rewritten data leave fewer deletes, these fewer manifests; the expiry lets go what all replaced.
+        # Rewritten data leave fewer deletes, these fewer manifests; expiry then covers all replaced files.
         pieces: dict[str, Callable[[], tuple[Shown, bool]]] = {
             "data": compact,
             "deletes": lambda: done(maintenance.rewrite_deletes(dry_run=False)),
@@ -466,7 +516,7 @@ class Dataset:
                 with contained(f"maintaining the {part} of {self.url}"):
                     found[part] = pieces[part]()
             except StoreUnavailable:
-                raise  # the other parts would only wait as long
+                raise  # the other parts would wait as long for the store
             except LithifyError as error:
                 errors[part] = error
                 found[part] = show_error(error), False
@@ -491,7 +541,7 @@ class Dataset:
 
     @contextmanager
     def _listening(self, on_event: Observer | None) -> Iterator[None]:
-        """Meanwhile it is told of waiting for the store as well."""
+        """Report waiting for the store to `on_event` too, during the block."""
         if on_event is None:
             yield
             return
@@ -517,14 +567,18 @@ def open(
     ids: Ids | None = None,
     engine: Engine | None = None,
 ) -> Dataset:
-    """Open a database or table, by its URL or path. `spark` is a `SparkSession` of yours, classic or Connect;
-    without one Lithify starts Spark itself when it has to (setting `spark.master`). `clock`, `ids` and
-    `engine` are for tests (`lithify.testing`)."""
+    """Open the database, table or log at a URL or path. Raise `Refused` if no kind of dataset has such a URL,
+    or a setting is invalid.
+
+    `settings` are a TOML file's path, a mapping such as `{"spark.master": "local[4]"}`, or a `Config`.
+    `spark` is your own `SparkSession`, classic or Connect; without one, Lithify starts Spark when needed
+    (setting `spark.master`). `clock`, `ids` and `engine` are for tests (`lithify.testing`).
+    """
     return Dataset(url, settled(settings), spark=spark, clock=clock, ids=ids, engine=engine)
 
 
 def settled(settings: Settings | None) -> Config:
-    """The settings that were given, on top of the defaults."""
+    """Return the effective settings: those given, on top of the defaults. Warn about outdated names."""
     if isinstance(settings, Config):
         return settings
     if isinstance(settings, Mapping):
@@ -545,7 +599,7 @@ def _observer(*observers: Observer | None) -> Observer:
 
 
 def _checked(option: KindOption, given: Any) -> Any:
-    """What was given for an option. `Refused` when it is not of its type."""
+    """Return an option's value. Raise `Refused` if it has the wrong type."""
     of_one = {"str": arguments.text, "int": arguments.number}
     several = get_args(option.type)
     check = of_one.get((several or (option.type,))[0].__name__)
@@ -559,7 +613,7 @@ def _checked(option: KindOption, given: Any) -> Any:
 
 
 def _owner() -> str:
-    """Who puts a hold, for people."""
+    """The owner of a hold, for display."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a container may have no name for its user

@@ -1,18 +1,18 @@
-"""A process of a fleet: a keeper, a crew of workers, or both, until it is stopped.
+"""A process of a fleet that runs a fleet coordinator, a fleet worker, or both, until it is stopped.
 
-1. What cannot work at all (no such fleet, no such queue, no master for Spark) ends it before anything is
-   written.
-2. The keeper ticks in a thread of its own, the crew in the caller's. Both only meet in the store: so one
-   process, or one of each, or fifty, are the same to them.
-3. A round that fails is told once and comes again after a pause. What of it was under way is in the ledgers.
-4. Garbage is collected in one more thread, one dataset after the other: no commit waits for that.
-5. Each commit leaves a record, and so does the work for it, which nobody waits for
+1. If the process cannot work at all (no such fleet, no such queue, no Spark master), it ends before anything
+   is written.
+2. The coordinator ticks in its own thread, the worker in the caller's. They communicate only through the
+   store, as they do if they are in different processes.
+3. A failed round is logged once and retried after a pause. Its unfinished work is in the ledgers.
+4. One more thread collects garbage, one dataset after the other, so that commits do not wait for it.
+5. Records of commits, and of work for them, are written in the background
    (`lithify.mirror.commit_recording`).
-6. For a dashboard beside it (`lithify.fleet.fleet_mirror`) what its keeper reads and writes is noted, and
-   what that does not read is read in one more thread.
-7. That both live is also said in one more thread, as long as a round of theirs is under way
-   (`lithify.fleet.heartbeat`): what is slow in it must not look like death.
-8. At the end the crew gives back what is unfinished, and the keeper its leaderships.
+6. For a dashboard in the same process (`lithify.fleet.fleet_mirror`), the coordinator's reads and writes are
+   recorded; one more thread reads the remaining details.
+7. One more thread writes heartbeats of both while a round takes long (`lithify.fleet.heartbeat`), so that a
+   slow member does not count as dead.
+8. At the end the worker releases unfinished compactions, and the coordinator its leaderships.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ if TYPE_CHECKING:
     Count = Callable[[Verb, RequestOutcome], None]
 
 PAUSE_S = 5.0
-"""After a round that failed."""
+"""The pause after a failed round."""
 LEAST_PAUSE_S = 0.05
 MAX_OPENED = 256
-"""Datasets that a crew keeps opened although nothing of them runs here."""
+"""The maximum number of datasets that a worker keeps open while none of their compactions run here."""
 MAX_CONFIGS = 1_000
 JOIN_S = 10.0
 PULSE_LOOK_S = 1.0
-"""Between two looks whether a round takes so long that its member has to say that it lives."""
+"""The interval of checks whether a round takes so long that a heartbeat is due."""
 BESIDE_LOOK_S = 1.0
-"""Between two looks whether something is to be read for a dashboard."""
+"""The interval of checks whether details are due to be read for a dashboard."""
 
 _log = logging.getLogger("lithify")
 
 
 class FleetProcess:
-    """Serves the fleet at `url`; see `lithify.api.fleets.Fleet.run`."""
+    """A process that serves the fleet at `url`; see `lithify.api.fleets.Fleet.run`."""
 
     def __init__(
         self,
@@ -90,7 +90,8 @@ class FleetProcess:
         on_event: Observer = ignore,
         shared: SharedFleet | None = None,
     ) -> None:
-        """What the keeper reads is noted in `shared`."""
+        """`keeps` and `works` start the fleet coordinator and the fleet worker. The coordinator's reads are
+        recorded in `shared`."""
         from lithify.base.clock import SystemClock
         from lithify.base.ids import RandomIds
 
@@ -106,14 +107,13 @@ class FleetProcess:
         self._metrics = None if config.metrics.port is None else wiring.fleet_metrics(roles)
         self._observe = on_event if self._metrics is None else each(on_event, self._metrics)
         self._commits, self._work_done = _recorder(), _recorder()
-        """The keeper of this process commits the work of any, and its crew works for any."""
+        """Recorders of the coordinator, which commits the work of any process, and of the worker."""
         self._clock = SystemClock()
         self._ids = RandomIds()
         self._stop = threading.Event()
         self._opened: OrderedDict[tuple[str, frozenset[tuple[str, str]]], DatasetPort] = OrderedDict()
-        """By URL and settings of its rule."""
+        """Open datasets of the worker, by URL and settings of the rule; the least recently used first."""
         self._configs: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Config] = OrderedDict()
-        """By pattern and settings of a rule."""
         self._lock = threading.Lock()
         self._due = ToCollect()
         self._has_left = threading.Event()
@@ -123,13 +123,13 @@ class FleetProcess:
         self._works = works
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set, or the crew is over."""
+        """Serve until `stop` is set, or all of the worker's queues are deleted."""
         self._stop = stop
         with self._served(), closing(self._commits), closing(self._work_done):
             self._run(stop)
 
     def _served(self) -> AbstractContextManager[None]:
-        """Metrics, where the settings say so."""
+        """Serve metrics during the block, if the settings enable them."""
         from lithify.observe.endpoint import served
 
         if self._metrics is None:
@@ -160,10 +160,9 @@ class FleetProcess:
                 stop.set()
                 self._close("the workers", crew.close)
 
-    # Loops
-
     def _loops(self) -> dict[str, Callable[[], None]]:
-        """What goes on beside the crew, by the names of its threads."""
+        """Return the loops that run in threads of their own, by thread name; the fleet coordinator's is the
+        first."""
         loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect, "lithify-pulse": self._beat}
         return loops if self._shared is None else loops | {"lithify-beside": self._read_beside}
 
@@ -217,7 +216,8 @@ class FleetProcess:
             self._metrics.finished_round(role)
 
     def _close(self, what: str, close: Callable[[], None]) -> None:
-        """What cannot be given back is taken back when its time has run out."""
+        """Let a member leave the fleet. If that fails, other members take over its work when its leases
+        expire."""
         try:
             with contained(f"the end of {what}"):
                 close()
@@ -250,7 +250,6 @@ class FleetProcess:
                 trouble.is_over()
 
     def _read_beside(self) -> None:
-        """For a dashboard."""
         assert self._shared is not None
         assert self._keeper is not None, "it is beside one"
         files, trouble = (
@@ -286,11 +285,9 @@ class FleetProcess:
         self._shared.read_beside(shared, dataset, wiring.commit_records(dataset))
 
     def _end(self) -> None:
-        """Nothing is collected any more, and all have left."""
+        """Stop garbage collection and heartbeats, after all members have left."""
         self._has_left.set()
         self._due.end()
-
-    # Wiring
 
     def _files(self) -> FleetFiles:
         waiting = self._waiting(self._url, self._config)
@@ -299,7 +296,8 @@ class FleetProcess:
         )
 
     def _config_of(self, rule: DatasetRule) -> Config:
-        """The settings for datasets of a rule. `Refused` when it asks for what is not allowed here."""
+        """Return the settings for a rule's datasets. Raise `Refused` if the rule sets something that is not
+        allowed here."""
         if not rule.settings:
             return wiring.config_of(rule, self._config, self._url)
         key = rule.pattern, frozenset(rule.settings.items())
@@ -383,7 +381,7 @@ class FleetProcess:
         return FleetWorker(name, ports, self._queues)
 
     def _kept_open(self, url: str) -> DatasetPort:
-        """A dataset of the crew, opened once as long as it is wanted now and then as it is."""
+        """Return a dataset of the worker. It is opened once per rule settings, and cached."""
         assert self._crew is not None, "it asks for it"
         rule = self._crew.rule_for(url)
         key = url, frozenset(rule.settings.items())
@@ -397,7 +395,7 @@ class FleetProcess:
         return dataset
 
     def _let_go(self, crew: FleetWorker) -> None:
-        """Of the dataset that was wanted last so long ago, of those of which nothing runs here."""
+        """Drop the handle of the least recently used dataset that has no compaction running here."""
         idle = next((url for url, _ in self._opened if not crew.works_on(url)), None)
         if idle is not None:
             for key in [key for key in self._opened if key[0] == idle]:
@@ -405,7 +403,6 @@ class FleetProcess:
             self._work_done.forget(idle)
 
     def _open_watched(self, url: str, rule: DatasetRule) -> DatasetPort:
-        """A dataset of the keeper."""
         shared = None if self._shared is None else self._shared.of(url)
         return self._open(url, rule, self._commits, shared)
 
@@ -416,8 +413,8 @@ class FleetProcess:
         recorder: Recorder | None = None,
         shared: DatasetMirror | None = None,
     ) -> DatasetPort:
-        """A dataset belongs to one thread, so each opens its own. `recorder` is told of its requests,
-        `shared` of what is read and written."""
+        """Open a dataset; each thread needs its own handle. `recorder` counts its requests, `shared` records
+        its reads and writes."""
         config = self._config_of(rule)
         count = self._count_request
         if recorder is not None and wiring.keep_history_ms(config):
@@ -428,7 +425,7 @@ class FleetProcess:
     def _follow(
         self, recorder: Recorder, dataset: DatasetPort, rule: DatasetRule, *, coordinates: bool
     ) -> None:
-        """Record its commits, or what is done for them, unless the settings say that nothing does."""
+        """Record the dataset's commits, or the work for them, unless the settings disable records."""
         keep_ms = wiring.keep_history_ms(self._config_of(rule))
         if keep_ms:
             records = wiring.commit_records(dataset)
@@ -445,7 +442,8 @@ class FleetProcess:
         return unheard if self._metrics is None else self._metrics.says
 
     def _waiting(self, url: str, config: Config) -> WaitPolicy:
-        """All datasets of a store wait for it alike, and it is told of once."""
+        """Return the rules for waiting for a store. All its datasets share them, and one wait is reported
+        once."""
         store = "/".join(url.split("/")[:3]) if "://" in url else url
         return replace(service_waiting(store, config, self._tell, self._is_ending), is_shared=True)
 
@@ -457,13 +455,13 @@ class FleetProcess:
 
 
 class ToCollect:
-    """Datasets whose garbage is to be collected, the first one first, each once however often it is added.
-    Any thread may call it."""
+    """The queue of datasets whose garbage is due, first in, first out; a dataset is in it at most once.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._rules: dict[str, DatasetRule] = {}
-        """By URL; the newest counts."""
+        """The latest rule of each dataset, by URL."""
         self._is_over = False
 
     def add(self, url: str, rule: DatasetRule) -> None:
@@ -472,7 +470,7 @@ class ToCollect:
             self._changed.notify()
 
     def take(self) -> tuple[str, DatasetRule] | None:
-        """Wait for the next one; `None` when it is over."""
+        """Wait for the next dataset and return it; `None` after `end`."""
         with self._changed:
             self._changed.wait_for(lambda: self._rules or self._is_over)
             if self._is_over:
@@ -481,14 +479,15 @@ class ToCollect:
             return url, self._rules.pop(url)
 
     def end(self) -> None:
-        """Nothing is collected any more."""
+        """End the queue: `take` returns `None` from now on."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
 
 class _LoopThreads:
-    """Loops beside the caller, the keeper's first: they end when `stop` is set, and are waited for then."""
+    """Threads that run loops during a block; the first one is the fleet coordinator's. At the end of the
+    block, set `stop`, join that one, call `end`, and join the others for at most `JOIN_S` each."""
 
     def __init__(
         self,
@@ -515,7 +514,8 @@ class _LoopThreads:
 
 
 def _is_known(pattern: str) -> bool:
-    """Whether there is a kind of such datasets. A rule for another one is a problem of its own."""
+    """Return whether a kind of datasets has such URLs. A rule with another pattern is reported as its own
+    problem."""
     try:
         registered_for(pattern)
     except Refused:
@@ -540,7 +540,7 @@ def _both(first: Count | None, second: Count) -> Count:
 
 
 def _finished(trouble: OnceLogger, problem: LithifyError | None) -> None:
-    """A round was finished; with a catalog that cannot be used, if there is a problem."""
+    """Note the end of a round; `problem` is the error in a catalog that could not be used."""
     if problem is None:
         trouble.is_over()
     else:

@@ -1,4 +1,4 @@
-"""A fleet for programs: what `lithify fleet` and `lithify queue` do, as calls.
+"""The Python API for a fleet, with the operations of `lithify fleet` and `lithify queue`.
 
     import lithify
 
@@ -8,7 +8,7 @@
     fleet.add("s3://bucket/tenants/*/db", tenant="*")
     print(fleet.status().queues)
 
-All errors are `lithify.LithifyError`s; what is refused is refused before anything is written.
+All errors are `lithify.LithifyError`s. `Refused` is raised before anything is written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ _NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
 
 
 class Fleet:
-    """The fleet at a URL. `clock` and `ids` are for tests."""
+    """The fleet whose folder is at `url`: its catalog of datasets, queues and tenants, and its status.
+    `settings` are as in `lithify.open`; `clock` and `ids` are for tests."""
 
     def __init__(
         self,
@@ -81,17 +82,18 @@ class Fleet:
         self._files = wiring.fleet_files(url, self._config, waiting, self._clock, self._ids)
 
     def init(self) -> Catalog:
-        """Make it: without datasets, and with one queue that takes everything. `Refused` when it is there."""
+        """Create the fleet, without datasets and with one queue that takes all work; return its catalog.
+        Raise `Refused` if it exists."""
         return self._files.catalog.create(changes.first_catalog(self._new_id())).catalog
 
     def catalog(self) -> Numbered:
-        """Queues and rules as they are now, and their number."""
+        """Return the current catalog (queues, rules, tenants) with its version number."""
         return self._files.catalog.read()
 
     def at(self, *, version: int | None = None, at_ms: float | None = None) -> Numbered:
-        """Queues and rules as they were in a version, or at a time (milliseconds since 1970, by the store's
-        clock). `Refused` when that is too old, or not there yet. Those of the last day can be asked for, and
-        those that a member or a compaction works with."""
+        """Return the catalog of a version, or of a time in milliseconds since 1970 by the store's clock. Give
+        exactly one of both. Raise `Refused` if it is too old or does not exist yet. Versions of the last day,
+        and those that a member or a compaction still uses, are kept."""
         if (version is None) == (at_ms is None):
             raise Refused("name a version or a time")
         version = arguments.optional(arguments.number, "version", version)
@@ -100,13 +102,15 @@ class Fleet:
         return Numbered(number, self._files.history.at(number))
 
     def status(self) -> FleetStatus:
-        """Who serves it, and what waits in each queue. Writes only what tells the store's time."""
+        """Return the fleet's members, queues and pending tasks. Writes only an object that shows the store's
+        time."""
         return fleet_status(self._files, self._clock.now_ms())
 
     def running(self, *, exact: bool = False) -> tuple[tuple[RunningStatus, ...], Mapping[str, LithifyError]]:
-        """What runs, as the workers say every ten seconds; with `exact` as the ledgers of all datasets say
-        now, which takes some requests for each. And what could not be asked, by URL. Writes only what tells
-        the store's time."""
+        """Return the running compactions, and the errors of datasets that could not be read, by URL. The
+        compactions are those of the workers' last heartbeats, about ten seconds old; with `exact`, those in
+        the ledgers of all datasets now, which costs some requests per dataset. Writes only an object that
+        shows the store's time."""
         if not exact:
             return running(self.status()), {}
         found: dict[str, tuple[RunningStatus, ...]] = {}
@@ -119,7 +123,7 @@ class Fleet:
                     dataset = wiring.open_dataset(url, self._config_of(rule))
                     found[url] = running_in(url, rule, dataset.ledger())
             except DatasetNotFound:
-                pass  # a folder that is none
+                pass  # a folder that is not a dataset
             except LithifyError as error:
                 problems[url] = error
 
@@ -127,7 +131,8 @@ class Fleet:
         return tuple(one for url in datasets for one in found.get(url, ())), problems
 
     def check(self) -> list[Finding]:
-        """What is wrong with it, and what to do. Writes only what tells the store's time."""
+        """Return the fleet's problems, each with a remedy. Writes only an object that shows the store's
+        time."""
         datasets, problems = self.datasets()
         return list(check_fleet(self.status(), datasets, problems))
 
@@ -144,12 +149,17 @@ class Fleet:
         on_event: Observer | None = None,
         shared: SharedFleet | None = None,
     ) -> None:
-        """Serve it until `stop` is set: watch and coordinate its datasets (`keeps`), and work on what its
-        queues have (`works`), or on what these `queues` have, until all of them were deleted. Any number of
-        processes may, each doing one or both. `exit_when_idle_s` ends it when there was nothing to work on
-        for so long. Without a session (`spark`) it starts Spark itself; `engine` is for tests. What the
-        keeper reads is noted in `shared`, for a dashboard (`WatchedFleet`). It serves none itself: the
-        setting `web.port` is for `lithify fleet run`."""
+        """Serve the fleet until `stop` is set: coordinate its datasets (`keeps`), execute compactions
+        (`works`), or both. Any number of processes may serve a fleet, each in one or both roles.
+
+        `queues` limits the work to these queues; the call returns when all of them are deleted. It also
+        returns after `exit_when_idle_s` seconds without work. `spark` is your own session; without one,
+        Lithify starts Spark. `on_event` is called with each event. `engine` is for tests. For a dashboard
+        (`WatchedFleet`), the coordinator's reads are recorded in `shared`.
+
+        Raise `Refused` if there is no such fleet or queue, and `EngineDown` if Spark cannot run. The setting
+        `web.port` has no effect here; it is for `lithify fleet run`.
+        """
         if self._config.web.port is not None:
             _log.warning(
                 "Fleet.run serves no dashboard, so web.port has no effect: run `lithify web --fleet %s`, or "
@@ -171,8 +181,6 @@ class Fleet:
         )
         process.run(stop)
 
-    # Datasets
-
     def add(
         self,
         *patterns: str | os.PathLike[str],
@@ -181,9 +189,14 @@ class Fleet:
         coordinates: Coordinates | str = Coordinates.FLEET,
         settings: Mapping[str, object] = _NO_SETTINGS,
     ) -> Catalog:
-        """Add datasets, by URL or by pattern (`s3://bucket/tenants/*/db`). A pattern that is there is treated
-        from now on as said here. `queue` takes all their work whatever its size, `tenant` says for whom they
-        are (`*`: what the first `*` of the pattern stands for), `settings` are for them alone."""
+        """Add datasets, by URL or by pattern (`s3://bucket/tenants/*/db`), and return the new catalog. An
+        existing rule with the same pattern is replaced.
+
+        `queue` names the queue that takes all their work regardless of its cost. `tenant` names their owner;
+        `*` in it is replaced by the text that the first `*` of the pattern matches. `coordinates` says which
+        system coordinates them. `settings` apply to these datasets only. Raise `Refused` for a setting that
+        has no effect on them or is not allowed here.
+        """
         if not patterns:
             raise Refused("name at least one dataset or pattern")
         given, who = _as_texts(arguments.mapping("settings", settings)), _coordinates(coordinates)
@@ -198,7 +211,8 @@ class Fleet:
         return self._changed(partial(_added, rules=rules))
 
     def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
-        """Take datasets away, by what they were added with. What is under way goes on."""
+        """Remove rules by the patterns they were added with, and return the new catalog. Running compactions
+        continue. Raise `Refused` if there is no such rule."""
         wanted = tuple(normal(absolute(pattern)) for pattern in patterns)
         known = {rule.pattern for rule in self.catalog().catalog.rules}
         missing = [pattern for pattern in wanted if pattern not in known]
@@ -207,14 +221,15 @@ class Fleet:
         return self._changed(lambda catalog: changes.remove_rules(catalog, wanted))
 
     def datasets(self) -> tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]]:
-        """The datasets that it has now, by URL, and what could not be looked up, by pattern. Folders that are
-        no datasets may be among them."""
+        """Return the datasets that the rules match now, with their rules, by URL, and the errors of lookups,
+        by pattern. Some may turn out to be folders that are not datasets."""
         discovery = Discovery(self._found, self._clock)
         found = discovery.datasets(self.catalog().catalog)
         return found, discovery.problems
 
     def open(self, url: str | os.PathLike[str]) -> Dataset:
-        """One of its datasets, with the settings of its rule (`lithify.open`). `Refused` for any other."""
+        """Open one of the fleet's datasets, with the settings of its rule, as `lithify.open` does. Raise
+        `Refused` for others."""
         url = arguments.place("url", url)
         rule = self.catalog().catalog.rule_for(url)
         if rule is None:
@@ -222,7 +237,8 @@ class Fleet:
         return open_dataset(url, settings=self._config_of(rule), clock=self._clock, ids=self._ids)
 
     def wake(self, *urls: str | os.PathLike[str]) -> None:
-        """Have these looked at now. `Refused` for what is no dataset of the fleet."""
+        """Ask the fleet's coordinators to poll these datasets now. Raise `Refused` if one does not belong to
+        the fleet."""
         catalog, wanted = self.catalog().catalog, tuple(map(absolute, urls))
         for url in wanted:
             if catalog.rule_for(url) is None:
@@ -230,65 +246,65 @@ class Fleet:
         for url in wanted:
             self._files.wakes.wake(url)
 
-    # Tenants
-
     def set_tenant(self, name: str, **attributes: Any) -> CatalogTenant:
-        """Change how the work of a tenant is treated; attributes are those of `CatalogTenant`. It need have
-        no datasets yet."""
+        """Set attributes of a tenant (those of `CatalogTenant`: `weight`, `most_running`) and return it. The
+        tenant may have no datasets yet."""
         name = arguments.text("name", name)
         catalog = self._changed(lambda catalog: changes.set_tenant(catalog, name, **attributes))
         return next(tenant for tenant in catalog.tenants if tenant.name == name)
 
     def remove_tenant(self, name: str) -> None:
-        """Treat it as everybody else. Its datasets stay. `Refused` when it is treated so already."""
+        """Remove a tenant's own weight and limits; the defaults apply to it again. Its datasets are kept.
+        Raise `Refused` if it has none of its own."""
         if all(tenant.name != name for tenant in self.catalog().catalog.tenants):
             raise Refused(
                 f"tenant {name!r} has no weight or limit of its own; `lithify fleet list` shows all"
             )
         self._changed(lambda catalog: changes.remove_tenant(catalog, name))
 
-    # Queues
-
     def queues(self) -> tuple[QueueStatus, ...]:
-        """All queues and what they have, by size."""
+        """Return all queues with their pending and running work, smallest size limit first."""
         return self.status().queues
 
     def queue(self, name: str) -> QueueStatus:
-        """One queue and what it has."""
+        """Return a queue with its pending and running work. Raise `Refused` if there is none of that name."""
         found = self.status()
         found.catalog.catalog.queue(name)
         return found.queue(name)
 
     def create_queue(self, name: str, *, largest_bytes: int, **attributes: Any) -> Queue:
-        """Make a queue for work that costs less; attributes are those of `Queue`. One that has a name that
-        was deleted is another queue."""
+        """Create a queue for compactions that cost less than `largest_bytes`, and return it; the other
+        attributes are those of `Queue`. A queue that reuses the name of a deleted one has a new id. Raise
+        `Refused` if the name is taken."""
         name = arguments.text("name", name)
         queue = changes.with_attributes(Queue(name, self._new_id(), largest_bytes), attributes)
         return self._changed(lambda catalog: changes.create_queue(catalog, queue)).queue(name)
 
     def set_queue(self, name: str, **attributes: Any) -> Queue:
-        """Change attributes of a queue."""
+        """Set attributes of a queue, except its name and state, and return it."""
         return self._change_queue(name, partial(changes.set_queue, **attributes))
 
     def pause_queue(self, name: str) -> Queue:
-        """Admit and claim nothing of it until it is resumed."""
+        """Stop admission and claims until `resume_queue`. Running compactions continue."""
         return self._change_queue(name, changes.pause_queue)
 
     def resume_queue(self, name: str) -> Queue:
-        """Go on."""
+        """Resume a queue that is paused or drains."""
         return self._change_queue(name, changes.resume_queue)
 
     def drain_queue(self, name: str) -> Queue:
-        """Admit nothing more to it; what was admitted is worked off, the rest goes to the next one."""
+        """Stop admission; admitted tasks are still executed, other tasks go to the next larger queue."""
         return self._change_queue(name, changes.drain_queue)
 
     def delete_queue(self, name: str) -> None:
-        """Take it away: its workers end, and what waits goes to the next one."""
+        """Delete a queue: its workers end, and its waiting tasks go to the next larger queue. Raise `Refused`
+        while a rule names it, and for the queue without a size limit."""
         queue_id = self.catalog().catalog.queue(name).id
         self._changed(lambda catalog: changes.delete_queue(catalog, queue_id))
 
     def _change_queue(self, name: str, change: Callable[[Catalog, str], Catalog]) -> Queue:
-        """By the id that the name has now."""
+        """Change the queue that has this name now. It is identified by its id, so a new queue of that name is
+        not changed."""
         queue_id = self.catalog().catalog.queue(name).id
         changed = self._changed(lambda catalog: change(catalog, queue_id)).with_id(queue_id)
         assert changed is not None, "it would have been refused"
@@ -304,12 +320,11 @@ class Fleet:
         return wiring.find_datasets(rule, self._config_of(rule))
 
     def _config_of(self, rule: DatasetRule) -> Config:
-        """The settings for its datasets."""
         return wiring.config_of(rule, self._config, self.url)
 
 
 class ShownFleet(Fleet):
-    """The fleet as a dashboard reads it: whatever its rules say, a store is waited for only for a moment."""
+    """The fleet as a dashboard reads it: it waits for stores only briefly, whatever the rules say."""
 
     def __init__(self, url: str, *, settings: Settings | None = None) -> None:
         super().__init__(url, settings=wiring.patient(settled(settings)))
@@ -319,8 +334,8 @@ class ShownFleet(Fleet):
 
 
 class WatchedFleet(ShownFleet):
-    """The same, as a keeper in this process reads it anyway: to look at it takes no request, but of datasets
-    that another keeper watches."""
+    """The fleet as read by a fleet coordinator in this process. Viewing it costs no request, except for
+    datasets that another coordinator owns."""
 
     def __init__(self, url: str, shared: SharedFleet, *, settings: Settings | None = None) -> None:
         super().__init__(url, settings=settings)
@@ -336,7 +351,7 @@ class WatchedFleet(ShownFleet):
         return self.status().catalog
 
     def watched(self, url: str) -> Dataset:
-        """One of its datasets, to look at."""
+        """Open one of its datasets, for viewing only."""
         shared, config = self.shared, self._config_at(url)
         dataset = shared.opened(url)
         if dataset is None:
@@ -350,7 +365,7 @@ class WatchedFleet(ShownFleet):
         return Dataset(url, config, opened=here, commits=commits)
 
     def acted_on(self, url: str) -> Dataset:
-        """The same, to do something with. What that changes is known to who watches at once."""
+        """Open one of its datasets for changes, which viewers see at once."""
         if not self.shared.has(url):
             return Dataset(url, self._config_at(url))
         noted = partial(sharing, shared=self.shared.of(url), clock=self._clock)
@@ -368,7 +383,8 @@ def _added(catalog: Catalog, rules: Iterable[DatasetRule]) -> Catalog:
 
 
 def _as_texts(settings: Mapping[str, object]) -> Mapping[str, str]:
-    """The settings as a rule has them. `Refused` for what is neither text nor a number."""
+    """Return the settings as texts, as a rule stores them. Raise `Refused` for a value that is neither text
+    nor a number."""
     found = {}
     for name, value in settings.items():
         try:
@@ -379,7 +395,7 @@ def _as_texts(settings: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def _check_names(rule: DatasetRule) -> None:
-    """`Refused` when one of its settings has no effect on the datasets that it names."""
+    """Raise `Refused` if a setting has no effect on the rule's datasets."""
     own = registered_for(rule.pattern)
     others = {kind.load_settings().NAME: kind for kind in all_registered()}
     del others[own.load_settings().NAME]
@@ -393,7 +409,7 @@ def _check_names(rule: DatasetRule) -> None:
 
 
 def _check_values(rule: DatasetRule) -> None:
-    """`Refused` when no dataset could be opened with its settings, or one of them does nothing."""
+    """Raise `Refused` if the rule's settings are invalid for its datasets."""
     try:
         registered_for(rule.pattern).load().check_settings(wiring.with_settings_of(rule, config_type()()))
     except Refused as error:
@@ -409,7 +425,7 @@ def _coordinates(value: Coordinates | str) -> Coordinates:
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
-    """A URL as every process would read it: a relative path is one from the root."""
+    """Return the URL as every process reads it: a relative path becomes absolute."""
     url = arguments.place("url", url)
     scheme, _ = split_scheme(url)
     return url if scheme is not None else str(Path(url).absolute())

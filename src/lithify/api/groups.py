@@ -1,4 +1,4 @@
-"""A group of copies of a keyed log for programs: what `lithify group` does, as calls.
+"""The Python API for a group of copies of a keyed log, with the operations of `lithify group`.
 
     import lithify
 
@@ -7,9 +7,9 @@
     group.join("warehouse", {0: 81_240, 1: 79_113})
     print(group.show().document["thresholds"])
 
-Copies that Lithify compacts join by themselves (settings `kafka.group` and `kafka.member`). Readers that keep
-state of their own are joined here, and again whenever they have committed more. All errors are
-`lithify.LithifyError`s; what is refused is refused before anything is written. docs/groups.md says why.
+Copies that Lithify compacts join by themselves (settings `kafka.group` and `kafka.member`). A reader with
+state of its own joins here, and calls `join` again whenever it has committed more. All errors are
+`lithify.LithifyError`s. `Refused` is raised before anything is written. docs/groups.md has the reasons.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _MAX_LEADERS = 5
 
 
 class Group:
-    """The group whose folder is at `url`. `clock` and `ids` are for tests."""
+    """The group whose folder is at `url`. `settings` are as in `lithify.open`; `clock` and `ids` are for
+    tests."""
 
     def __init__(
         self,
@@ -53,17 +54,22 @@ class Group:
         )
 
     def init(self) -> Shown:
-        """Make it, without members. `Refused` when there is one with members."""
+        """Create the group, without members. Raise `Refused` if there is one with members."""
         return show_group(self.url, self._files.begin())
 
     def show(self) -> Shown:
-        """Its members, their marks, the thresholds, and what waits for whom. Writes nothing."""
+        """Return members, their marks, the thresholds, and which members each threshold waits for. Writes
+        nothing."""
         return show_group(self.url, self._files.read())
 
     def join(self, name: str, offsets: Mapping[int, int]) -> Shown:
-        """Make a reader a member, or say how far it is by now: `offsets` by partition, each the first that it
-        has not committed. Offsets that go back lower nothing. `Refused` when it comes too late, and for the
-        name of a copy."""
+        """Add a reader to the group, or report its progress, and return the group. `offsets` has, by
+        partition, the first offset that the reader has not committed. Lower offsets than before change
+        nothing.
+
+        Raise `Refused` if records that a new reader lacks may have been removed, if the name belongs to a
+        copy, and for numbers that are not whole or are negative.
+        """
         name = arguments.text("name", name)
         if not isinstance(offsets, Mapping):
             raise Refused(f"{offsets!r:.80} is no mapping of partitions to offsets")
@@ -85,8 +91,8 @@ class Group:
         return self._published()
 
     def leave(self, name: str) -> Shown:
-        """Remove a member, copy or reader, whatever it still does. What only it kept may go at once.
-        `Refused` when there is none of that name."""
+        """Remove a member, whether copy or reader, and return the group. Records that only this member needed
+        may be removed from now on. Raise `Refused` if there is no such member."""
         name = arguments.text("name", name)
         if name not in self._files.read().members:
             raise Refused(f"{self.url}: has no member {name!r}; `lithify group show` tells who there is")
@@ -97,5 +103,5 @@ class Group:
             try:
                 return show_group(self.url, self._files.publish(self._files.lead(socket.gethostname())))
             except Fenced:
-                continue  # two lead at once
+                continue  # another process published at the same time
         return self.show()

@@ -1,4 +1,4 @@
-"""What the calls of `lithify.api.client` answer, as values: what would be done, what was done."""
+"""Results of the calls in `lithify.api.client`."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from lithify.views.blocks import Line, Shown, Timeline
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """Something worth compacting."""
+    """A compaction that would run."""
 
     unit: str
-    """What it is about: a segment, a time chunk."""
+    """The part of the dataset: a segment, a time chunk, a partition."""
     bytes: int
-    """That would be read."""
+    """The bytes to read."""
     priority: float
-    """0 (may wait) to 1 (urgent)."""
+    """From 0 (may wait) to 1 (urgent)."""
     reason: str
     """One sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What would be compacted now, most urgent first."""
+    """The compactions that would run now, the most urgent first. Iterable."""
 
     proposals: tuple[Proposed, ...]
     notes: tuple[str, ...]
-    """Why the rest is left alone."""
+    """Why everything else is not compacted."""
     shown: Shown
-    """All of it, to be drawn."""
+    """The whole result, for display."""
     timeline: Timeline | None
-    """`None` where times play no part."""
+    """`None` for datasets without times."""
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """All of it as `lithify plan --json` prints it."""
+        """The output of `lithify plan --json`."""
         return self.shown.document
 
     def __iter__(self) -> Iterator[Proposed]:
@@ -54,54 +54,54 @@ class Proposals:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run did."""
+    """The result of `Dataset.compact`."""
 
     started: bool
-    """Whether there was anything to do."""
+    """False if there was nothing to do."""
     committed: tuple[str, ...]
-    """Ids of compactions."""
+    """Ids of committed compactions."""
     refused: tuple[FailedCompaction, ...]
     failed: tuple[FailedCompaction, ...]
     notes: tuple[str, ...]
     left_alone: tuple[str, ...]
-    """Of the notes, those about what cannot be compacted."""
+    """The `notes` about data that cannot be compacted."""
     stuck: tuple[str, ...]
-    """Of these, those about what grows worse until a person acts."""
+    """The entries of `left_alone` about data whose state grows worse until a person acts."""
     bytes_read: int
     bytes_written: int
     rows: Mapping[str, int]
-    """In, out and dropped, by reason; 0 for whatever did not happen."""
+    """Rows in, out, and dropped by reason; 0 for names that are not in it."""
     seconds: float
     shown: Shown
-    """All of it, to be drawn."""
+    """The whole result, for display."""
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """All of it as `lithify compact --json` prints it."""
+        """The output of `lithify compact --json`."""
         return self.shown.document
 
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What a whole maintenance did."""
+    """The result of `Dataset.maintain`."""
 
     url: str
     parts: Mapping[str, Shown]
-    """By name, in order; those that were left out are not there."""
+    """Results by name of the part, in order, without parts that were left out."""
     is_done: bool
-    """Whether all was done that there was to do; else something failed, or stands in the way."""
+    """Whether everything was done that there was to do; if not, a part failed or is blocked."""
     errors: Mapping[str, LithifyError] = field(default_factory=dict)
-    """By name, what ended a part; the others were done without it."""
+    """Errors of parts that failed, by name. The other parts were done."""
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """All of it as `lithify maintain --json` prints it."""
+        """The output of `lithify maintain --json`."""
         found = {part: self.parts[part].document if part in self.parts else None for part in PARTS}
         return {"url": self.url, "is_done": self.is_done, **found}
 
 
 def result_of(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -> Result:
-    """What a run did, from how it ended and what its events told."""
+    """Combine the summary of a run with the totals of its events."""
     return Result(
         started=summary.started,
         committed=summary.committed,
@@ -119,6 +119,6 @@ def result_of(summary: RunSummary, totals: Totals, seconds: float, shown: Shown)
 
 
 def show_error(error: LithifyError) -> Shown:
-    """Show what ended a part of maintenance."""
+    """Return the display of a failed part of maintenance."""
     outcome = "refused" if isinstance(error, Refused) else "failed"
     return Shown({"outcome": outcome, "why": str(error)}, (Line(str(error), is_bad=True),))

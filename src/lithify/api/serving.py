@@ -1,21 +1,21 @@
-"""A process that keeps datasets compacted until it is stopped: coordinators, workers, metrics.
+"""A process that keeps datasets compacted until it is stopped: coordinators, workers, metrics, a dashboard.
 
-1. Each dataset has a coordinator. One that is refused when the service starts, because another may be alive
-   or the dataset is none, ends the service before anything is written there. One that is fenced later ends
-   for good and says so, and the others go on; the service ends with the last. One whose store is away starts
-   when it is back. What else stands in the way of one of several, such as damage, is said once and tried
-   again after growing pauses; from then on that one never ends the others. One that was made anew at its URL,
-   or restored from a backup, is another dataset: it is opened and coordinated from the start, once it is
-   there, and refused as it would be when the service starts.
-2. One pool of workers works on all of them (`lithify.service.worker_pool`). A worker has the name that is in
-   the lease of its dataset's coordinator here, so that whoever starts after a crash takes back at once what
-   it held.
-3. A single dataset is coordinated and worked on in turns, in one thread, which reads it half as often.
-4. Metrics and the dashboard are served where the settings say so.
-5. Each commit leaves a record, which nobody waits for (`lithify.mirror.commit_recording`).
-6. The log says when it has started and when it has stopped; between them, what was given back.
-7. For the dashboard what is read here is kept (`lithify.mirror.dataset_mirror`), and a thread reads seldom
-   what nobody reads here anyway, whoever looks.
+1. Each dataset has a coordinator. If one is refused at the start, because another may be alive or there is no
+   dataset, the service ends before anything is written there.
+2. A coordinator that is fenced later logs that and ends for good; the others continue, and the service ends
+   with the last. If a store is away at the start, its coordinators begin when it is back. Any other error of
+   one of several, such as a corrupt object, is logged once and retried with growing pauses; it does not end
+   the others.
+3. A dataset that was recreated at its URL, or restored from a backup, is another dataset: it is opened and
+   coordinated from the start once it exists, and refused as at the start of the service.
+4. One pool of workers serves all datasets (`lithify.service.worker_pool`). A worker has the name that is in
+   the lease of its dataset's coordinator here, so that the next coordinator after a crash reclaims its
+   compactions at once.
+5. For a single dataset, coordinator and worker alternate in one thread, which halves the reads.
+6. Records of commits are written in the background (`lithify.mirror.commit_recording`).
+7. The log has the start and the stop of the service; between them, released compactions.
+8. For the dashboard, reads are recorded (`lithify.mirror.dataset_mirror`); a thread seldom reads the details
+   that nothing else here reads, regardless of viewers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from lithify.service.worker_pool import WorkerPool
 
 BESIDE_LOOK_S = 1.0
-"""Between two looks whether something is to be read for a dashboard."""
+"""The interval of checks whether details are due to be read for a dashboard."""
 
 _log = logging.getLogger("lithify")
 
@@ -74,14 +74,21 @@ _log = logging.getLogger("lithify")
 class _Coordinated:
     dataset: DatasetPort
     collector: Collector | None
-    """It works in a thread of its own, so it has opened the dataset for itself."""
+    """A collector works in its own thread, so it has its own handle of the dataset."""
 
 
 class Service:
-    """Coordinates datasets and works on them, in this process, until stopped: `lithify run`. Without
-    `coordinates` it works for coordinators elsewhere (`lithify worker`), without `works` it leaves the work
-    to others (`lithify coordinator`); left out, the setting `service.embedded_worker` says whether it
-    works."""
+    """A service that coordinates and compacts datasets in this process until it is stopped, as `lithify run`
+    does.
+
+    Without `coordinates` it works for coordinators elsewhere (`lithify worker`); without `works` it only
+    coordinates (`lithify coordinator`). The default of `works` is the setting `service.embedded_worker`.
+    `settings` and `spark` are as in `lithify.open`; `on_event` is called with each event; `take_over` fences
+    coordinators that may be alive. Close it, or use it as a context manager, to stop the Spark session that
+    it has started.
+
+    Raise `Refused` if there are no URLs, or a dataset cannot be opened. `engine` is for tests.
+    """
 
     def __init__(
         self,
@@ -119,11 +126,10 @@ class Service:
             url: DatasetMirror(url, SystemClock(), coordinates=coordinates) for url in self._urls if is_shown
         }
         self._watched: dict[str, ClientDataset] = {}
-        """Opened for a dashboard."""
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
-        """`None` for those whose stores are away."""
+        """The value is `None` for a dataset that could not be opened yet."""
         self._gone: set[str] = set()
-        """Those that were deleted, made anew or restored, until they are opened again."""
+        """Datasets that were deleted, recreated or restored, until they are opened again."""
         self._closing = ExitStack()
         self._engine: Engine | None = engine
         if not self._works:
@@ -143,11 +149,12 @@ class Service:
         self.close()
 
     def close(self) -> None:
-        """End the Spark that was started for it."""
+        """Stop the Spark session that the service has started."""
         self._closing.close()
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set."""
+        """Serve until `stop` is set. Raise `CoordinatorAlive` if another coordinator may be running, `Fenced`
+        if other processes have taken over all datasets, and any other error that ends the service."""
         self._stop = stop
         began_s = time.monotonic()
         with ExitStack() as stack:
@@ -185,19 +192,19 @@ class Service:
         _log.info(message, extra={FIELDS: facts})
 
     def findings(self) -> tuple[Finding, ...]:
-        """Datasets that the workers here leave alone for now, and why. Any thread may ask."""
+        """Return the datasets that the workers back off from, with reasons. Any thread may call it."""
         return self._pool.findings() if self._pool is not None else ()
 
     def watched(self, url: str) -> ClientDataset:
-        """One of its datasets as it is read here anyway, for a dashboard; `StoreUnavailable` before it was.
-        For one thread at a time, and only to look."""
+        """Return a dataset as last read by this process, for viewing only and for one thread at a time. Raise
+        `StoreUnavailable` if it was not read yet."""
         found = self._watched.get(url)
         if found is None:
             raise StoreUnavailable(f"{url}: this process has not read it yet")
         return found
 
     def acted_on(self, url: str) -> ClientDataset:
-        """The same, to do something with. What that changes is known to who watches at once."""
+        """Open one of the datasets for changes, which viewers see at once."""
         return ClientDataset(
             url,
             self._config,
@@ -205,7 +212,7 @@ class Service:
         )
 
     def _read_beside(self, stop: threading.Event) -> None:
-        """For a dashboard, in a thread of its own."""
+        """Read details for a dashboard, in a thread of its own."""
         readers: dict[str, Callable[[], Any]] = {
             url: partial(self._begin_beside, url) for url in self._shared
         }
@@ -224,7 +231,7 @@ class Service:
             stop.wait(BESIDE_LOOK_S)
 
     def _begin_beside(self, url: str) -> Callable[[], Any]:
-        """Open the dataset at `url` for a dashboard; what is to be called again and again from then on."""
+        """Open a dataset for a dashboard. Return the function that reads its details from then on."""
         shared, dataset = self._shared[url], self._open(url)
         records = wiring.commit_records(dataset)
         through = partial(watching, shared=shared)
@@ -268,7 +275,6 @@ class Service:
                 self._made_anew(url, error)
 
     def _made_anew(self, url: str, error: Replaced) -> None:
-        """Another dataset is in its place, or will be."""
         self._observe(events.MadeAnew(url, str(error)))
         self._coordinated[url] = None
         self._gone.add(url)
@@ -297,7 +303,6 @@ class Service:
             raise self._errors[0]
 
     def _coordinate_beside(self, url: str, name: str, stop: threading.Event) -> None:
-        """In a thread of its own."""
         try:
             self._try_to_coordinate(url, name, stop)
         except BaseException as error:
@@ -313,8 +318,8 @@ class Service:
                 stop.set()
 
     def _try_to_coordinate(self, url: str, name: str, stop: threading.Event) -> None:
-        """Coordinate one of several, again and again where that cannot begin. Raises `Fenced`, and what
-        refuses it at the start."""
+        """Coordinate one of several datasets; if that cannot begin, back off and retry. Raise `Fenced`, and
+        refusals at the start."""
         trouble = OnceLogger(f"{url} is not coordinated for now, and that is tried again")
         failures, may_refuse = 0, self._coordinated[url] is not None
         while not stop.is_set():
@@ -352,8 +357,8 @@ class Service:
         )
 
     def _opened(self, url: str) -> _Coordinated | None:
-        """What is refused is so from the start. What cannot be reached is opened when it can (`_awaited`); so
-        is one of several that cannot be read."""
+        """Open a dataset. Raise refusals, and any error of a single dataset. Return `None` if its store is
+        away, or if one of several cannot be read; `_awaited` opens it later."""
         try:
             with contained(f"opening {url}"):
                 return self._open_both(url)
@@ -364,7 +369,7 @@ class Service:
             return None
 
     def _awaited(self, url: str, stop: threading.Event) -> _Coordinated | None:
-        """What is coordinated at `url`, once its store is there; `None` when told to stop before."""
+        """Wait until the dataset's store is available and return the dataset; `None` if stopped before."""
         found = self._coordinated[url]
         if found is None:
             open_it = self._open_new if url in self._gone else self._open_both
@@ -373,8 +378,8 @@ class Service:
         return found
 
     def _open_new(self, url: str) -> _Coordinated:
-        """Open what is in the place of a dataset that is gone. As long as nothing is there it is waited for,
-        as for a store that is away."""
+        """Open the successor of a dataset that is gone. While there is none, raise `StoreUnavailable`, so
+        that the caller waits as for a store."""
         try:
             found = self._open_both(url)
             found.dataset.snapshot()
@@ -387,13 +392,13 @@ class Service:
         return _Coordinated(dataset, wiring.collector(self._open(url), self._config, self._observe))
 
     def _open(self, url: str) -> DatasetPort:
-        """A dataset belongs to one thread, so each opens its own."""
+        """Open a dataset; each thread needs its own handle."""
         waiting = service_waiting(url, self._config, self._observe, self._is_ending)
         recorder = self._recorder
         count = None if recorder is None else recorder.counting(url)
         shared = self._shared.get(url)
         dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count, shared)
-        # Events call it as it calls itself.
+        # Events have the dataset's own spelling of its URL.
         if recorder is not None:
             records = wiring.commit_records(dataset)
             if shared is not None:
@@ -405,6 +410,6 @@ class Service:
 
 
 def _is_refusal(error: LithifyError) -> bool:
-    """Whether it is for who started the service to do something about it. A format that is not known is the
-    dataset's own matter: it may be damage, or the work of a newer version."""
+    """Return whether the operator has to act on the error. An unknown format is an error of the dataset: it
+    may be damaged, or written by a newer version."""
     return isinstance(error, Refused) and not isinstance(error, Unsupported)

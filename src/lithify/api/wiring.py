@@ -1,5 +1,5 @@
-"""From settings to the objects that do the work. Imports what it builds only when it builds it, so that
-`lithify --help` and refusals stay quick."""
+"""Constructs objects from settings. Modules are imported when they are needed, so that `lithify --help` and
+refusals are fast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lithify.datasets.registry import all_registered, registered_for
 SHOWN_STORE_WAIT = "2s"
 """How long a dashboard waits for a store."""
 COMPILING_AFTER_S = 4.0
-"""Shorter runs have nothing to wait for."""
+"""Shorter runs do not mention compilation."""
 COMPILING = (
     "What merges rows has to be compiled for this machine, once: the first compaction waits about half a "
     "minute for that. `lithify warm-up` does it ahead of time."
@@ -62,8 +62,8 @@ def open_dataset(
     count: Callable[[Verb, RequestOutcome], None] | None = None,
     shared: DatasetMirror | None = None,
 ) -> DatasetPort:
-    """The dataset at `url`; `metrics` and `shared` see what is read of it. `metrics` and `count` are told of
-    the requests to its store, for which it waits as commands do, or as `waiting` says."""
+    """Open the dataset at `url`. `metrics` and `shared` record its reads; `metrics` and `count` count
+    requests to its store. `waiting` says how long to wait for the store; the default is that of commands."""
     opened = _open_dataset(url, config, metrics, waiting, count)
     if shared is None:
         return opened
@@ -74,7 +74,7 @@ def open_dataset(
 
 
 def open_to_read(url: str, config: Config) -> DatasetPort:
-    """The dataset at `url`; whatever would write beside it is refused by its store."""
+    """Open the dataset at `url` for reading; its store refuses writes."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
     from lithify.datasets.waiting import command_waiting
@@ -117,7 +117,6 @@ def _open_dataset(
 
 
 def metrics(*, coordinates: bool) -> Metrics:
-    """What counts in this process."""
     from lithify.base.clock import SystemClock
     from lithify.observe.metrics import Metrics
 
@@ -130,8 +129,8 @@ def metrics(*, coordinates: bool) -> Metrics:
 def spark_engine(
     config: Config, urls: Sequence[str], spark: Any = None, what: str | None = None
 ) -> SparkEngine:
-    """The engine for these datasets; it starts Spark with its first call, or runs on the session `spark`.
-    `what` they are together, if that has a name."""
+    """Return the engine for these datasets. It starts Spark with its first call, or uses the session `spark`.
+    `what` is their common name, if they have one."""
     from lithify.engine.spark import SparkEngine
 
     return SparkEngine(
@@ -144,19 +143,19 @@ def spark_engine(
 
 
 def app_name(urls: Sequence[str]) -> str:
-    """What Spark's pages call an application of ours, unless `spark.app.name` is set."""
+    """Return the default of `spark.app.name`, as shown on Spark's pages."""
     first, others = next(iter(urls), ""), len(urls) - 1
     return redact(f"lithify {first}{f' and {others} more' if others > 0 else ''}".strip())
 
 
 def preload(urls: Iterable[str]) -> str:
-    """What Python workers for these datasets begin with."""
+    """Return what Python workers for these datasets preload at their start, separated by commas."""
     kinds = {registered_for(url) for url in urls}
     return ",".join(kind.preload for kind in all_registered() if kind in kinds and kind.preload)
 
 
 def warm_up(kind: Registered) -> None:
-    """Compile, and keep on disk, all that is compiled for such datasets."""
+    """Compile the code for such datasets, and store it in the cache folder."""
     from importlib import import_module
 
     module, _, name = kind.warm_up.partition(":")
@@ -167,8 +166,8 @@ def warm_up(kind: Registered) -> None:
 def telling_of_compilation(
     config: Config, urls: Sequence[str], tell: Callable[[str], None], *, after_s: float = COMPILING_AFTER_S
 ) -> Iterator[None]:
-    """Meanwhile, if it takes long and tasks run on this machine, `tell` what has to be compiled first.
-    Whether something has to be is found out beside the work, which it would hold up."""
+    """Call `tell` during the block if it takes long, tasks run on this machine, and code has to be compiled
+    first. The check runs in a thread, as it would delay the work."""
     is_over = threading.Event()
 
     def look() -> None:
@@ -195,7 +194,7 @@ def _is_local(config: Config) -> bool:
 
 
 def leadership(dataset: DatasetPort, holder: str | None = None) -> Leadership:
-    """What keeps two coordinators apart; under a new name, unless it has one."""
+    """Return the leadership of a dataset; `holder` defaults to a new name."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
     from lithify.coordination.leadership import Leadership
@@ -204,7 +203,7 @@ def leadership(dataset: DatasetPort, holder: str | None = None) -> Leadership:
 
 
 def new_name() -> str:
-    """A name for this process in one dataset, as a coordinator and as a worker."""
+    """Return a new name for this process as coordinator and worker of one dataset."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
 
@@ -214,7 +213,7 @@ def new_name() -> str:
 def coordinator(
     dataset: DatasetPort, config: Config, observer: Observer, companion: Worker | None = None
 ) -> Coordinator:
-    """The coordinator of `dataset`; `companion` is a worker whose ticks take turns with its own."""
+    """Return the coordinator of `dataset`; `companion` is the embedded worker."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
     from lithify.service.coordinator import Coordinator
@@ -230,7 +229,6 @@ def coordinator(
 
 
 def coordinator_options(config: Config) -> CoordinatorOptions:
-    """How a coordinator works."""
     from lithify.service.options import CoordinatorOptions
 
     return CoordinatorOptions(heartbeat_timeout_ms(config), config.service.max_attempts)
@@ -244,7 +242,8 @@ def worker_pool(
     observer: Observer,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> WorkerPool:
-    """Workers of all these datasets; a worker whose dataset is not in `names` has a new name."""
+    """Return the pool of workers of these datasets; a worker whose dataset is not in `names` gets a new
+    name."""
     from lithify.base.clock import SystemClock
     from lithify.service.worker_pool import UrlList, WorkerPool
 
@@ -262,7 +261,7 @@ def worker_pool(
 
 
 def room(engine: Engine, config: Config) -> WorkerSlots:
-    """What the workers of this process share."""
+    """Return the slots that the workers of this process share."""
     from concurrent.futures import ThreadPoolExecutor
 
     from lithify.service.slots import WorkerSlots
@@ -281,7 +280,7 @@ def worker(
     *,
     room: WorkerSlots,
 ) -> Worker:
-    """A worker of `dataset`, under a new name unless it has one."""
+    """Return a worker of `dataset`; `name` defaults to a new one."""
     from lithify.base.clock import SystemClock
     from lithify.service.worker import Worker
 
@@ -296,7 +295,6 @@ def worker(
 
 
 def worker_options(config: Config) -> WorkerOptions:
-    """How a worker works."""
     from lithify.config.durations import to_milliseconds
     from lithify.service.options import WorkerOptions
 
@@ -314,14 +312,14 @@ def worker_options(config: Config) -> WorkerOptions:
 
 
 def heartbeat_timeout_ms(config: Config) -> int:
-    """After how much silence a worker counts as lost."""
+    """Return the silence after which a worker's compactions are reclaimed."""
     from lithify.config.durations import to_milliseconds
 
     return to_milliseconds(config.service.worker_heartbeat_timeout)
 
 
 def recorder(config: Config, clock: Clock) -> Recorder | None:
-    """What keeps a record of each commit; `None` when the settings say that nothing does."""
+    """Return the recorder of commits; `None` if the settings disable records."""
     from lithify.mirror.commit_recording import Recorder
 
     keep_ms = keep_history_ms(config)
@@ -329,14 +327,13 @@ def recorder(config: Config, clock: Clock) -> Recorder | None:
 
 
 def keep_history_ms(config: Config) -> int:
-    """For how long records of commits are kept; 0: there are none."""
+    """Return how long records of commits are kept; 0 if the settings disable records."""
     from lithify.config.durations import to_milliseconds
 
     return to_milliseconds(config.service.keep_history)
 
 
 def commit_records(dataset: DatasetPort) -> CommitRecords:
-    """The records of the commits of `dataset`."""
     from lithify.coordination.commit_records import CommitRecords
 
     store, folder = registered_for(dataset.url).load().own_place(dataset)
@@ -344,7 +341,7 @@ def commit_records(dataset: DatasetPort) -> CommitRecords:
 
 
 def collector(dataset: DatasetPort, config: Config, observer: Observer) -> Collector | None:
-    """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
+    """Return the garbage collector of `dataset`; `None` if the settings disable it."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
 
@@ -355,7 +352,7 @@ def collector(dataset: DatasetPort, config: Config, observer: Observer) -> Colle
 
 
 def loop_options(config: Config) -> LoopOptions:
-    """How often the loops look."""
+    """Return the poll intervals of coordinator and worker."""
     from lithify.service.loops import LoopOptions
 
     service = config.service
@@ -367,7 +364,7 @@ def loop_options(config: Config) -> LoopOptions:
 
 
 def fleet_metrics(roles: Iterable[FleetRole]) -> FleetMetrics:
-    """What counts in a process that is these members of a fleet."""
+    """Return the metrics of a process with these roles in a fleet."""
     from lithify.base.clock import SystemClock
     from lithify.fleet.metrics import FleetMetrics
 
@@ -382,7 +379,7 @@ def fleet_files(
     ids: Ids,
     count: Callable[[Verb, RequestOutcome], None] | None = None,
 ) -> FleetFiles:
-    """What the fleet at `url` keeps in the store; `count` is told of the requests for it."""
+    """Return the files of the fleet at `url`; `count` counts their requests."""
     from lithify.fleet.files import FleetFiles
     from lithify.store.metered import MeteredStore
     from lithify.store.proof import proved
@@ -395,7 +392,6 @@ def fleet_files(
 
 
 def group_files(url: str, config: Config, waiting: WaitPolicy, clock: Clock, ids: Ids) -> GroupFiles:
-    """What the group of copies at `url` keeps in the store."""
     from lithify.coordination.groups import GroupFiles
     from lithify.store.proof import proved
     from lithify.store.urls import open_store
@@ -405,17 +401,17 @@ def group_files(url: str, config: Config, waiting: WaitPolicy, clock: Clock, ids
 
 
 def config_of(rule: DatasetRule, config: Config, fleet: str) -> Config:
-    """The settings for datasets of a rule, on top of those of the process. `Refused` when the rule asks for
-    what the process does not allow the catalog of the fleet at that URL."""
+    """Return the settings for a rule's datasets: the rule's over the process's. Raise `Refused` if the
+    process does not allow the catalog of that fleet to set one of them."""
     from lithify.fleet.allowed import check_allowed
 
-    found = with_settings_of(rule, config)  # refuses what is no setting
+    found = with_settings_of(rule, config)  # raises `Refused` for an unknown setting
     check_allowed(rule, fleet, config)
     return found
 
 
 def with_settings_of(rule: DatasetRule, config: Config) -> Config:
-    """The same, without asking what is allowed."""
+    """Return the same without checking what is allowed."""
     from lithify.config.loading import overlaid
 
     if not rule.settings:
@@ -425,14 +421,15 @@ def with_settings_of(rule: DatasetRule, config: Config) -> Config:
 
 
 def patient(config: Config) -> Config:
-    """The settings with which a dashboard reads: it waits for stores for a moment only."""
+    """Return the settings for a dashboard, which waits for stores only briefly."""
     from lithify.config.loading import overlaid
 
     return overlaid(config, {"service.store_wait": ("the dashboard", SHOWN_STORE_WAIT)})
 
 
 def find_datasets(rule: DatasetRule, config: Config, waiting: WaitPolicy | None = None) -> list[str]:
-    """URLs of what a rule with a pattern names; `config` is for these. Some may turn out to be none."""
+    """Return the URLs that match a rule's pattern; some may turn out not to be datasets. `config` has the
+    settings for them."""
     from lithify.datasets.waiting import command_waiting
 
     if waiting is None:
@@ -442,7 +439,7 @@ def find_datasets(rule: DatasetRule, config: Config, waiting: WaitPolicy | None 
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set while this lasts. For the main thread."""
+    """Yield an event that SIGTERM and SIGINT set during the block. Only for the main thread."""
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)

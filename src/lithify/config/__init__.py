@@ -1,1 +1,1 @@
-"""The settings of a process: what there is, and where the effective values come from."""
+"""The settings of a process and the origin of each value."""

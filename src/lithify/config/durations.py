@@ -1,4 +1,4 @@
-"""Durations as SlateDB's settings write them: `5s`, `100ms`, `1m 30s`."""
+"""Durations in the notation of SlateDB's settings: `5s`, `100ms`, `1m 30s`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_60
 _MAX_SHOWN_CHARS = 40
 _DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|h|d)")
 FOREVER = timedelta.max
-"""Written `forever`, where a setting allows it (`Wait`)."""
+"""Written `forever`, in settings that allow it (`Wait`)."""
 MAX_DURATION_MS = 100 * 365 * 86_400_000
-"""A hundred years: what is longer is a mistake, and more than clocks and threads can wait."""
+"""A hundred years. Longer durations are mistakes, and exceed the limits of clocks and threads."""
 
 
 def parse_duration(text: str) -> timedelta:
-    """`5s`, `100ms`, `1m 30s`; `ValueError` for anything else."""
+    """Parse `5s`, `100ms`, `1m 30s`. Raise `ValueError` for anything else."""
     milliseconds, position = 0.0, 0
     while position < len(text.rstrip()):
         part = _DURATION_PART.match(text, position)
@@ -34,7 +34,8 @@ def parse_duration(text: str) -> timedelta:
 
 
 def milliseconds_of(seconds: float) -> int:
-    """A number of seconds as a person gives it, in whole milliseconds; `ValueError` when it is no time."""
+    """Convert a user's number of seconds to whole milliseconds. Raise `ValueError` if it is negative, not
+    finite, or over a hundred years."""
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"{seconds} is no number of seconds")
     seconds = float(seconds)  # small integers of numpy overflow
@@ -42,7 +43,6 @@ def milliseconds_of(seconds: float) -> int:
 
 
 def to_milliseconds(duration: timedelta) -> int:
-    """A duration in whole milliseconds."""
     return round(duration / timedelta(milliseconds=1))
 
 
@@ -53,7 +53,7 @@ def _bounded_ms(milliseconds: float, given: object) -> float:
 
 
 def format_duration(value: timedelta) -> str:
-    """The text in one unit, the largest that gives a whole number; `parse_duration` reads it back."""
+    """Format a duration in the largest unit that gives a whole number; `parse_duration` reads it back."""
     if value == FOREVER:
         return "forever"
     microseconds = value // timedelta(microseconds=1)
@@ -78,7 +78,7 @@ def _to_wait(value: object) -> timedelta:
 
 
 def at_least(least: timedelta) -> AfterValidator:
-    """Refuses what is shorter."""
+    """Return a validator that refuses shorter durations."""
 
     def check(value: timedelta) -> timedelta:
         if value < least:
@@ -89,7 +89,7 @@ def at_least(least: timedelta) -> AfterValidator:
 
 
 def from_milliseconds(key: str, value: object) -> timedelta:
-    """The value of the setting `key`, which is in whole milliseconds."""
+    """Convert the value of the setting `key`, in whole milliseconds."""
     text = str(value).strip()
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}", text):
         raise ValueError(f"{key} must be a whole number of milliseconds, not {value!r}")

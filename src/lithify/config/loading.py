@@ -1,14 +1,14 @@
-"""The settings of a process: from a TOML file, the environment and the command line.
+"""Loading of settings from a TOML file, the environment and the command line.
 
-1. Each source gives a nested mapping. Later ones win, key by key: defaults, the TOML file, environment
-   variables (`LITHIFY_SECTION__NAME`, two underscores between levels), options of the command. In a
-   variable small and capital letters are the same, but for the keys of tables that users fill, such as
-   `spark.conf`: these are taken as they are, unless all their letters are capital.
-2. The sum is validated once. An unknown key is refused with the nearest known name, a value that does
-   not fit with the source it came from, and so is a variable `LITHIFY_…` that names nothing; nothing is
-   ignored. All that is wrong is said at once.
-3. Where each effective value came from is kept, for people who wonder.
-4. Names that settings once had are read as well, with a warning.
+1. Each source is a nested mapping. Later sources override earlier ones, key by key: defaults, the TOML file,
+   environment variables (`LITHIFY_SECTION__NAME`, two underscores between levels), options of the command.
+   Variables are case-insensitive, except for the keys of tables that users fill, such as `spark.conf`: these
+   are taken literally, unless all their letters are capital.
+2. The merged settings are validated once. Unknown keys are refused with the nearest known name, invalid
+   values with their source, and variables `LITHIFY_…` that match no setting too. All errors are reported
+   together.
+3. The origin of each effective value is kept, for display.
+4. Former names of settings are accepted, with a warning.
 """
 
 from __future__ import annotations
@@ -46,49 +46,49 @@ from lithify.config.sections import MILLISECONDS
 
 FILE_VARIABLE = "LITHIFY_CONFIG"
 MAX_SHOWN = 20
-"""Of what is wrong."""
+"""The maximum number of errors that are reported."""
 _NO_SETTINGS = (FILE_VARIABLE, CACHE_VARIABLE, "LITHIFY_PRELOAD")
-"""Variables of ours that are no settings; the last is for the daemon of Spark's Python workers."""
+"""Lithify's variables that are not settings. The last one is for the daemon of Spark's Python workers."""
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST\Z|_SERVICE_PORT(_\w+)?\Z|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?\Z")
 _LINK = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One effective value."""
+    """An effective value."""
 
     path: tuple[str, ...]
-    """The sections it is in, then its own name."""
+    """Its sections, then its own name."""
     value: object
-    """As it would be written in the TOML file; secrets are masked."""
+    """The value as written in a TOML file; secrets are masked."""
     origin: str
-    """`default`, the file, the environment variable or the option it came from."""
+    """`default`, or the file, environment variable or option that set it."""
 
     @property
     def name(self) -> str:
-        """With dots between levels."""
+        """The path, separated by dots."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings, and where they came from."""
+    """Settings with the origins of their values."""
 
     config: Config
     origins: Mapping[str, str]
-    """Of every value that is not a default, by dotted name."""
+    """The origin of each value that is not a default, by dotted name."""
     warnings: tuple[str, ...] = ()
-    """What should be said another way."""
+    """Warnings about former names."""
 
     def settings(self) -> tuple[Setting, ...]:
-        """Every setting, in the order of the sections."""
+        """Return all settings, in the order of the sections."""
         return tuple(
             Setting(path, shown(path[-1], plain(value)), self.origins.get(".".join(path), "default"))
             for path, value in _leaves(self.config)
         )
 
     def secrets(self) -> frozenset[str]:
-        """The values that no setting shows."""
+        """Return the values of secret settings."""
         leaves = _leaves(self.config)
         return frozenset(value for path, value in leaves if isinstance(value, str) and is_secret(path[-1]))
 
@@ -98,9 +98,9 @@ def load(
     flags: Mapping[str, tuple[str, object]] | None = None,
     model: type[Config] = Config,
 ) -> Loaded:
-    """The effective settings. `file` defaults to what `LITHIFY_CONFIG` names; `flags` maps the dotted
-    names of settings to the option that gave them and its value. `Refused` says what does not fit and
-    where it came from."""
+    """Load the effective settings. `file` defaults to the one that `LITHIFY_CONFIG` names; `flags` maps the
+    dotted names of settings to the option that set them and its value. Raise `Refused` with all errors and
+    their sources."""
     if file is None and os.environ.get(FILE_VARIABLE):
         file = Path(os.environ[FILE_VARIABLE])
     former = FormerNames(own_sections(model))
@@ -137,8 +137,7 @@ def load(
 
 
 def overlaid(config: Config, flags: Mapping[str, tuple[str, object]]) -> Config:
-    """`config` with these settings changed, by dotted names, each with who gave it and its value. `Refused`
-    as in `load`."""
+    """Return `config` with some settings changed. `flags` is as in `load`. Raise `Refused` as `load` does."""
     model = type(config)
     merged: dict[str, Any] = config.model_dump()
     origins: dict[str, str] = {}
@@ -152,7 +151,7 @@ def overlaid(config: Config, flags: Mapping[str, tuple[str, object]]) -> Config:
 
 @contextmanager
 def _noted(wrong: list[str]) -> Iterator[None]:
-    """What is refused meanwhile is said later, with what else is wrong."""
+    """Collect refusals raised in the block, to be reported together."""
     try:
         yield
     except Refused as error:
@@ -164,9 +163,6 @@ def _together(wrong: list[str]) -> str:
         return wrong[0]
     more = [f"and {len(wrong) - MAX_SHOWN} more"] if len(wrong) > MAX_SHOWN else []
     return "\n- ".join([f"{len(wrong)} things are wrong with the settings:", *wrong[:MAX_SHOWN], *more])
-
-
-# Sources
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -181,8 +177,8 @@ def _read(file: Path) -> dict[str, Any]:
 def _environment(
     model: type[Config], former: FormerNames, misnamed: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the variables say, but for those that are `misnamed`, and by dotted names which of them says it. A
-    variable of one setting counts more than that of a table around it."""
+    """Return the values from environment variables, without the `misnamed` ones, and the variable of each
+    value by dotted name. The variable of one setting overrides that of the table around it."""
     said: dict[str, Any] = {}
     variables: dict[str, str] = {}
     tables = _tables(model)
@@ -201,7 +197,7 @@ def _environment(
 
 
 def _path_of_variable(variable: str, model: type[Config], former: FormerNames) -> tuple[str, ...]:
-    """The keys that lead to what a variable sets; none when that is no setting."""
+    """Return the keys of the setting that a variable sets; empty if it is not a setting."""
     if not variable.upper().startswith(ENV_PREFIX):
         return ()
     name = variable[len(ENV_PREFIX) :]
@@ -225,7 +221,7 @@ def _table_or_text(value: str) -> object:
 def _wrong_variables(
     environ: Mapping[str, str], model: type[Config], former: FormerNames
 ) -> Iterator[tuple[str, str]]:
-    """Variables that begin with our prefix and would be without effect, and what is wrong with each."""
+    """Yield variables with Lithify's prefix that would have no effect, and the error in each."""
     names = {option.name: _variable(option.name) for option in options(model)}
     by_letters = {
         _letters(variable): variable for variable in (*map(_variable, former.dotted()), *names.values())
@@ -257,7 +253,7 @@ def _wrong_variables(
 
 
 def _is_of_kubernetes(name: str, value: str) -> bool:
-    """Whether Kubernetes made the variable, for a service that is named lithify or begins so."""
+    """Return whether Kubernetes set the variable, for a service whose name begins with lithify."""
     return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and bool(_LINK.match(value)))
 
 
@@ -266,7 +262,7 @@ def _known(model: type[Config]) -> set[str]:
 
 
 def _tables(model: type[Config]) -> set[str]:
-    """The settings that have others in them."""
+    """Return the names of settings that contain others."""
     known = options(model)
     sections = {part for option in known for part in accumulate(option.name.split("."), "{}.{}".format)}
     return sections - {option.name for option in known if not isinstance(option.default, dict)}
@@ -277,7 +273,6 @@ def _letters(variable: str) -> str:
 
 
 def _variable(name: str) -> str:
-    """The environment variable of a setting."""
     return ENV_PREFIX + name.replace(".", ENV_DELIMITER).upper()
 
 
@@ -288,8 +283,8 @@ def _nest(path: tuple[str, ...], value: object) -> dict[str, Any]:
 def _path(
     name: str, config: type[Config], delimiter: str = ".", spelled: Callable[[str], str] = str
 ) -> tuple[str, ...]:
-    """A name as the keys that lead to it, sections and settings as they are `spelled`. The keys of a table
-    that users fill, such as `spark.conf`, have dots of their own."""
+    """Return the keys that lead to a setting; `spelled` normalizes names of sections and settings. Keys of a
+    table that users fill, such as `spark.conf`, may contain dots."""
     model: type[BaseModel] | None = config
     path: list[str] = []
     has_more = True
@@ -299,7 +294,7 @@ def _path(
         path.append(spelled(first))
         has_more = bool(found)
         field = model.model_fields.get(path[-1])
-        if field is None and has_more:  # it leads nowhere
+        if field is None and has_more:  # an unknown name
             return (*path, *map(spelled, rest.split(delimiter)))
         model = section_of(field.annotation) if field is not None else None
     return (*path, rest) if has_more else tuple(path)
@@ -337,11 +332,8 @@ def _other_spelling(key: str) -> str:
     return key.removesuffix(MILLISECONDS) if key.endswith(MILLISECONDS) else key + MILLISECONDS
 
 
-# Saying what is wrong
-
-
 def _explained(error: ValidationError, origins: Mapping[str, str], model: type[Config]) -> Iterator[str]:
-    """What does not fit, each once."""
+    """Yield the errors, each once."""
     return iter(dict.fromkeys(_explain(one, origins, model) for one in error.errors()))
 
 
@@ -360,13 +352,13 @@ def _explain(one: ErrorDetails, origins: Mapping[str, str], model: type[Config])
 
 
 def _origins_of(name: str, origins: Mapping[str, str]) -> list[str]:
-    """Where a setting came from, or the settings in a section."""
+    """Return the origins of a setting, or of all settings in a section."""
     found = [origin for known, origin in origins.items() if f"{known}.".startswith(f"{name}.")]
     return list(dict.fromkeys(found))
 
 
 def _nearest(name: str, model: type[Config]) -> list[str]:
-    """Known names like `name`: in its own section first, then by the last part anywhere."""
+    """Return the nearest known name: first in the same section, then by the last part in any."""
     known = [option.name for option in options(model)]
     section, _, leaf = name.rpartition(".")
     near = difflib.get_close_matches(name, [k for k in known if k.rpartition(".")[0] == section], 1, 0.7)
@@ -378,9 +370,6 @@ def _nearest(name: str, model: type[Config]) -> list[str]:
 
 def _did_you_mean(names: list[str]) -> str:
     return f"; did you mean {names[0]}?" if names else "; `lithify config show` lists all"
-
-
-# Walking the settings
 
 
 def _leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

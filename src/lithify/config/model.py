@@ -1,6 +1,6 @@
-"""The settings there are, as frozen values with defaults and one line of help each.
+"""The settings that all kinds of datasets share, as frozen values with defaults and one line of help each.
 
-Each kind of dataset brings a section of its own; here is what they share.
+Each kind adds a section of its own.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from lithify.config.sizes import Bytes
 ENV_PREFIX = "LITHIFY_"
 ENV_DELIMITER = "__"
 _OF_PLACE = "#"
-"""Between the URL and the name of an option that is not for all; no URL of a dataset has one."""
+"""The separator of a URL and an option for the stores at that URL; it does not occur in a dataset's URL."""
 STORE_OPTIONS = "store_options"
-"""The table of them in the settings."""
+"""The name of their table in the settings."""
 _BEFORE_STORE = re.compile(r"^[a-z]+\+(?=[a-z0-9]+:)")
 
 SectionT = TypeVar("SectionT", bound=OwnSection)
 
 
 class WorkerSettings(Section):
-    """How workers work. Names and defaults are SlateDB's where it has them."""
+    """Settings of workers. Names and defaults are SlateDB's where it has them."""
 
     max_concurrent_compactions: PositiveInt = Field(
         default=4, description="Compactions one worker process runs at once"
@@ -72,7 +72,7 @@ class WorkerSettings(Section):
 
 
 class ServiceSettings(OwnSection):
-    """How compactions are coordinated and carried out. Names and defaults are SlateDB's where it has them."""
+    """Settings of coordination and execution. Names and defaults are SlateDB's where it has them."""
 
     NAME: ClassVar = "service"
     FORMERLY: ClassVar = {
@@ -129,8 +129,8 @@ class ServiceSettings(OwnSection):
 
     @model_validator(mode="after")
     def _check_silence(self) -> Self:
-        """Else a worker that works would be taken for dead. Who sets nothing but a short timeout gets
-        heartbeats that go with it."""
+        """Require heartbeats more often than the timeout, or live workers would count as dead. If only a
+        short timeout is set, shorten the default heartbeat interval to a third of it."""
         if self.worker.heartbeat_interval >= self.worker_heartbeat_timeout:
             if "heartbeat_interval" not in self.worker.model_fields_set:
                 third = max(self.worker_heartbeat_timeout / 3, timedelta(milliseconds=1))
@@ -149,12 +149,12 @@ class ServiceSettings(OwnSection):
 
     @property
     def store_wait_s(self) -> float:
-        """`store_wait` in seconds; infinite for ever."""
+        """`store_wait` in seconds; infinite for `forever`."""
         return math.inf if self.store_wait == FOREVER else self.store_wait.total_seconds()
 
 
 class SparkSettings(Section):
-    """Where the data work runs."""
+    """Where compactions run."""
 
     master: str | None = Field(
         default=None,
@@ -165,7 +165,7 @@ class SparkSettings(Section):
 
 
 class LogSettings(Section):
-    """What is said on standard error."""
+    """Logs on standard error."""
 
     format: Literal["text", "json"] = Field(default="text", description="text for people, json for machines")
     level: Literal["debug", "info", "warning", "error"] | None = Field(
@@ -200,7 +200,8 @@ class WebSettings(Section):
 
 
 class FleetSettings(Section):
-    """What the catalog of a fleet may ask of a process that serves it. Others may write the catalog."""
+    """Limits on what the catalog of a fleet may demand of a process; other users may be able to write the
+    catalog."""
 
     places: str = Field(
         default="",
@@ -215,7 +216,8 @@ class FleetSettings(Section):
 
 
 class Config(BaseModel):
-    """The settings that all kinds share; `config_type` adds theirs. Frozen; made by `load`."""
+    """The settings that all kinds share; `config_type` adds the sections of kinds. Frozen; created by
+    `load`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -244,9 +246,9 @@ class Config(BaseModel):
         return given
 
     def store_options_of(self, url: str) -> dict[str, str]:
-        """The settings of the store of the dataset at `url`: those for all, and over them those for what is
-        at or below a URL, a longer URL over a shorter one. What is for a store is for all in it, also where
-        something stands before its URL (`kafka+s3://…`)."""
+        """Return the options of the store of the dataset at `url`: the general ones, overridden by those for
+        URLs at or above it, a longer URL over a shorter one. They also apply to URLs with a prefix
+        (`kafka+s3://…`)."""
         places: dict[str, dict[str, str]] = {}
         for key, value in self.store_options.items():
             place, _, name = key.rpartition(_OF_PLACE)
@@ -258,25 +260,25 @@ class Config(BaseModel):
         return chosen
 
     def of(self, section: type[SectionT]) -> SectionT:
-        """The section of one kind: as set, or its defaults where the settings were made without it."""
+        """Return the section of one kind, or its defaults if these settings lack the section."""
         found = getattr(self, section.NAME, None)
         return found if isinstance(found, section) else section()
 
 
 def lies_in(url: str, place: str) -> bool:
-    """Whether a URL, or that of the store in it (`kafka+s3://…`), is at or below another one."""
+    """Return whether a URL, with or without its prefix (`kafka+s3://…`), is at or below another one."""
     url, below = unquote(url), unquote(place.rstrip("/")) + "/"
     return any(f"{one}/".startswith(below) for one in (url, url_of_store(url)))
 
 
 def url_of_store(url: str) -> str:
-    """The URL as a store has it: without what a kind puts before it."""
+    """Return the URL without the prefix of its kind."""
     return _BEFORE_STORE.sub("", url)
 
 
 @cache
 def config_type(kinds: tuple[type[OwnSection], ...] = ()) -> type[Config]:
-    """All settings, with those of these kinds."""
+    """Return the type of settings with the sections of these kinds."""
     fields: dict[str, object] = {kind.NAME: (kind, kind()) for kind in kinds}
     made: type[Config] = create_model("Config", __base__=Config, **fields)  # type: ignore[call-overload]
     return made
@@ -284,7 +286,7 @@ def config_type(kinds: tuple[type[OwnSection], ...] = ()) -> type[Config]:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting that exists."""
+    """A setting, with its default and help."""
 
     name: str
     default: object
@@ -292,12 +294,12 @@ class Option:
 
 
 def options(config: type[Config]) -> tuple[Option, ...]:
-    """Every setting there is, with its default."""
+    """Return all settings."""
     return tuple(_options(config(), ""))
 
 
 def own_sections(config: type[Config]) -> Iterator[type[OwnSection]]:
-    """The sections whose settings had other names once."""
+    """Yield the sections that have former names."""
     for field in config.model_fields.values():
         section = field.annotation
         if isinstance(section, type) and issubclass(section, OwnSection):
@@ -305,7 +307,7 @@ def own_sections(config: type[Config]) -> Iterator[type[OwnSection]]:
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
-    """The section a field holds, if it holds one."""
+    """Return the section type of a field; `None` if the field is not a section."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return None
@@ -321,5 +323,5 @@ def _options(section: BaseModel, prefix: str) -> Iterator[Option]:
 
 
 def plain(value: object) -> object:
-    """A value as the TOML file has it."""
+    """Return a value as written in a TOML file."""
     return format_duration(value) if isinstance(value, timedelta) else value

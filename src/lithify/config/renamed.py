@@ -1,6 +1,6 @@
-"""Settings under the names they once had: still read, for those who give them to say the new name.
+"""Former names of settings, which are still read, with a warning that shows the new names.
 
-A name may have become several: what collected the garbage of every dataset is now a setting of each kind.
+One former name may stand for several settings: collecting garbage was one setting and is now one per kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Path = tuple[str, ...]
 
 
 class FormerNames:
-    """The names that settings of these sections once had."""
+    """The former names of the settings of these sections."""
 
     def __init__(self, sections: Iterable[type[OwnSection]]) -> None:
         self._renamed = [
@@ -24,15 +24,15 @@ class FormerNames:
             for old, new in section.FORMERLY.items()
         ]
         self.tops = frozenset(old[0] for old, _ in self._renamed)
-        """What these names begin with."""
+        """The first parts of these names."""
 
     def dotted(self) -> list[str]:
-        """All of them."""
+        """Return all former names, with dots."""
         return [".".join(old) for old, _ in self._renamed]
 
     def translate(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """What one source gives, under today's names; and by these, dotted, the former ones it used. What
-        never was a setting stays. `Refused` when one is given under both names."""
+        """Return one source's values under the present names, and the former names that it used by present
+        dotted names. Unknown names are kept. Raise `Refused` if a setting is given under both names."""
         result = _copy({top: value for top, value in given.items() if top not in self.tops})
         formerly: dict[str, str] = {}
         for path, value in leaves({top: value for top, value in given.items() if top in self.tops}):
@@ -58,7 +58,8 @@ class FormerNames:
 def leaves(
     given: Mapping[str, Any], path: Path = (), *, with_empty: bool = False
 ) -> Iterator[tuple[Path, Any]]:
-    """Every value that is no mapping, or one without anything, and the keys that lead to it."""
+    """Yield each value that is not a mapping, or is an empty one if `with_empty`, with the keys that lead to
+    it."""
     for key, value in given.items():
         if isinstance(value, Mapping) and (value or not with_empty):
             yield from leaves(value, (*path, key), with_empty=with_empty)
@@ -71,7 +72,8 @@ def _copy(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put(target: dict[str, Any], path: Path, value: object) -> bool:
-    """Put a value where these keys lead to, unless there is one; whether there was a place for it."""
+    """Put a value at these keys. Return false if there is one already, or a key leads through a plain
+    value."""
     for key in path[:-1]:
         inner = target.setdefault(key, {})
         if not isinstance(inner, dict):

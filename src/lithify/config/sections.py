@@ -1,8 +1,8 @@
-"""What sections of the settings are made of.
+"""Building blocks of sections of the settings.
 
-Durations are text with a unit (`"5s"`, `"1m 30s"`), sizes are bytes, or text with a unit (`"256MB"`).
-A duration may also be given as whole milliseconds under its name with `_ms` behind, as SlateDB's design
-documents write them.
+Durations are text with a unit (`"5s"`, `"1m 30s"`), sizes are bytes, or text with a unit (`"256MB"`). A
+duration may also be given as whole milliseconds, under its name with the suffix `_ms`, as in SlateDB's design
+documents.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MILLISECONDS = "_ms"
 
 
 def to_text(value: object) -> str:
-    """`ValueError` when it is neither text nor a number."""
+    """Return a text or number as text. Raise `ValueError` for other types."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
@@ -44,7 +44,7 @@ Text = Annotated[str, BeforeValidator(to_text)]
 Texts = dict[Annotated[str, AfterValidator(_named)], Text]
 """A table that users fill."""
 MAX_NUMBER = 1 << 53
-"""The largest number that every program which reads TOML or JSON reads as it is."""
+"""The largest number that all programs read unchanged from TOML or JSON."""
 PositiveInt = Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=MAX_NUMBER)]
 NaturalInt = Annotated[int, BeforeValidator(no_truth), Field(ge=0, le=MAX_NUMBER)]
 _Size = Annotated[int, BeforeValidator(no_truth), BeforeValidator(to_size)]
@@ -54,7 +54,7 @@ NaturalSize = Annotated[_Size, Field(ge=0, le=MAX_NUMBER), AfterValidator(Bytes)
 
 
 class Section(BaseModel):
-    """One section of the settings. A duration `x` may be given as `x_ms`, in whole milliseconds."""
+    """A section of the settings. A duration `x` may also be given as `x_ms`, in whole milliseconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -77,17 +77,17 @@ class Section(BaseModel):
 
 
 class OwnSection(Section):
-    """A section at the top of the settings: the service's, or that of a kind of dataset."""
+    """A section at the top level of the settings: the service's, or that of a kind of dataset."""
 
     NAME: ClassVar[str]
     FORMERLY: ClassVar[Mapping[str, str]] = {}
-    """Dotted names that settings had, and those they have now, within the section. What is below one of these
-    went with it."""
+    """Former dotted names, and the present ones within the section. Names below a former name moved with
+    it."""
     OF_DATASETS: ClassVar[tuple[str, ...]] = ()
-    """The settings, and the tables of settings, that the rule of a fleet may give: those that say how a
-    dataset is treated, and name no code, no place and no host. Others may write a fleet's rules."""
+    """The settings, and tables of settings, that a rule of a fleet may set. They say how a dataset is
+    treated, and name no code, place or host, because other users may be able to write a fleet's rules."""
     HOOKS: ClassVar[frozenset[str]] = frozenset()
-    """The settings that name a function of the user's, as `package.module:function`."""
+    """The settings that name a function of the user, as `package.module:function`."""
 
 
 class CollectionSettings(Section):

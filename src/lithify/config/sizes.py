@@ -1,7 +1,7 @@
-"""Sizes as people write them: `256MB`, `1GiB`, `14.6 kB`; a number alone is bytes.
+"""Sizes with units: `256MB`, `1GiB`, `14.6 kB`; a number alone is bytes.
 
-kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB of 1024; small and capital letters are the same. A
-letter alone, such as `1G`, means one thing to Spark and another to Kubernetes: it is refused.
+kB, MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024; case does not matter. A letter
+alone, such as `1G`, is refused, because it means different things to Spark and Kubernetes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _MAX_SHOWN_CHARS = 40
 
 
 class Bytes(int):
-    """A number of bytes that is written with a unit where people read it."""
+    """A number of bytes that is displayed with a unit."""
 
     __slots__ = ()
 
 
 def parse_size(text: str) -> int:
-    """Bytes; `ValueError` for what is no size, or no whole number of bytes."""
+    """Parse a size and return bytes. Raise `ValueError` if it is not a size, or not a whole number of
+    bytes."""
     found = _SIZE.fullmatch(text)
     factor = _UNITS.get(found[2].lower()) if found is not None else None
     shown = text[:_MAX_SHOWN_CHARS]
@@ -38,7 +39,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """The text with the unit that gives the smallest whole number; `parse_size` reads it back."""
+    """Format a size in the unit that gives the smallest whole number; `parse_size` reads it back."""
     whole = [(factor, unit) for unit, factor in (_BINARY | _DECIMAL).items() if size_bytes % factor == 0]
     if not size_bytes or not whole:
         return str(size_bytes)
@@ -47,5 +48,5 @@ def format_size(size_bytes: int) -> str:
 
 
 def to_size(value: object) -> object:
-    """A size as text becomes bytes; anything else stays as it is."""
+    """Convert a size from text to bytes; return anything else unchanged."""
     return parse_size(value) if isinstance(value, str) else value

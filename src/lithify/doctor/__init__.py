@@ -1,1 +1,1 @@
-"""What is wrong with a database, a table or a set-up, and what to do about it."""
+"""Checks of a database, a table or an installation. Each finding has a remedy."""

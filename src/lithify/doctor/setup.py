@@ -1,6 +1,6 @@
-"""Whether this machine, and the cluster, can run compactions.
+"""Checks whether this machine and the cluster can run compactions.
 
-1. A Java that Spark runs on; the cache folder can be written.
+1. There is a Java that Spark runs on, and the cache folder is writable.
 2. On request: Spark starts, and a task on it imports the same Lithify and the codecs it needs.
 """
 
@@ -28,7 +28,7 @@ SPARK_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What a task says of where it runs."""
+    """The environment of a Spark task."""
 
     lithify: str
     python: str
@@ -36,14 +36,15 @@ class TaskFacts:
 
 
 def look_around(modules: tuple[str, ...]) -> TaskFacts:
-    """Runs in a Spark task: imports what tasks of any kind of dataset import, and says where it is."""
+    """Import the modules that tasks of all kinds of datasets need, and return the environment. Runs in a
+    Spark task."""
     for module in modules:
         import_module(module)
     return TaskFacts(__version__, platform.python_version(), platform.node())
 
 
 def check_java(environ: Mapping[str, str]) -> Finding:
-    """A Java for Spark."""
+    """Check that there is a Java for Spark."""
     try:
         java, _ = find_java(environ, cache_folder(environ), newest_java(installed_version()))
     except Refused as error:
@@ -54,7 +55,7 @@ def check_java(environ: Mapping[str, str]) -> Finding:
 
 
 def check_cache(environ: Mapping[str, str]) -> Finding:
-    """The cache folder, where compiled code goes."""
+    """Check that the cache folder, which has compiled code, is writable."""
     folder = cache_folder(environ)
     try:
         make_private(folder, may_be_shared=True)
@@ -75,7 +76,8 @@ def check_cache(environ: Mapping[str, str]) -> Finding:
 
 
 def check_spark(engine: Engine, master: str, python: str | None = None) -> Finding:
-    """Spark starts and runs a task that has all it needs. `python` is this process's version."""
+    """Check that Spark starts and runs a task with everything it needs. `python` is this process's
+    version."""
     here = python if python is not None else platform.python_version()
     try:
         modules = tuple(kind.preload.partition(":")[0] for kind in all_registered() if kind.preload)
@@ -98,7 +100,7 @@ def check_spark(engine: Engine, master: str, python: str | None = None) -> Findi
 
 
 def check_connections(master: str, is_open: bool) -> Finding:
-    """Who may talk to the driver."""
+    """Check that only authenticated processes can connect to the driver."""
     if not is_open:
         return ok("connections", f"the driver at {master} talks to processes of its own application alone")
     return warning(
@@ -110,7 +112,7 @@ def check_connections(master: str, is_open: bool) -> Finding:
 
 
 def judge_task(facts: TaskFacts, python: str, master: str) -> Finding:
-    """Whether a task's Lithify and Python fit this process's (pure)."""
+    """Check that a task's Lithify and Python match this process's (pure)."""
     if facts.lithify != __version__:
         return problem(
             "spark",

@@ -1,11 +1,11 @@
-"""Whether the object store keeps what the protocol rests on.
+"""Checks whether the object store guarantees what the protocol requires.
 
-With a probe object, which is removed again:
+They use a probe object, which they delete at the end:
 
 1. The store keeps both promises that every run proves before its first write (`lithify.store.proof`):
    create-if-absent and conditional overwrites.
 2. The store's clock and this machine's agree. Leases, heartbeats and members are judged by the store's alone.
-3. Objects can be listed and deleted. Probes that a killed process has left behind are deleted an hour later.
+3. Objects can be listed and deleted. Probes that a killed process has left are deleted an hour later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lithify.store.proof import examine, probe_key, sweep, unproved
 from lithify.store.times import store_now_ms
 
 MAX_SKEW_MS = 2_000
-"""A tenth of what would disturb a heartbeat timeout of 20 s."""
+"""A tenth of the skew that disturbs a heartbeat timeout of 20 s."""
 _WRITE = (
     "grant this user read, write, list and delete below the database's folder (S3: s3:GetObject, "
     "s3:PutObject, s3:DeleteObject, s3:ListBucket)"
@@ -30,12 +30,12 @@ _WRITE = (
 
 
 def check_storage(store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> Iterator[Finding]:
-    """Write, read and delete the probe."""
+    """Yield the findings of writing, reading, listing and deleting the probe."""
     store, key = unproved(store), probe_key(folder, ids)
     try:
         verdicts = list(examine(store, key))
     except StoreError as error:
-        with suppress(StoreError):  # it may have come into being all the same
+        with suppress(StoreError):  # the write may have taken effect
             store.delete(key)
         yield problem("write", f"nothing can be written below {store.url}: {error}", advice(error, _WRITE))
         return
@@ -61,7 +61,7 @@ def _check_clock(store: ObjectStore, key: str, clock: Clock) -> Finding:
         return problem(
             "clock", f"an object that was just written cannot be read: {error}", advice(error, _WRITE)
         )
-    # Some stores keep whole seconds only: what was written in this second may seem to be older.
+    # Some stores keep whole seconds only, so that an object may seem up to a second too old.
     early_ms = before_ms // 1000 * 1000 - written_ms
     late_ms = written_ms - clock.now_ms()
     skew_ms = max(early_ms, late_ms, 0)

@@ -1,13 +1,14 @@
-"""Keeps a record of each commit (`lithify.coordination.commit_records`), beside the work.
+"""Recording of each commit (`lithify.coordination.commit_records`), in the background.
 
-1. `Recorder` is an observer: it adds up what a compaction cost from the events of this process, and makes a
-   record of it when it is committed here, or when its work here has ended and somebody else will commit it.
-2. A thread writes the records, one after another. Nobody waits for it but the end of the process, and that
-   only for `CLOSE_LIMIT_S`. What cannot be written is said once and left out.
-3. Now and then the thread deletes records that are older than they are to be kept.
+1. `Recorder` is an observer: it sums the costs of a compaction from the events of this process. It makes a
+   record when the compaction is committed here, or when its work here has ended and another process will
+   commit it.
+2. A thread writes the records one after another. Only the end of the process waits for it, for at most
+   `CLOSE_LIMIT_S`. The first failure to write is logged; records that cannot be written are dropped.
+3. Once a day, the thread deletes a dataset's expired records.
 
-Invariant: whatever becomes of a record, nothing else notices. What is remembered and what waits to be written
-is bounded; the oldest goes. Which datasets are followed is what its owner follows and has not forgotten.
+Invariant: no failure of a record affects anything else. Compactions under way and records to be written are
+bounded; the oldest are dropped. A dataset is recorded from `follow` to `forget`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from lithify.store.metered import RequestOutcome, Verb
 CLOSE_LIMIT_S = 5.0
 SWEEP_INTERVAL_S = 24 * 3600.0
 MAX_KNOWN = 10_000
-"""Compactions under way that are remembered."""
+"""The maximum number of compactions under way whose costs are kept."""
 MAX_WAITING = 1_000
-"""Records that wait to be written."""
+"""The maximum number of records to be written."""
 _Key = tuple[str, str]
 """A dataset and a compaction."""
 
@@ -42,13 +43,13 @@ _log = logging.getLogger("lithify")
 
 @dataclass(slots=True)
 class _OpenCompaction:
-    """What this process knows of a compaction that is not over."""
+    """The costs of a compaction under way, as far as this process has seen them."""
 
     unit: str = ""
     reason: str = ""
     workers: dict[str, None] = field(default_factory=dict)
     claimed_s: float | None = None
-    """While it is worked on here."""
+    """The time of the claim, while the compaction runs here."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     bytes_read: int = 0
@@ -63,14 +64,14 @@ class _Followed:
 
     records: CommitRecords
     coordinates: bool
-    """Whether its commits are made in this process."""
+    """Whether this process commits its compactions."""
     keep_ms: int
     requests: Counter[str] = field(default_factory=Counter)
     swept_at_s: float | None = None
 
 
 class Recorder:
-    """The observer that keeps records; see the module. Any thread may call it."""
+    """The observer that keeps records; see the module. Thread-safe."""
 
     def __init__(self, clock: Clock, *, keep_ms: int) -> None:
         self._clock = clock
@@ -94,9 +95,9 @@ class Recorder:
         counted_as: str = "",
         keep_ms: int | None = None,
     ) -> None:
-        """Record what is done for the dataset that events call `url`. Once is enough. Its requests are
-        `counted_as` another name, if that is not what it is called; its records may be kept for another time
-        than those of others."""
+        """Record the work for the dataset that events call `url`; idempotent. `counted_as` is the name under
+        which its requests are counted (`counting`), if that differs. `keep_ms` is how long its records are
+        kept; the default is the recorder's."""
         with self._lock:
             requests = self._requests.setdefault(counted_as or url, Counter())
             keep_ms = self._keep_ms if keep_ms is None else keep_ms
@@ -105,14 +106,15 @@ class Recorder:
             ).keep_ms = keep_ms
 
     def forget(self, url: str) -> None:
-        """Nothing is done for this dataset any more. What waits to be written is written; whoever opens it
-        again follows it again."""
+        """Stop recording the dataset; waiting records are still written. A process that opens it again
+        follows it again."""
         with self._lock:
             self._followed.pop(url, None)
             self._requests.pop(url, None)
 
     def counting(self, url: str) -> Callable[[Verb, RequestOutcome], None]:
-        """What is to be told of requests to the dataset's store, whatever it is called."""
+        """Return the callback that counts requests to the dataset's store. `url` may be any name, see
+        `follow`."""
         with self._lock:
             requests = self._requests.setdefault(url, Counter())
 
@@ -123,7 +125,7 @@ class Recorder:
         return count
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Wait a moment until all is written; then nothing more is."""
+        """Wait until all records are written, for at most `limit_s`; then drop the rest."""
         with self._lock:
             self._lock.wait_for(lambda: not self._waiting and not self._is_writing, limit_s)
             self._is_closed = True
@@ -224,8 +226,6 @@ class Recorder:
         if not self._is_running:
             self._is_running = True
             start_thread(self._run)
-
-    # The thread
 
     def _run(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What there is to show of the commits of a dataset."""
+"""The display of a dataset's commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lithify.views.blocks import Block, Line, Shown, Table, columns
 
 
 def show_commits(url: str, commits: Sequence[CommitRecord]) -> Shown:
-    """Each commit, and what all of them came to."""
+    """Return each commit, and the totals."""
     document = {"url": url, "commits": [_json(c) for c in commits], "totals": _totals(commits)}
     if not commits:
         return Shown(document, (Line("No commit is on record."),))

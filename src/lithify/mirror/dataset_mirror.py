@@ -1,16 +1,17 @@
-"""What a service has read and written of one dataset, for a dashboard beside it: watching costs no request.
+"""A record of a service's reads and writes of one dataset, for a dashboard in the same process: viewing costs
+no request.
 
-1. The service's own handles of the dataset pass through `sharing`: what they read and write is noted in one
-   `DatasetMirror`, and nothing is read for that.
-2. The dashboard's handle passes through `watching`: it answers by what was noted, and asks the dataset only
-   what takes no request (`DatasetPort`: pure). Before something was noted it is `StoreUnavailable`.
-3. What people want to see and no coordinator reads (who holds a table's history, what of it could go, earlier
-   commits) the service reads for itself (`read_beside`): once when it begins, and once in `BESIDE_S` at most
-   when something has changed. So that costs the same whether nobody looks or a hundred do. A service that
-   only works reads snapshots and who coordinates like that too, once in `BESIDE_S`.
+1. The service's own handles of the dataset are wrapped by `sharing`: their reads and writes are recorded in
+   one `DatasetMirror`, without further reads.
+2. The dashboard's handle is wrapped by `watching`: it answers from the mirror, and calls the dataset only for
+   operations without requests (`DatasetPort`: pure). It raises `StoreUnavailable` before the first read.
+3. Details that no coordinator reads (holders of a table's history, history that could expire, earlier
+   commits) are read separately (`read_beside`): once at the start, and at most once in `BESIDE_S` after a
+   change. So the cost is the same for no viewers and for a hundred. A service that only works reads snapshots
+   and the coordinator in this way too, once in `BESIDE_S`.
 
-How far the tasks are is known as often as the worker here looks at them; of workers elsewhere, which ranges
-the ledger says are finished. All values are immutable; any thread may note and ask.
+The progress of tasks here is as recent as the worker's last poll; of workers elsewhere, only finished ranges
+in the ledger are known. All values are immutable; any thread may record and query.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ KeyT = TypeVar("KeyT")
 _Stay = tuple[Ulid, CompactionState, str | None]
 """A compaction in a state, under a worker."""
 _Beat = tuple[_Stay, int]
-"""A stay, and the last sign of life of the worker."""
+"""A stay, and the worker's last heartbeat."""
 
 
 class DatasetMirror:
-    """What is known here of the dataset at `url`."""
+    """The state of the dataset at `url`, as known in this process."""
 
     def __init__(
         self,
@@ -58,8 +59,9 @@ class DatasetMirror:
         asks_coordinator: bool = False,
         most_commits: int = MAX_COMMITS,
     ) -> None:
-        """`coordinates`: this process does, so it reads snapshots and has the lease. One that only does so
-        now and then `asks_coordinator` beside, who else does. At most so many commits are kept."""
+        """`coordinates`: this process coordinates, so it reads snapshots and has the lease. With
+        `asks_coordinator`, it coordinates only at times, and the coordinator is read with the details.
+        `most_commits` is how many are kept."""
         self.url = url
         self._clock = clock
         self._coordinates = coordinates
@@ -71,13 +73,13 @@ class DatasetMirror:
         self._snapshot: Any = None
         self._lease: FoundLease | None = None
         self._lease_seen_s: float | None = None
-        """When this process wrote the lease; `None` where it only read it."""
+        """When this process wrote the lease; `None` if it only read it."""
         self._coordinator: CoordinatorStatus | None = None
-        """As it was read last, where this process does not coordinate."""
+        """The coordinator as last read, if this process does not coordinate."""
         self._arrivals: dict[_Stay, Arrival | None] = {}
         self._first_progress: dict[_Stay, Arrival | None] = {}
+        """In these two, `None` marks entries that precede the first read."""
         self._heard: dict[_Beat, Arrival | None] = {}
-        """`None` for what was there before this process looked."""
         self._movements: dict[Ulid, Mapping[str, Movement]] = {}
         self._finished: dict[Ulid, frozenset[str]] = {}
         self._attempts: dict[Ulid, tuple[Attempt, ...]] = {}
@@ -86,15 +88,15 @@ class DatasetMirror:
         self._beside: Any = None
         self._commits: tuple[CommitRecord, ...] = ()
         self._has_changed = True
-        """Since what stands beside was read."""
+        """Whether ledger or snapshot have changed since the details were read."""
         self._beside_read_s: float | None = None
         self._glanced_s: float | None = None
         self._why_over = ""
 
-    # What the service notes
+    # Recording by the service
 
     def saw_ledger(self, ledger: AnyLedger | None) -> None:
-        """It was read, or published."""
+        """Record a ledger that was read or published."""
         now_ms = self._clock.now_ms()
         with self._lock:
             if ledger is not self._ledger:
@@ -112,72 +114,73 @@ class DatasetMirror:
                     del known[gone]
 
     def saw_snapshot(self, snapshot: Any) -> None:
-        """It was read."""
+        """Record a snapshot that was read."""
         with self._lock:
             if snapshot is not self._snapshot:
                 self._has_changed = True
             self._snapshot = snapshot
 
     def saw_lease(self, found: FoundLease | None, *, is_own: bool = False) -> None:
-        """It was read, or written."""
+        """Record a lease that was read, or written here (`is_own`)."""
         with self._lock:
             self._lease, self._coordinator = found, None
             self._lease_seen_s = self._clock.monotonic_s() if is_own else None
 
     def saw_movements(self, compaction_id: Ulid, movements: Mapping[str, Movement]) -> None:
-        """They were read."""
+        """Record the progress of a compaction's ranges."""
         with self._lock:
             self._movements[compaction_id] = movements
 
     def saw_finished(self, compaction_id: Ulid, names: Iterable[str]) -> None:
-        """They were read, or some were noted."""
+        """Add finished ranges of a compaction."""
         with self._lock:
             self._finished[compaction_id] = self._finished.get(compaction_id, frozenset()) | frozenset(names)
 
     def saw_attempts(self, attempts: Mapping[Ulid, tuple[Attempt, ...]]) -> None:
-        """They were read."""
+        """Record all attempts."""
         with self._lock:
             self._attempts = dict(attempts)
 
     def added_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
-        """One was noted."""
+        """Add an attempt."""
         with self._lock:
             self._attempts[compaction_id] = (*self._attempts.get(compaction_id, ()), attempt)
 
     def saw_failures(self, failures: Iterable[FailedAttempt]) -> None:
-        """They were read."""
+        """Record all failures."""
         with self._lock:
             self._failures = {failure.compaction: failure for failure in failures}
 
     def added_failure(self, failure: FailedAttempt) -> None:
-        """One was noted."""
+        """Add a failure."""
         with self._lock:
             self._failures[failure.compaction] = failure
 
     def forgave(self, compaction_id: Ulid) -> None:
-        """A failure was forgotten."""
+        """Remove a failure."""
         with self._lock:
             self._failures.pop(compaction_id, None)
 
     def cleared(self, compaction_id: Ulid) -> None:
-        """What was noted of its tasks and attempts is gone."""
+        """Remove the progress and attempts of a compaction."""
         with self._lock:
             for known in (self._movements, self._finished, self._attempts):
                 known.pop(compaction_id, None)
 
     def committed(self, record: CommitRecord) -> None:
-        """A record was written."""
+        """Add a commit record."""
         with self._lock:
             self._commits = merged((*self._commits, record))[-self._most_commits :]
 
     def end(self, why: str) -> None:
-        """The service has no part in it any more."""
+        """Record that the service does not follow the dataset any more. Ledger and snapshot then raise
+        `StoreUnavailable` with the reason."""
         with self._lock:
             self._why_over = why
 
     def read_beside(self, dataset: DatasetPort, records: CommitRecords) -> None:
-        """Read what nobody reads here anyway, if it is time to; of a handle that is this thread's, and that
-        `sharing` has."""
+        """Read the details that nothing else reads here, if they are due. `dataset` is a handle that
+        `sharing` wraps and only this thread uses."""
         now_s = self._clock.monotonic_s()
         if not self._coordinates and (self._glanced_s is None or now_s - self._glanced_s >= BESIDE_S):
             self._glanced_s = now_s
@@ -199,32 +202,34 @@ class DatasetMirror:
             self._retained, self._beside = retained, beside
 
     def missed_beside(self) -> None:
-        """What stands beside could not be read, as the dataset cannot be opened. It waits for a change."""
+        """Record that the details could not be read, because the dataset cannot be opened; they are due after
+        the next change."""
         with self._lock:
             self._has_changed, self._beside_read_s = False, self._clock.monotonic_s()
 
     @property
     def beside_read_s(self) -> float:
-        """When what stands beside was read last, by the monotonic clock; minus infinity for never."""
+        """When the details were read last, by the monotonic clock; minus infinity for never."""
         with self._lock:
             return -math.inf if self._beside_read_s is None else self._beside_read_s
 
     @property
     def was_read_beside(self) -> bool:
-        """Whether what stands beside was read once."""
+        """Whether the details were ever read."""
         return self.beside_read_s > -math.inf
 
     def is_beside_due(self) -> bool:
-        """Whether `read_beside` would read something of what no coordinator reads."""
+        """Return whether `read_beside` would read details now."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             last_s, is_seen = self._beside_read_s, self._has_ledger and self._snapshot is not None
             return is_seen and (last_s is None or (self._has_changed and now_s - last_s >= BESIDE_S))
 
-    # What a dashboard asks
+    # Queries of a dashboard
 
     def both(self) -> tuple[AnyLedger | None, Any]:
-        """Ledger and snapshot."""
+        """Return ledger and snapshot. Raise `StoreUnavailable` if they were not read yet or the service has
+        ended."""
         with self._lock:
             if self._why_over:
                 raise StoreUnavailable(self._why_over)
@@ -233,12 +238,13 @@ class DatasetMirror:
             return self._ledger, self._snapshot
 
     def now_ms(self) -> int:
-        """What time it is by the clock that noted all this: this machine's."""
+        """Return the time by the clock of all records here, which is this machine's."""
         return self._clock.now_ms()
 
     def coordinator(self) -> CoordinatorStatus:
-        """By the lease. How old the one is that this process wrote, its monotonic clock tells; of one that it
-        only read, nobody here knows whether its holder has written since."""
+        """Return the coordinator's status, from the lease. The age of a lease written here is known from the
+        monotonic clock. The age of one that was only read is unknown: its holder may have written it
+        since."""
         with self._lock:
             if self._coordinator is not None:
                 return self._coordinator
@@ -256,12 +262,12 @@ class DatasetMirror:
         )
 
     def history(self) -> History:
-        """Since when what is under way is where it is, as far as that was seen here."""
+        """Return since when each active compaction is in its state, as far as this process has seen it."""
         with self._lock:
             return _SeenHistory(dict(self._arrivals), dict(self._first_progress), dict(self._heard))
 
     def journal(self) -> Journal:
-        """What was read and written of it here."""
+        """Return the journal's entries that were read or written here."""
         with self._lock:
             return cast(
                 Journal,
@@ -274,34 +280,34 @@ class DatasetMirror:
             )
 
     def plan_details(self) -> tuple[Retained | None, Any]:
-        """What of its past is kept and for whom, and `DatasetPort.plan_details`; as last read."""
+        """Return the retained history with its holders, and `DatasetPort.beside`, as last read."""
         with self._lock:
             return self._retained, self._beside
 
     def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
-        """The last commits, as `CommitRecords.newest`, but never more than are kept."""
+        """Return the last commits, as `CommitRecords.newest` does, but at most as many as are kept."""
         with self._lock:
             found = [record for record in self._commits if record.at_ms >= since_ms]
         return tuple(found if most is None else found[-most:] if most else ())
 
 
 def sharing(dataset: DatasetT, shared: DatasetMirror, clock: Clock) -> DatasetT:
-    """`dataset`, so that `shared` has what is read and written of it."""
+    """Wrap `dataset` so that its reads and writes are recorded in `shared`."""
     return cast(DatasetT, _Sharing(dataset, shared, clock))
 
 
 def watching(dataset: DatasetT, shared: DatasetMirror) -> DatasetT:
-    """`dataset`, as it was read elsewhere in this process last. Only for who looks."""
+    """Wrap `dataset` so that it answers from `shared`, for viewing only."""
     return cast(DatasetT, _Watching(dataset, shared))
 
 
 def shared_of(dataset: DatasetPort) -> DatasetMirror | None:
-    """Where what is read of it is noted, if it is."""
+    """Return the mirror in which a dataset's reads are recorded, if there is one."""
     return dataset._shared if isinstance(dataset, _Sharing) else None
 
 
 class SharingRecords(CommitRecords):
-    """The records of commits, so that `shared` has what is added to them."""
+    """Commit records whose additions are recorded in `shared`."""
 
     def __init__(self, records: CommitRecords, shared: DatasetMirror) -> None:
         self._records = records
@@ -319,7 +325,7 @@ class SharingRecords(CommitRecords):
 
 
 class _Sharing:
-    """Everything else is the dataset's own."""
+    """Forwards everything else to the dataset."""
 
     def __init__(self, dataset: DatasetPort, shared: DatasetMirror, clock: Clock) -> None:
         self._dataset = dataset
@@ -382,7 +388,7 @@ class _SharingLease:
 
 
 class _SharingJournal:
-    """Everything else is the journal's own."""
+    """Forwards everything else to the journal."""
 
     def __init__(self, journal: Journal, shared: DatasetMirror) -> None:
         self._journal = journal
@@ -434,7 +440,7 @@ class _SharingJournal:
 
 
 class _Watching:
-    """What takes no request is the dataset's own."""
+    """Forwards operations without requests to the dataset."""
 
     def __init__(self, dataset: DatasetPort, shared: DatasetMirror) -> None:
         self._dataset = dataset
@@ -477,7 +483,7 @@ class _Watching:
 
 
 class _SeenJournal:
-    """What is known of a journal. Nothing is written through it."""
+    """The known entries of a journal, read-only."""
 
     def __init__(
         self,
@@ -508,7 +514,7 @@ class _SeenJournal:
 
 
 class _SeenHistory:
-    """A ledger's past as it was seen here."""
+    """The history of a ledger, as seen by this process."""
 
     def __init__(
         self,
@@ -542,7 +548,7 @@ def _stay_of(compaction: AnyCompaction) -> _Stay:
 def _followed(
     before: Mapping[KeyT, Arrival | None], stays: Mapping[KeyT, AnyCompaction], now_ms: int | None
 ) -> dict[KeyT, Arrival | None]:
-    """What was known of these, and of new ones that they are new now."""
+    """Return the known arrivals of these keys; new keys arrive now."""
     return {
         stay: before[stay] if stay in before else None if now_ms is None else Arrival(now_ms, c)
         for stay, c in stays.items()

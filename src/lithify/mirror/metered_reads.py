@@ -1,4 +1,4 @@
-"""A dataset that shows the metrics what is read of it, whoever reads it. Everything else is its own."""
+"""A wrapper of a dataset that reports its reads to the metrics. Everything else is forwarded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DatasetT = TypeVar("DatasetT", bound=DatasetPort)
 
 
 def metered(dataset: DatasetT, metrics: Metrics, clock: Clock) -> DatasetT:
-    """`dataset`, so that `metrics` sees what is read of it."""
+    """Wrap `dataset` so that `metrics` sees its reads."""
     return cast(DatasetT, _Metered(dataset, metrics, clock))
 
 
@@ -31,7 +31,7 @@ class _Metered:
         self._lock = threading.Lock()
         self._snapshot: Any = None
         self._costs: dict[Ulid, int] = {}
-        """By running compaction: bytes of its inputs in that snapshot."""
+        """The input bytes of each running compaction, in that snapshot."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
@@ -50,7 +50,7 @@ class _Metered:
         return self._saw_both(*self._dataset.glance())
 
     def known(self) -> tuple[AnyLedger | None, Any]:
-        """Also what was published here, and not read since."""
+        """Return the cached ledger and snapshot, which may have been published here and not read since."""
         return self._saw_both(*self._dataset.known())
 
     def update_ledger(

@@ -1,1 +1,1 @@
-"""What is told of the work as it goes on: logs, progress, metrics. Each is drawn from events."""
+"""Logs, progress and metrics, all made from events."""

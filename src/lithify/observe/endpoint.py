@@ -1,17 +1,16 @@
-"""Where metrics can be read over HTTP, and whether the process is well. It asks nobody who they are, so it
-listens on the loopback address unless the settings say otherwise.
+"""The HTTP endpoint of metrics and health. It has no authentication, so it listens on the loopback address
+unless the settings say otherwise.
 
-| path       | answer                                                                             |
-|------------|------------------------------------------------------------------------------------|
-| `/healthz` | 200 as long as the process answers: else a supervisor should start it again         |
-| `/readyz`  | 200 when every dataset was looked at within `READY_LIMIT_S`; else 503, and which not |
-| any other  | the metrics                                                                        |
+| path       | answer                                                                                |
+|------------|---------------------------------------------------------------------------------------|
+| `/healthz` | 200 while the process answers; otherwise a supervisor should restart it               |
+| `/readyz`  | 200 if every dataset was polled within `READY_LIMIT_S`; else 503 and the late ones    |
+| any other  | the metrics                                                                           |
 
-A store that is away makes a process unready, not unhealthy: starting it again would not help.
+While a store is away, the process is not ready, but healthy: a restart would not help.
 
-It is a server of its own, apart from the dashboard's, and clients that say nothing keep nobody else from
-being answered: each has a thread for `REQUEST_S` at most, and beyond `MAX_CONNECTIONS` the oldest one is
-ended for each new one.
+The server is separate from the dashboard's. Silent clients cannot block others: each has a thread for
+`REQUEST_S` at most, and beyond `MAX_CONNECTIONS` the oldest connection is closed for each new one.
 """
 
 from __future__ import annotations
@@ -32,29 +31,29 @@ from lithify.base.printable import printable
 from lithify.observe.logs import FIELDS, LOGGER
 
 READY_LIMIT_S = 60.0
-"""Many times what lies between two looks."""
+"""Many times the interval between polls."""
 _MAX_SHOWN = 20
 REQUEST_S = 10.0
-"""How long a client may take to say what it wants, and to take the answer."""
+"""The time a client has to send its request and to read the response."""
 MAX_CONNECTIONS = 64
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-"""As WSGI has it."""
+"""A WSGI application."""
 
 
 class Observed(Protocol):
-    """What a process tells of itself."""
+    """The metrics and the readiness of a process."""
 
     registry: CollectorRegistry
 
     def not_looked_at(self, limit_s: float) -> list[str]:
-        """What should have been looked at in the last `limit_s`, and was not."""
+        """Return the datasets that should have been polled in the last `limit_s` seconds, and were not."""
 
 
 @contextmanager
 def served(
     metrics: Observed, host: str, port: int, *, ready_limit_s: float = READY_LIMIT_S
 ) -> Iterator[None]:
-    """Serve `metrics` until the end of the block; `Refused` when nothing can listen there."""
+    """Serve `metrics` during the block. Raise `Refused` if the address cannot be used."""
     from prometheus_client import disable_created_metrics, make_wsgi_app
 
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the package does not type it
@@ -79,7 +78,7 @@ def served(
 
 
 def with_health(app: Any, metrics: Observed, ready_limit_s: float = READY_LIMIT_S) -> App:
-    """The application, and what a supervisor asks."""
+    """Return the application with the paths for supervisors added."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO")
@@ -97,7 +96,7 @@ def with_health(app: Any, metrics: Observed, ready_limit_s: float = READY_LIMIT_
 
 
 def _understood(environ: dict[str, Any]) -> dict[str, Any]:
-    """The request without a header that the application could not take apart: it would be a defect then."""
+    """Return the request without an `Accept` header that the application would fail to parse."""
     from prometheus_client.exposition import choose_encoder
 
     try:
@@ -108,7 +107,7 @@ def _understood(environ: dict[str, Any]) -> dict[str, Any]:
 
 
 class _MetricsServer(ThreadingMixIn, WSGIServer):
-    """One thread for each connection, of which there are so many."""
+    """A server with one thread for each of a limited number of connections."""
 
     daemon_threads = True
     block_on_close = False
@@ -116,7 +115,7 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._connections: dict[socket.socket, None] = {}
-        """The oldest first."""
+        """Open connections, the oldest first."""
         self._lock = threading.Lock()
         super().__init__(*arguments, **named)
 
@@ -125,7 +124,7 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
             self._connections[request] = None
             oldest = next(iter(self._connections)) if len(self._connections) > MAX_CONNECTIONS else None
         if oldest is not None:
-            with suppress(OSError):  # its thread, which waits for it, closes it then
+            with suppress(OSError):  # its thread waits for it, and then closes it
                 oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
@@ -135,7 +134,7 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Of a client that went away in between. What goes wrong in an answer is logged where it is made."""
+        """Ignore that the client went away. Errors of an answer are logged where they happen."""
 
 
 class _SixServer(_MetricsServer):
@@ -144,10 +143,10 @@ class _SixServer(_MetricsServer):
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_S
-    default_request_version = "HTTP/1.0"  # what is no request is answered with a status too
+    default_request_version = "HTTP/1.0"  # malformed requests get a status too
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Requests are not logged."""
+        """Log no requests."""
 
 
 def _new_server(host: str, port: int, app: App) -> WSGIServer:

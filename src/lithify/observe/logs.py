@@ -1,13 +1,12 @@
 """Logs on standard error: lines for people, or one JSON object each for machines.
 
-1. Only Lithify's own logger speaks below WARNING. Libraries (py4j above all) keep silent.
-2. Lifecycle events are logged with their values as fields, at the level each event has; what happens for
-   every range only at DEBUG.
-3. Secrets are masked in all that is written (`secrets`).
-4. A record is one line, whatever was in its texts (`lithify.base.printable`); the lines of a traceback that
-   follow it are set in. JSON escapes by itself.
-5. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
-   how many bytes these read and wrote.
+1. Below WARNING, only Lithify's own logger is enabled; libraries, above all py4j, are silent.
+2. Lifecycle events are logged with their values as fields, at the level of each event; events of every range
+   only at DEBUG.
+3. Secrets are masked in all output (`secrets`).
+4. A record is one line, whatever its texts contain (`lithify.base.printable`); the lines of a traceback are
+   indented below it. JSON escapes by itself.
+5. An event that ends an attempt also has the attempt's duration, finished ranges, and bytes read and written.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        # The message says which event it is.
+        # The message names the event.
         values = {name: value for name, value in _fields(record).items() if name != "event"}
         pairs = "".join(f" {name}={_text(value)}" for name, value in values.items())
         line = printable(concealed(f"{_time(record)} {record.levelname} {record.getMessage()}{pairs}"))
@@ -91,8 +90,6 @@ def _text(value: object) -> str:
 
 @dataclass(slots=True)
 class _LoggedAttempt:
-    """What is known of a compaction that is being worked on here."""
-
     started_s: float
     ranges: int = 0
     bytes_read: int = 0

@@ -1,16 +1,15 @@
-"""What happens and how things stand, as Prometheus metrics.
+"""Prometheus metrics of events and of the state of datasets.
 
-1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from every ledger, snapshot
-   and plan that coordinator or worker read or make anyway (`lithify.mirror.metered_reads`); nothing is read
-   for metrics alone.
-2. All begin with `lithify_` and carry the dataset, because a process may serve several. Where the system that
-   a dataset belongs to has a name of its own for one, it is there under that name too.
-3. Counters of a dataset that is served begin at zero (`serves`), so that the first event is an increase.
-4. Claims are counted by the process that coordinates: transitions to Running that it sees. The first
-   ledger it sees is no transition.
-5. Labels of workers that hold nothing any more are removed, so that their number stays bounded.
+1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from all ledgers, snapshots
+   and plans that coordinator and worker read or make (`lithify.mirror.metered_reads`); nothing is read for
+   metrics alone.
+2. All names begin with `lithify_`, and all metrics have the dataset as a label, because a process may serve
+   several. If the dataset's own system has a name for a metric, the metric has that name too.
+3. The counters of a served dataset begin at zero (`serves`), so that the first event is an increase.
+4. Claims are counted by the process that coordinates: transitions to Running between two ledgers it sees.
+5. Labels of workers without a compaction are removed, so that their number is bounded.
 
-Requests that Spark tasks make on other machines are not counted: only those of this process.
+Requests of Spark tasks on other machines are not counted, only those of this process.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ ACTIVE = tuple(state for state in CompactionState if not state.is_terminal)
 _BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _NO_STALL = float("inf")
 FAILURES = ("reclaimed", "refused", "given_up", "attempt_failed", "engine_lost", "store_lost", "lost")
-"""Classes of what goes wrong."""
+"""Classes of failures."""
 
 
 @dataclass(slots=True)
 class _MeteredAttempt:
-    """A compaction that is being worked on in this process."""
+    """A compaction that runs in this process."""
 
     worker: str
     started_s: float
@@ -52,15 +51,15 @@ class _MeteredAttempt:
     moved_at_s: float = 0.0
     bytes_per_s: float = 0.0
     counted_bytes: int = 0
-    """Of those that moved, what `lithify_bytes_moved` has."""
+    """The bytes of it that `lithify_bytes_moved` includes."""
     finished_bytes: int = 0
-    """Read and written by ranges that are finished."""
+    """Bytes read and written by finished ranges."""
     done_bytes: int = 0
     cost_bytes: int = 0
 
 
 OtherNames = Callable[[str], Mapping[str, str]]
-"""Of a dataset's metrics: the name, and what else it is called."""
+"""Returns the further names of a dataset's metrics, by name."""
 
 
 def no_others(url: str) -> Mapping[str, str]:
@@ -68,12 +67,12 @@ def no_others(url: str) -> Mapping[str, str]:
 
 
 def _whole(label: str) -> str:
-    """The label with half characters escaped, as a path that is no text has them: Prometheus reads UTF-8."""
+    """Return the label with lone surrogates escaped, which a path may contain: Prometheus requires UTF-8."""
     return label if label.isascii() else label.encode(errors="backslashreplace").decode()
 
 
 class _WithOtherNames(Collector):
-    """What is in `registry`, and again what has another name."""
+    """Collects the metrics of `registry`, and repeats those that have another name."""
 
     def __init__(self, registry: CollectorRegistry, other_names: OtherNames) -> None:
         self._registry = registry
@@ -111,21 +110,21 @@ class Metrics:
         self._coordinates = coordinates
         self._lock = threading.Lock()
         self._plain_counters: list[Counter] = []
-        """Those of a dataset as a whole."""
+        """Counters without further labels than the dataset."""
         self._of_datasets: list[tuple[Counter | Gauge, tuple[str, ...]]] = []
-        """With their labels, the dataset first."""
+        """Metrics and their labels, the dataset first."""
         self._attempts: dict[tuple[str, str], _MeteredAttempt] = {}
         self._waited_s: dict[tuple[str, str], float] = {}
-        """By dataset and store, while it is away: what is counted already."""
+        """Seconds counted so far, by dataset and store, while the store is away."""
         self._owners: dict[str, Mapping[str, str]] = {}
+        """By dataset: the worker of each running compaction, as last seen."""
         self._heard: dict[str, Mapping[str, tuple[int, float]]] = {}
-        """By dataset and worker, its last heartbeat by its own clock, and when that was first seen here, by
-        the monotonic one."""
-        """By dataset: who runs what, as last seen."""
+        """By dataset and worker: the worker's last heartbeat by its own clock, and when this process first
+        saw it, by the monotonic clock."""
         self._served: dict[str, float] = {}
-        """By dataset: when this process began to serve it, and then when it was looked at last."""
+        """By dataset: when this process began to serve it, or polled it last."""
         self._looked: set[str] = set()
-        """Datasets that have been looked at."""
+        """Datasets that have been polled."""
         self._make_common_metrics()
         self._make_own_metrics()
         self._make_history_metrics()
@@ -145,7 +144,7 @@ class Metrics:
         return gauge
 
     def forget(self, url: str) -> None:
-        """Nothing more is told of a dataset, and what was is not told any more."""
+        """Remove all metrics of a dataset."""
         with self._lock:
             for metric, labels in self._of_datasets:
                 samples = [sample.labels for family in metric.collect() for sample in family.samples]
@@ -162,7 +161,7 @@ class Metrics:
             self._needers.pop(url, None)
 
     def serves(self, url: str) -> None:
-        """From now on this process is to look at the dataset."""
+        """Begin to expect polls of the dataset, and set its counters to zero."""
         with self._lock:
             self._served.setdefault(url, self._clock.monotonic_s())
             for counter in self._plain_counters:
@@ -171,14 +170,14 @@ class Metrics:
                 self._failures.labels(url, kind)
 
     def looked_at(self, url: str) -> None:
-        """The dataset's ledger was read, or that there is none."""
+        """Note that the dataset's ledger was read, or found to be absent."""
         with self._lock:
             self._served[url] = self._clock.monotonic_s()
             self._looked.add(url)
             self._last_look.labels(url).set(self._clock.now_ms() / 1000)
 
     def not_looked_at(self, limit_s: float) -> list[str]:
-        """Datasets that should have been looked at in the last `limit_s`, and were not."""
+        """Return the datasets that should have been polled in the last `limit_s` seconds, and were not."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             return sorted(
@@ -238,7 +237,7 @@ class Metrics:
             "lithify_history_runs", "Runs that were to let history go", "outcome"
         )
         self._needers: dict[str, str] = {}
-        """By dataset: who needed the oldest when that was last seen."""
+        """By dataset: the last seen member or hold that needs the oldest history."""
 
     def _make_own_metrics(self) -> None:
         self._states = self._gauge("lithify_compactions", "Compactions that are not over", "state")
@@ -249,7 +248,7 @@ class Metrics:
         self._committed = self._counter("lithify_committed", "Compactions committed")
         self._failures = self._counter("lithify_failures", "What went wrong, by class", "kind")
         self._details: dict[str, Gauge] = {}
-        """What single kinds of datasets tell of a backlog, by name."""
+        """Gauges of single kinds of datasets about a backlog, by name."""
         self._last_look = self._gauge(
             "lithify_last_look_timestamp_seconds", "Wall-clock time when this process looked at it last"
         )
@@ -291,10 +290,8 @@ class Metrics:
             registry=self._own,
         )
 
-    # Events
-
     def __call__(self, event: Event) -> None:
-        """Take in an event; the observer."""
+        """Take in an event."""
         with self._lock:
             self._take_in(event)
 
@@ -356,7 +353,7 @@ class Metrics:
 
     def _take_in_waiting(self, url: str, store: str, since_s: float, *, is_over: bool) -> None:
         if is_over and (url, store) not in self._waited_s:
-            return  # coordinator and workers of this process wait for the same store, and both tell
+            return  # Coordinator and workers of this process report the same wait.
         counted_s = self._waited_s.pop((url, store), 0.0)
         self._waited.labels(url).inc(max(0.0, since_s - counted_s))
         if not is_over:
@@ -364,7 +361,7 @@ class Metrics:
         self._waiting.labels(url).set(any(dataset == url for dataset, _ in self._waited_s))
 
     def _follow(self, event: Event) -> None:
-        """Events of a worker of this process."""
+        """Take in events of a worker of this process."""
         url, now_s = event.dataset, self._clock.monotonic_s()
         match event:
             case events.Claimed(compaction=compaction, worker=worker):
@@ -433,7 +430,7 @@ class Metrics:
         return attempt
 
     def _count_moved(self, url: str, attempt: _MeteredAttempt, moved_bytes: int) -> None:
-        """So much has moved since the claim, as far as is known."""
+        """Count the bytes moved since the claim that were not counted yet."""
         if moved_bytes > attempt.counted_bytes:
             self._moved.labels(url).inc(moved_bytes - attempt.counted_bytes)
             attempt.counted_bytes = moved_bytes
@@ -459,13 +456,13 @@ class Metrics:
         self._throughput.labels(url).set(total)
 
     def count_request(self, verb: Verb, answer: RequestOutcome) -> None:
-        """One request to the object store."""
+        """Count a request to the object store."""
         self._requests.labels(verb.value, answer.value).inc()
 
-    # How things stand
+    # State of datasets
 
     def saw_backlog(self, url: str, backlogs: Iterable[Backlog]) -> None:
-        """A snapshot was read, in which so much waits."""
+        """Show the backlog of a snapshot that was read."""
         with self._lock:
             for backlog in backlogs:
                 stall_s = _NO_STALL if backlog.stall_ms is None else backlog.stall_ms / 1000
@@ -476,21 +473,21 @@ class Metrics:
                         self._gauge_of(detail).labels(url, *labels).set(detail.value)
 
     def _gauge_of(self, detail: Detail) -> Gauge:
-        """Made when a dataset has it first: which there are, its kind knows."""
+        """Return a gauge that a kind defines; create it when a dataset first has it."""
         if detail.metric not in self._details:
             labels = ("unit",) if detail.by_unit else ()
             self._details[detail.metric] = self._gauge(detail.metric, detail.help, *labels)
         return self._details[detail.metric]
 
     def saw_past(self, url: str, past: Past | None) -> None:
-        """A snapshot was read that tells of so much history."""
+        """Show the history of a snapshot that was read."""
         if past is not None:
             with self._lock:
                 self._versions.labels(url).set(past.versions)
                 self._history_bytes.labels(url).set(past.only_history_bytes)
 
     def saw_plan(self, url: str, plan: Plan) -> None:
-        """A plan was made."""
+        """Show the totals of a plan."""
         with self._lock:
             for status, total in plan.totals.items():
                 self._planned_units.labels(url, status).set(total.units)
@@ -498,7 +495,8 @@ class Metrics:
                 self._planned_bytes.labels(url, status).set(total.size_bytes)
 
     def saw_ledger(self, url: str, ledger: AnyLedger, running_bytes: int | None = None) -> None:
-        """A ledger was read or published, whose running compactions read so much, where that is known."""
+        """Show a ledger that was read or published. `running_bytes` are the inputs of its running
+        compactions, if known."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             for state in ACTIVE:

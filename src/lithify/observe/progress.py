@@ -1,4 +1,4 @@
-"""Events as a progress bar for people, and as totals for the summary."""
+"""Progress bars, and totals for the summary of a run, made from events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lithify.views import text
 
 
 class Totals:
-    """Adds up what the ranges report."""
+    """The sums of what the ranges report."""
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
@@ -47,7 +47,7 @@ class Totals:
 
 
 class _Name(ProgressColumn):
-    """What a line is about: a compaction, or a store that is waited for."""
+    """The title of a line: a compaction, or a store that is waited for."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -62,8 +62,8 @@ class _Name(ProgressColumn):
 
 
 class _Pace(ProgressColumn):
-    """How fast a compaction is since it began, how long it will still take at that pace, and since when it
-    runs. What has moved is known every few seconds, so nothing is reckoned from one step to the next."""
+    """A compaction's average speed since its start, the time left at that speed, and the time elapsed.
+    Progress arrives only every few seconds, so speeds between two steps would mean nothing."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -81,10 +81,10 @@ class _Pace(ProgressColumn):
 
 
 class ProgressBars:
-    """One bar for each running compaction, by bytes, with lines above for what happened.
+    """One bar for each running compaction, by bytes, below lines for events.
 
-    A failure is one line: why an attempt came to nothing is said when the compaction is tried again, once for
-    the same reason; the last one is for who sums up the run to tell.
+    A failure is one line, shown when the compaction is retried, and once for the same reason. The last
+    failure is left to the summary of the run.
     """
 
     def __init__(self, console: Console, clock: Clock | None = None) -> None:
@@ -105,28 +105,28 @@ class ProgressBars:
         self._lock = threading.Lock()
         self._complaints = 0
         self._failed: dict[str, str] = {}
-        """By compaction: why its last attempt came to nothing, while nobody has been told."""
+        """By compaction: the reason of its last failed attempt, while it is not shown yet."""
         self._told: dict[str, str] = {}
-        """The same, of what was told last."""
+        """By compaction: the reason shown last."""
 
     def __enter__(self) -> ProgressBars:
-        if self._progress.console.is_terminal:  # elsewhere nothing is drawn but an empty line at the end
+        if self._progress.console.is_terminal:  # elsewhere it would draw only an empty line at the end
             self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # nobody sums it up
+        if kind is not None:  # there will be no summary
             for compaction in list(self._failed):
                 self._tell_failure(compaction, "failed")
         if self._progress.console.is_terminal:
             self._progress.stop()
 
     def refresh(self) -> None:
-        """Draw it as it is now; that happens several times a second anyway."""
+        """Redraw now; the bars are redrawn several times a second anyway."""
         self._progress.refresh()
 
     def say(self, sentence: str) -> None:
-        """A line of its own, above the bars."""
+        """Print a line above the bars."""
         self._progress.console.print(sentence, highlight=False, markup=False)
 
     def __call__(self, event: Event) -> None:
@@ -197,7 +197,7 @@ class ProgressBars:
             self._complain(f"[red]{text.short_id(compaction)} {what}:[/] {escape(reason)}")
 
     def _wait(self, url: str, since_s: float, cause: str) -> None:
-        """A line of its own that counts the seconds by itself."""
+        """Add a line that counts the seconds of a wait."""
         self._wait_no_more(url)
         since_s = self._clock.monotonic_s() - since_s
         what = events.waited_for(url)
@@ -209,7 +209,7 @@ class ProgressBars:
             self._progress.remove_task(task)
 
     def _complain(self, line: str) -> None:
-        """Say what can be the case of thousands of entries that nobody meant."""
+        """Print a problem. As there may be thousands of them, print only the first ones."""
         self._complaints += 1
         if self._complaints <= text.MAX_SHOWN:
             self._progress.console.print(line)

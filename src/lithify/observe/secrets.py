@@ -1,7 +1,7 @@
-"""The secrets this command was given: masked in whatever it writes besides its results.
+"""Masking of the secrets that a command was given, in all its output except results.
 
-Errors mask by themselves what looks like a secret (`lithify.base.redaction`). Here, at the edge, the values
-of secret settings are known as well, and are masked wherever a foreign message shows them.
+Errors mask texts that look like secrets (`lithify.base.redaction`). Here the values of secret settings are
+known too, and are masked in messages of libraries.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _known: set[str] = set()
 
 
 def conceal(secrets: Iterable[str]) -> None:
-    """Mask these from now on."""
+    """Mask these values from now on."""
     _known.update(secrets)
 
 
 def concealed(text: str) -> str:
-    """The text without secrets."""
+    """Return the text with secrets masked."""
     return redact(text, _known)
