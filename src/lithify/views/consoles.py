@@ -1,12 +1,12 @@
 """Consoles for standard output and standard error that escape foreign text.
 
-Output that does not go to a terminal is neither wrapped nor cut, unless `COLUMNS` sets a width: programs such
-as `grep` and `less` read it by lines.
+Output that does not go to a terminal is neither wrapped nor cut, unless `COLUMNS` sets a width: `grep` and
+`less` read lines.
 
 Keys, paths and errors can hold any text. Visible characters are shown as they are (`:100:` is not an emoji);
-all others are escaped (`lithify.base.printable`), whichever code prints them. A printed string is one line;
-texts of several lines are printed line by line (`print_text`). Of other renderables, only rich's own control
-characters reach the terminal. Therefore all output to these two streams goes through this module.
+all others are escaped (`lithify.base.printable`). A printed string is one line; several lines are printed one
+by one (`print_text`). Of other renderables, only rich's own control characters pass. Therefore all output to
+these two streams goes through this module.
 """
 
 from __future__ import annotations
@@ -42,12 +42,10 @@ class _SafeConsole(Console):
 
 
 def standard_output() -> Console:
-    """Return a console for results."""
     return _SafeConsole(emoji=False, width=_width(sys.stdout))
 
 
 def standard_error(*, quiet: bool = False) -> Console:
-    """Return a console for all other messages."""
     return _SafeConsole(stderr=True, emoji=False, quiet=quiet, width=_width(sys.stderr))
 
 
@@ -72,8 +70,8 @@ def _without_controls(text: str) -> str:
 
 
 def flush_output() -> OSError | None:
-    """Flush standard output. If that fails, return the error and discard this and all later output; otherwise
-    the interpreter would try again at exit."""
+    """Flush standard output. If that fails, return the error and discard all output, or the interpreter would
+    try again at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

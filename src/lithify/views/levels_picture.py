@@ -1,7 +1,7 @@
 """Levels as a picture: one row each, with its pieces side by side, as wide as their bytes.
 
-The largest level takes the whole width. Each piece is at least one pixel wide, so a level of very many pieces
-is somewhat wider than its bytes. A group, such as a segment, has its name above its first level.
+The largest level takes the whole width. Pieces are at least a pixel wide, so very many of them are wider than
+their bytes. A group, such as a segment, has its name above its first level.
 """
 
 from __future__ import annotations

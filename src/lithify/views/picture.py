@@ -1,8 +1,8 @@
-"""Pictures: shapes in pixels, laid out once, drawn as SVG or, by matplotlib, in any other format.
+"""Pictures: shapes in pixels, laid out once, drawn as SVG or, by matplotlib, in other formats.
 
-1. A shape has a *role* instead of a colour. `COLORS` has the role's colour, and the legend explains it. In
-   SVG the role is also the shape's class, so that a page in dark colours can choose others.
-2. Keys, names and paths can hold any text: it is escaped, and characters that XML forbids are replaced.
+1. A shape has a *role* instead of a colour. `COLORS` has its colour, and the legend explains it. In SVG the
+   role is also the class, so that a dark page can choose other colours.
+2. Foreign text is escaped, and characters that XML forbids are replaced.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def _svg_shape(shape: Shape, told: Callable[[str], str]) -> str:
 
 
 def save(picture: Picture, path: Path) -> None:
-    """Write the picture in the format that the name's ending gives. SVG needs no library. `Refused` for any
-    other format without matplotlib, for an unknown format, and if the file cannot be written."""
+    """Write the picture in the format of the name's ending. SVG needs no library. `Refused` for other formats
+    without matplotlib, unknown formats, and files that cannot be written."""
     try:
         if path.suffix.lower() == ".svg":
             path.write_text(svg(picture), encoding="utf-8")
@@ -232,7 +232,6 @@ def _draw_shape(area: Axes, shape: Shape) -> None:
 
 
 def _head(arrow: Stroke) -> tuple[tuple[float, float], ...]:
-    """The corners of an arrow's head."""
     dx, dy = arrow.x2 - arrow.x1, arrow.y2 - arrow.y1
     length = (dx * dx + dy * dy) ** 0.5 or 1.0
     dx, dy = dx / length, dy / length

@@ -1,11 +1,11 @@
 """Tables that become lists on narrow terminals.
 
 1. A table that fits is drawn as a table.
-2. So is one that does not fit, if the terminal has at least `LIST_BELOW` columns: its cells wrap.
-3. On narrower terminals it becomes a list: each row's first cell, and below it one line with heading and text
-   for each other cell that is not empty. Nothing is cut off.
+2. So is any table if the terminal has at least `LIST_BELOW` columns: its cells wrap.
+3. Otherwise it becomes a list: each row's first cell, then a line with heading and text for each other cell
+   that is not empty. Nothing is cut off.
 
-Output that does not go to a terminal has unlimited width (`consoles`).
+Without a terminal, width is unlimited (`consoles`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def fits(console: Console, table: Table) -> bool:
-    """Return whether each row fits in one line."""
     options = console.options.update(max_width=_UNBOUNDED)
     return Measurement.get(console, options, table).maximum <= console.width
 

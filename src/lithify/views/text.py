@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 MAX_SHOWN = 500
-"""Lines of one kind that people are shown. Laying out a line takes a millisecond, and a dataset can have
-thousands of anything."""
+"""Lines of one kind that people are shown: laying out a line takes a millisecond."""
 SHORT_ID_CHARS = 6
 _NAMED_IDS = re.compile(r"\b([Cc]ompaction |lithify-)([0-7][0-9A-HJKMNP-TV-Z]{25})\b")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -65,7 +64,6 @@ def key(value: bytes | None, limit: int = 24) -> str:
 
 
 def segment(prefix: bytes) -> str:
-    """Return a tree's name: `root`, or the segment's prefix."""
     return key(prefix) if prefix else "root"
 
 

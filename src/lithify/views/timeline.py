@@ -1,5 +1,4 @@
-"""A timeline and its plan for terminals: the chunks by time with their files and verdicts, the tasks, the
-totals.
+"""A timeline and its plan for terminals: chunks by time with files and verdicts, tasks, totals.
 
 One line is one chunk. The marks before its name join chunks that share files:
 
@@ -7,9 +6,9 @@ One line is one chunk. The marks before its name join chunks that share files:
     │ shares files with both neighbours
     └ shares files with the chunk above only
 
-More than a few consecutive chunks with nothing to do become one line, also across partitions. A terminal that
-is too narrow for the reasons omits them: they follow from the other columns or are in the notes.
-`timeline_picture` draws the same as a picture.
+More than a few consecutive chunks with nothing to do become one line, also across partitions. A narrow
+terminal omits the reasons: they follow from the other columns or are in the notes. `timeline_picture` draws
+the same.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ def print_timeline(
 
 
 def timeline_json(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> dict[str, Any]:
-    """Return the same facts for programs."""
     document = _document(plan, calendar)
     if words.rows is None:
         for counted in (*document["chunks"], *document["totals"].values()):
@@ -153,7 +151,7 @@ def _chunk_table(
 
 
 def _runs(chunks: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
-    """Yield single chunks, and runs of more than a few with nothing to do."""
+    """Yield single chunks, and longer runs with nothing to do."""
     quiet: list[PlannedChunk] = []
     for planned in chunks:
         same = quiet and _kind(quiet[-1]) == _kind(planned)

@@ -1,13 +1,13 @@
 """A timeline and its plan as a picture: time runs to the right.
 
-1. Each file is a line over its times, in the lowest row that is free there; larger files are thicker. If
-   there are too many files to distinguish (`MAX_FILES`), the number in each chunk is drawn instead.
-2. Behind the files, each chunk has the colour of its status, deeper for a higher priority.
+1. Each file is a line over its times, in the lowest free row, thicker if larger. If there are too many files
+   (`MAX_FILES`), the number in each chunk is drawn instead.
+2. Behind the files, each chunk has its status's colour, deeper for a higher priority.
 3. Below, each task is a red or black bar under its chunks, with an arrow from each task that it waits for.
-4. The axis has dates with their years, in the calendar's zone; a legend explains the colours.
+4. The axis has dates with years, in the calendar's zone; a legend explains the colours.
 
-Groups are drawn below each other, those with the most bytes awaiting compaction first. Files without usable
-times are counted in the title.
+The groups with the most bytes awaiting compaction come first. Files without usable times are counted in the
+title.
 """
 
 from __future__ import annotations
@@ -60,13 +60,11 @@ _TASK_MEANINGS = {Color.RED: "task that starts at once", Color.BLACK: "task that
 
 
 def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Words = TABLE_WORDS) -> None:
-    """Write the picture in the format that the name's ending gives. `Refused` for a format that cannot be
-    drawn, and if the file cannot be written (`lithify.views.picture`)."""
+    """Write the picture in the format of the name's ending; `Refused` as in `picture.save`."""
     save(draw_timeline(plan, calendar, words), path)
 
 
 def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> Picture:
-    """Draw the first `MAX_GROUPS` groups, with a title and a legend."""
     groups = _groups(plan)
     # A group's name is useful only if there are several.
     named = len(groups) > 1
@@ -89,7 +87,7 @@ def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_W
 
 
 def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:
-    """The chunks of time of each group, most bytes awaiting first."""
+    """The groups with their chunks of time, most bytes awaiting first."""
     by_group: dict[str, list[PlannedChunk]] = {}
     for planned in plan.chunks:
         if planned.chunk.key.bucket is ChunkBucket.TIME:

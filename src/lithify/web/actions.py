@@ -17,7 +17,7 @@ MAX_IDS = 100
 
 @dataclass(frozen=True, slots=True)
 class DatasetAction:
-    """An action's texts."""
+    """The texts of an action."""
 
     question: str
     consequence: str

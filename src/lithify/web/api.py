@@ -1,6 +1,6 @@
-"""The dashboard's facts and actions as JSON, under `/api`: the documents that commands print with `--json`.
+"""The dashboard's facts and actions as JSON: the documents that commands print with `--json`.
 
-`/api/openapi.json` describes them. An error is an object with `error` and `message`, as commands print it.
+`/api/openapi.json` describes them. An error is an object with `error` and `message`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 def api_routes(dashboard: Dashboard) -> list[Route]:
-    """Return the routes under `/api`."""
     api = Api(dashboard)
     one = "/api/datasets/{id:str}"
     gets: list[tuple[str, Answer]] = [("/api/datasets", api.datasets), ("/api/openapi.json", api.described)]
@@ -50,8 +49,6 @@ def api_routes(dashboard: Dashboard) -> list[Route]:
 
 
 class Api:
-    """The handlers of requests."""
-
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
 
@@ -121,7 +118,6 @@ class Api:
         return _json(clean(done))
 
     async def described(self, request: Request) -> Response:
-        """Return the OpenAPI description."""
         return _json(description(has_fleet=self._dashboard.fleet is not None))
 
     async def _url(self, request: Request) -> str:
@@ -154,7 +150,7 @@ def _document(seen: CachedPart | None) -> Response:
 
 
 def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Encode a response in ASCII, where a lone surrogate in foreign text can be written too."""
+    """Encode a response in ASCII, which can hold lone surrogates too."""
     return Response(json.dumps(document), status, headers, "application/json")
 
 

@@ -51,8 +51,6 @@ Page = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A dataset in the list."""
-
     id: str
     url: str
     tenant: str | None
@@ -71,7 +69,6 @@ class Pages:
         self._streams = streams
 
     def routes(self) -> list[Route | Mount]:
-        """Return all routes: pages, actions, JSON and static files."""
         one = "/datasets/{id:str}"
         pages: list[tuple[str, Page]] = [("/", self.overview), ("/datasets", self.overview)]
         pages += [(f"{one}/{tab}" if tab else one, self.dataset) for tab in TABS]
@@ -88,7 +85,7 @@ class Pages:
         ]
 
     async def overview(self, request: Request) -> Response:
-        """Show a page of the list of datasets."""
+        """Show a page of the list."""
         query, number = asked_of_list({name: [text] for name, text in request.query_params.items()})
         listed = await self._dashboard.listed(query, number)
         seen = await self._dashboard.look(self._dashboard.wanted_of_list(listed))
@@ -125,7 +122,6 @@ class Pages:
         )
 
     async def dataset(self, request: Request) -> Response:
-        """Show a page of one dataset."""
         url = await self._url(request)
         base = f"/datasets/{request.path_params['id']}"
         tab = request.url.path.removeprefix(base).strip("/")
@@ -159,7 +155,6 @@ class Pages:
         )
 
     async def fleet(self, request: Request) -> Response:
-        """Show the fleet."""
         (seen,) = await self._dashboard.look(self._dashboard.wanted_of_fleet())
         shown = None if seen is None else seen.value
         return self._page(
@@ -201,7 +196,6 @@ class Pages:
     # Actions
 
     async def confirm(self, request: Request) -> Response:
-        """Ask before an action."""
         url, action = await self._url(request), request.query_params.get("do", "")
         self._check_may_act()
         if action not in ACTIONS:
@@ -240,7 +234,6 @@ class Pages:
             raise HTTPException(403, "There are no actions without a token; set web.token.")
 
     async def show_login(self, request: Request) -> Response:
-        """Ask for the token."""
         return self._login(request, request.query_params.get("to", "/"))
 
     async def log_in(self, request: Request) -> Response:
@@ -343,7 +336,6 @@ async def _form(request: Request) -> dict[str, str]:
 def application(
     dashboard: Dashboard, token: str = "", names: Iterable[str] = (), *, streams: Streams | None = None
 ) -> Guard:
-    """Return the dashboard as an ASGI application."""
     pages = Pages(dashboard, token, streams if streams is not None else Streams(dashboard))
     app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: pages.failed})
     return Guard(app, token, names)

@@ -15,7 +15,6 @@ _ROW = 26
 
 
 def draw_bars(compaction: CompactionStatus) -> Picture:
-    """Draw the bars of a compaction's ranges."""
     shares, together = _joined(compaction.range_shares)
     shapes: list[Shape] = []
     step = WIDTH / min(max(len(shares), 8), _PER_ROW)
@@ -36,8 +35,7 @@ def draw_bars(compaction: CompactionStatus) -> Picture:
 
 
 def _joined(shares: Sequence[float]) -> tuple[list[float], int]:
-    """Average neighbours so that at most `MAX_BARS` remain; return the shares and how many ranges share a
-    bar."""
+    """Return averages of neighbours, at most `MAX_BARS`, and how many ranges share a bar."""
     together = -(-len(shares) // MAX_BARS) or 1
     parts = [shares[at : at + together] for at in range(0, len(shares), together)]
     return [sum(part) / len(part) for part in parts], together

@@ -83,7 +83,6 @@ class Dashboard:
         return await self._readers.look(wanted.parts, wanted.patience_s)
 
     def source(self, url: str) -> PageSource:
-        """Return the source of a dataset of this dashboard."""
         open_to_act = None if self._acted_on is None else partial(self._acted_on, url)
         return self._readers.source(url, partial(self._open, url), Dataset.close, open_to_act)
 
@@ -126,22 +125,19 @@ class Dashboard:
     # Parts of pages
 
     def wanted_of_list(self, listed: Listed) -> PageRequest:
-        """Return the parts for a page of the list."""
         sources = [self.source(url) for url in listed.urls]
         patience_s = FIRST_PATIENCE_S if len(sources) <= FEW else 0.0
         return PageRequest([(s, part) for part in (STATUS, LAST) for s in sources], patience_s)
 
     def wanted_of_dataset(self, url: str, tab: str) -> PageRequest:
-        """Return the parts for a page of one dataset."""
         source = self.source(url)
         return PageRequest([(source, part) for part in TABS[tab][1]], PATIENCE_S)
 
     def wanted_of_fleet(self) -> PageRequest:
-        """Return the parts for the fleet's page."""
         return PageRequest([(self.fleet_source, FLEET)], PATIENCE_S)
 
     async def wanted_at(self, address: str) -> PageRequest | None:
-        """Return the parts for the page at this path with its query; `None` if no page there is kept up to
+        """Return the parts for the page at this path and query; `None` if no page there is kept up to
         date."""
         try:
             parts = urlsplit(address)
@@ -159,12 +155,10 @@ class Dashboard:
                 return None
 
     def close(self) -> None:
-        """Close all sources."""
         self._readers.close()
 
 
 def id_of(url: str) -> str:
-    """Return the id of a dataset in paths."""
     return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 

@@ -76,14 +76,13 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class StatusFacts:
-    """A status without its snapshot, and its summary."""
+    """A status without its snapshot."""
 
     status: Status
     summary: Summary
 
 
 def summary_of(found: Status) -> Summary:
-    """Return the summary of a dataset's status."""
     worst = max(found.backlog, key=lambda b: b.waiting / max(b.limit, 1), default=None)
     running = [c for c in found.compactions if c.state is CompactionState.RUNNING]
     rates = [c.bytes_per_s for c in running if c.bytes_per_s is not None]

@@ -1,19 +1,19 @@
-"""Access checks and response headers for all pages, JSON, files and events.
+"""Access checks and response headers for all requests.
 
 1. *Host.* The name that a request was sent to must be this server's: an address, `localhost`, the name
    listened on, or one of `web.names`. Otherwise a foreign page whose name resolves to this server could read
    everything.
-2. *Origin.* A browser's request on behalf of a page must come from a page of this server. A form that changes
-   something must send its origin; JSON need not, since no foreign page can send that type without a
+2. *Origin.* A request that names an origin must come from a page of this server. A form that changes
+   something must name its origin; JSON need not, since foreign pages cannot send that type without a
    preflight.
 3. *Token.* If one is set, each request must have it: as `Authorization: Bearer`, or as the login page's
    cookie, a keyed hash that does not reveal the token. Both are compared in constant time. Without a token
    there are no actions, and the server listens on the loopback address only (`serving`).
-4. Response headers forbid a browser all that these pages do not need: foreign hosts, inline scripts and
-   styles, frames.
+4. Response headers forbid a browser what these pages do not need: foreign hosts, inline scripts and styles,
+   frames.
 5. A client that accepts nothing for `SEND_S` is dropped.
-6. The guard reads the whole body of a request before the application sees the request: too long a body is
-   answered with 413, too slow a one with 408.
+6. The guard reads a request's whole body first: too long a body is answered with 413, too slow a one with
+   408.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Passes on the requests that are allowed. `names` are this server's host names besides addresses and
-    `localhost`."""
+    """Passes on allowed requests. `names` are this server's host names besides addresses and `localhost`."""
 
     def __init__(self, app: ASGIApp, token: str, names: Iterable[str]) -> None:
         self._app = app

@@ -1,14 +1,13 @@
 """Cached parts of datasets and fleets, shared by all viewers: more viewers cause no more reads.
 
-1. A source (a dataset or fleet) has a few *parts*. A part is read when a page shows it and its cached value
-   is older than its `age_s`. Viewers that come meanwhile wait for the same read, and all get the same value.
-   Without viewers, nothing is read.
+1. A source (a dataset or fleet) has a few *parts*. A part is read when a page shows it and its value is older
+   than `age_s`. Viewers that come meanwhile wait for the same read. Without viewers, nothing is read.
 2. One thread at a time reads a source, and at most `MOST_AT_ONCE` threads read in all. A page of many sources
-   reads each less often, so that there are at most `LOOKS_PER_S` reads per second; and a slow part is read
-   less often, so that reading takes at most a `SHARE` of the time.
-3. The thread that reads a part also renders it, once for all pages and JSON.
+   reads each less often, at most `LOOKS_PER_S` reads per second in all; a slow part is read less often, so
+   that reading takes at most a `SHARE` of the time.
+3. The reading thread also renders, once for all pages and JSON.
 4. A part that cannot be read keeps its last value and gets the error; it is retried soon.
-5. The least recently shown sources beyond `MAX_KEPT` are closed and forgotten.
+5. The least recently shown sources beyond `MAX_KEPT` are closed.
 
 All of this runs on one event loop, so only the sources need locks.
 """
@@ -40,8 +39,6 @@ MAX_KEPT = 300
 
 @dataclass(frozen=True, slots=True)
 class CachedPart:
-    """The last value of one part."""
-
     value: Any | None
     """`None` before the first successful read."""
     version: str
@@ -89,7 +86,6 @@ class PageSource:
         return bool(self._reading)
 
     def known(self, part: PagePart) -> CachedPart | None:
-        """Return the cached value of a part, without reading."""
         found = self._seen.get(part.name)
         return None if found is None else found[2]
 
@@ -133,8 +129,7 @@ class PageSource:
         return CachedPart(value, version, self._clock.now_ms())
 
     async def do(self, what: Callable[[Any], Any]) -> Any:
-        """Run an action on the source and raise its errors. All parts are read anew when they are shown
-        next."""
+        """Run an action on the source and raise its errors; all parts are then out of date."""
 
         def run() -> Any:
             with contained("an action of the dashboard"):
@@ -155,7 +150,6 @@ class PageSource:
                 self._seen = {name: (-math.inf, 0.0, seen) for name, (_, _, seen) in self._seen.items()}
 
     def close(self) -> None:
-        """Close the source if it was opened."""
         if self._opened is not None:
             self._close(self._opened)
 
@@ -176,8 +170,7 @@ class PageReaders:
         close: Callable[[Any], None] = lambda opened: None,
         open_to_act: Callable[[], Any] | None = None,
     ) -> PageSource:
-        """Return the source of `key`. If there is none yet, create one that `open_source` opens on the first
-        read."""
+        """Return the source of `key`; a new one is opened on its first read."""
         found = self._sources.pop(key, None)
         if found is None:
             found = PageSource(open_source, close, self._clock, open_to_act)
@@ -192,7 +185,7 @@ class PageReaders:
         self, wanted: list[tuple[PageSource, PagePart]], patience_s: float
     ) -> list[CachedPart | None]:
         """Refresh the parts that are too old, wait at most `patience_s` seconds, and return the cached
-        values; `None` for a part that was never read. Unfinished reads continue."""
+        values; `None` for a part never read. Unfinished reads continue."""
         age_s = len(wanted) / LOOKS_PER_S
         begun = [source.look(part, self._slots, age_s) for source, part in wanted]
         tasks = {task for task in begun if task is not None}
@@ -201,6 +194,5 @@ class PageReaders:
         return [source.known(part) for source, part in wanted]
 
     def close(self) -> None:
-        """Close all sources."""
         while self._sources:
             self._sources.popitem()[1].close()

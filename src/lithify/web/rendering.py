@@ -1,8 +1,8 @@
 """Pages from templates, and neutral blocks as HTML.
 
-Each value given to a template is cleared of secrets and of control characters (`lithify.base.printable`) and
-then escaped, in one place: the environment's `finalize` and autoescape. Only HTML that was rendered here is
-`Markup` and passes unchanged.
+Each value given to a template is cleared of secrets and control characters (`lithify.base.printable`), then
+escaped, in one place: the environment's `finalize` and autoescape. Only HTML rendered here is `Markup` and
+passes unchanged.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ def _told(value: Any) -> Any:
 
 
 def told(value: str) -> str:
-    """Return a foreign text as pages show it: without secrets, printable, shortened."""
+    """Return a foreign text without secrets, printable and shortened."""
     return printable(concealed(value[: 2 * MAX_TEXT_CHARS]), MAX_TEXT_CHARS)
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
-    """Return how long ago a time was."""
     return "–" if not at_ms else f"{text.duration(max(now_ms - at_ms, 0))} ago"
 
 
@@ -68,17 +67,14 @@ def moment(at_ms: int | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share of 1 in percent."""
     return "–" if value is None else f"{value:.0%}"
 
 
 def is_alarm(value: object) -> bool:
-    """Return whether a cell must stand out."""
     return isinstance(value, Alarm)
 
 
 def draw(picture: Picture) -> Markup:
-    """Return a picture as HTML."""
     return Markup(svg(picture, told))
 
 
@@ -109,13 +105,11 @@ _ENVIRONMENT = _environment()
 
 
 def render(template: str, **given: Any) -> str:
-    """Return a page as HTML."""
     return _ENVIRONMENT.get_template(template).render(**given)
 
 
 def render_blocks(blocks: Iterable[Block], *, with_tables: bool = True) -> Markup:
-    """Render blocks one below the other; of long ones, the first part. Without tables, a timeline is only a
-    picture."""
+    """Render blocks; of long ones, the first part. Without tables, a timeline is only a picture."""
     return Markup("\n").join(_render_block(block, with_tables) for block in blocks)
 
 

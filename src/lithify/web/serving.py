@@ -1,12 +1,11 @@
 """The dashboard's HTTP server, in a thread of its own: by itself or within a service.
 
-1. `Refused` before anything starts: libraries are missing, there is no token although the address is public,
+1. `Refused` before anything starts: a library is missing, there is no token although the address is public,
    or the address cannot be listened on.
-2. At most `MAX_REQUESTS` requests are answered at once; others get 503. Idle connections cannot block others:
-   one that has not sent its request's headers within `HEADERS_S` is dropped, and beyond `MAX_CONNECTIONS`
-   each new connection closes the one that has been silent for longest. `/healthz` is answered under any load,
-   and without building the application.
-3. The dashboard waits for stores only briefly, unlike commands: it shows cached values and their age.
+2. At most `MAX_REQUESTS` requests are answered at once; others get 503. A connection without a request's
+   headers within `HEADERS_S` is dropped; beyond `MAX_CONNECTIONS` each new one closes the one silent for
+   longest. `/healthz` is answered under any load, without the application.
+3. Unlike commands, it waits for stores only briefly: it shows cached values and their age.
 """
 
 from __future__ import annotations
@@ -73,13 +72,9 @@ def _least_token_chars() -> int:
 class DashboardService(Protocol):
     """A service in this process that reads the datasets already."""
 
-    def watched(self, url: str) -> client.Dataset:
-        """Return a dataset to read."""
-        ...
+    def watched(self, url: str) -> client.Dataset: ...
 
-    def acted_on(self, url: str) -> client.Dataset:
-        """Return a dataset for actions."""
-        ...
+    def acted_on(self, url: str) -> client.Dataset: ...
 
 
 @contextmanager
@@ -148,8 +143,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _DashboardServer:
-    """A server in a thread of its own, with its event loop."""
-
     def __init__(self, make: Any, listening: socket.socket) -> None:
         self._make = make
         self._listening = listening
@@ -158,12 +151,12 @@ class _DashboardServer:
         self._thread = threading.Thread(target=self._run, name="lithify-web", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; return when the server was created or has failed."""
+        """Return when the server was created or has failed."""
         self._thread.start()
         self._is_made.wait()
 
     def stop(self) -> None:
-        """Stop; requests that are being answered get one second."""
+        """Requests that are being answered get one second."""
         self._server.should_exit = True
         self._thread.join()
         self._listening.close()

@@ -1,10 +1,10 @@
 """Server-sent events for open pages: "your content has changed, load it again".
 
-1. Every `INTERVAL_S` a stream reads the parts that its page shows, from the cache that all pages share, so
-   more streams cause no more requests to the store. It sends an event only if the version differs.
-2. At most `MAX_STREAMS` are open; the next is refused, and its page stays as it is until it is reloaded. A
-   stream ends after `LIFE_S`, and its page opens another.
-3. The guard drops a client that accepts nothing, because sending then exceeds its timeout.
+1. Every `INTERVAL_S` a stream reads its page's parts from the cache that all pages share, so it costs no
+   requests of its own. It sends an event only if the version differs.
+2. At most `MAX_STREAMS` are open; for further ones the page stays as it is until it is reloaded. A stream
+   ends after `LIFE_S`, and its page opens another.
+3. The guard drops a client that accepts nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ MAX_STREAMS = 64
 
 
 class Streams:
-    """All open streams."""
-
     def __init__(
         self, dashboard: Dashboard, *, most: int = MAX_STREAMS, interval_s: float = INTERVAL_S
     ) -> None:
