@@ -468,9 +468,8 @@ def _serve(
         from lithify.config.loading import overlaid
         from lithify.observe.logs import EventLog
 
-        opened = Fleet(
-            fleet, settings=overlaid(effective, {"web.port": ("here", None)})
-        )  # `served_beside` serves it
+        # Without a port, because `served_beside` serves the dashboard.
+        opened = Fleet(fleet, settings=overlaid(effective, {"web.port": ("here", None)}))
         log = EventLog(SystemClock())
         watched = watched_beside(fleet, effective) if keeps else None
         with wiring.stop_on_signals() as stop, served_beside([], watched or fleet, effective, watched):
