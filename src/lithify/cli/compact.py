@@ -1,4 +1,4 @@
-"""`lithify plan` and `lithify compact`: look at a database, table or log once, and compact it once."""
+"""`lithify plan` and `lithify compact`: plan the compactions of a dataset, and run them once."""
 
 from __future__ import annotations
 

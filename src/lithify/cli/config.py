@@ -1,4 +1,4 @@
-"""`lithify config`: the settings, their values, and where these came from."""
+"""`lithify config`: the settings with their values and origins."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def config_show(
 
 
 def as_toml(settings: Iterable[Setting], help_of: Mapping[str, str]) -> str:
-    """The settings as a file that `--config` reads, with what each is and where it came from."""
+    """Return the settings as a file that `--config` reads, with help and origin as comments."""
     sections: dict[tuple[str, ...], list[Setting]] = {}
     for setting in settings:
-        for length in range(len(setting.path)):  # what is directly in a section stands before those in it
+        for length in range(len(setting.path)):  # TOML needs a section's own values before its subsections
             sections.setdefault(setting.path[:length], [])
         sections[setting.path[:-1]].append(setting)
     lines: list[str] = []

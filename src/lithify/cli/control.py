@@ -1,4 +1,4 @@
-"""`lithify submit`, `wait`, `cancel` and `retry`: what people do to single compactions."""
+"""`lithify submit`, `wait`, `cancel` and `retry`: operations on single compactions."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ def wait(
 
 
 class Bars:
-    """A progress bar for each compaction that is waited for, with what it waits for. Where no terminal shows
-    bars, such as in the log of a job, a line whenever that changes or a tenth more is done."""
+    """A progress bar for each awaited compaction, with the reason why it waits. Without a terminal, such as
+    in the log of a job, a line whenever the state or the reason changes or another tenth is done."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
@@ -188,7 +188,7 @@ class Bars:
         self._progress.stop()
 
     def draw(self, found: Sequence[CompactionStatus]) -> None:
-        """Show how things stand now."""
+        """Show the current progress."""
         for c in found:
             moving = "" if c.bytes_per_s is None else f" at {text.rate(c.bytes_per_s)}"
             left = f", {text.duration(c.remaining_ms)} left" if c.remaining_ms is not None else ""
@@ -235,5 +235,5 @@ def _report(job: Job, as_json: bool) -> None:
 
 
 def _say(sentence: str) -> None:
-    """Something for people beside the output."""
+    """Print a sentence for people to standard error."""
     standard_error().print(sentence, highlight=False, soft_wrap=True, markup=False)

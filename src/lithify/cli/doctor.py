@@ -1,4 +1,4 @@
-"""`lithify doctor`: what is wrong with a database, a table, a log or a set-up, and what to do about it."""
+"""`lithify doctor`: problems of a dataset or an installation, and their remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lithify.protocol.finding import Finding
 
 UNHEALTHY = 10
-"""Exit code when there is a problem."""
+"""Exit code if there is a problem."""
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
@@ -106,7 +106,7 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
 
 
 def print_findings(findings: list[Finding]) -> None:
-    """For people."""
+    """Print the findings as a table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""`lithify expire`: lets go the history of a dataset that nobody needs."""
+"""`lithify expire`: removes history of a dataset that is not needed any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lithify fleet`: many datasets, watched by a few processes and worked on by one pool of workers."""
+"""`lithify fleet`: many datasets, coordinated by a few processes, with one pool of workers."""
 
 from __future__ import annotations
 
@@ -457,7 +457,8 @@ def _serve(
     works: bool = True,
     **given: object,
 ) -> None:
-    """`given` are options that stand for settings."""
+    """Run a fleet coordinator, workers, or both until stopped. `given` are options that stand for
+    settings."""
     with errors(False):
         effective = settings(config, sets, NOTHING, log_level="info", **given)
         idle_s = None if exit_when_idle is None else seconds_of(exit_when_idle)
@@ -467,7 +468,8 @@ def _serve(
         from lithify.config.loading import overlaid
         from lithify.observe.logs import EventLog
 
-        opened = Fleet(fleet, settings=overlaid(effective, {"web.port": ("here", None)}))  # served here
+        # Without a port, because `served_beside` serves the dashboard.
+        opened = Fleet(fleet, settings=overlaid(effective, {"web.port": ("here", None)}))
         log = EventLog(SystemClock())
         watched = watched_beside(fleet, effective) if keeps else None
         with wiring.stop_on_signals() as stop, served_beside([], watched or fleet, effective, watched):
@@ -490,7 +492,7 @@ def run(
     store_option: list[str] | None,
     ask: Callable[[Fleet], Shown],
 ) -> None:
-    """Do something with a fleet and show what came of it."""
+    """Call `ask` with the fleet and show the result."""
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
         from lithify.api.fleets import Fleet

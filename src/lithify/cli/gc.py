@@ -1,4 +1,4 @@
-"""`lithify gc`: says what a dataset does not need any more, and deletes it when told to."""
+"""`lithify gc`: lists the garbage of a dataset, and deletes it with `--delete`."""
 
 from __future__ import annotations
 

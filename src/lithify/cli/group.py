@@ -1,4 +1,4 @@
-"""`lithify group`: copies of a keyed log and readers of it, none of which may miss that something is gone."""
+"""`lithify group`: copies and readers of a keyed log, none of which may miss a deletion."""
 
 from __future__ import annotations
 
@@ -145,5 +145,5 @@ def _offsets(given: list[str]) -> dict[int, int]:
 
 
 def _is_number(text: str) -> bool:
-    """What is too large is refused by the group."""
+    """The group refuses numbers that are too large."""
     return text.isascii() and text.isdecimal() and len(text) < 20

@@ -1,4 +1,4 @@
-"""`lithify history`: what was committed, why and at what cost."""
+"""`lithify history`: commits with their reasons and costs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def history(
 
 
 def _time_of(text: str) -> datetime:
-    """A time, or how long ago it was."""
+    """Parse a time, or a duration before now."""
     try:
         return time_of(text)
     except Refused:

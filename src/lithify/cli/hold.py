@@ -1,4 +1,4 @@
-"""`lithify hold`: keeps a version of a dataset, and all that came after it."""
+"""`lithify hold`: keeps a snapshot of a dataset and all later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lithify inspect`: what a dataset consists of. Which parts there are, its kind says."""
+"""`lithify inspect`: the parts of a dataset. Each kind defines which parts it has."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The `lithify` command: all commands in one place. Each parses its options, calls the library and
-renders the result.
+"""The `lithify` command: all commands in one place. Each parses its options, calls the library and renders
+the result.
 
-Exit codes: 0 done (also when there was nothing to do), 1 unexpected failure or a compaction that
-failed, and the `exit_code` of the error's class in `lithify.base.errors`.
+Exit codes: 0 done (also if there was nothing to do), 1 unexpected failure or failed compaction, otherwise the
+`exit_code` of the error's class in `lithify.base.errors`.
 
-Modules of commands import what does the work only when a command runs, so that help is quick.
+Modules of commands import the libraries that do the work only when a command runs, so that help is quick.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 
 class _Commands(TyperGroup):
-    """What is wrong with the words of a command is a document too, where one was asked for."""
+    """A group that reports usage errors as a document too, if `--json` was given."""
 
     def make_context(self, info_name: str | None, args: list[str], *given: Any, **more: Any) -> Any:
         wants_json = "--json" in takewhile(lambda word: word != "--", args)
@@ -132,7 +132,7 @@ def _main(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every event to stderr.")] = False,
 ) -> None:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a path that is no text, or a terminal of ASCII, is no error
+        if isinstance(stream, TextIOWrapper):  # print undecodable paths, also on ASCII terminals
             stream.reconfigure(errors="replace")
     set_up_logs("text", "debug" if verbose else "warning")
 

@@ -1,4 +1,4 @@
-"""`lithify maintain`: does once all that keeps a table in shape."""
+"""`lithify maintain`: one pass of all maintenance of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of `lithify compact` or `lithify maintain`: its progress, and what is said at its end."""
+"""A run of `lithify compact` or `lithify maintain`: its progress and its final report."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lithify.views.drawing import draw
 
 
 def compact_once(url: str, config: Config, args: CommandArgs, *, take_over: bool, as_json: bool) -> None:
-    """Compact until nothing is left to do, and print what was done. Exits with 1 when something failed, or
-    cannot be compacted and grows worse."""
+    """Compact until nothing is left to do, and print the results. Exits with 1 if a compaction failed, or if
+    data cannot be compacted and grows worse."""
     with (
         client.open(url, settings=config) as dataset,
         ProgressBars(standard_error()) as bars,
@@ -45,15 +45,15 @@ def compact_once(url: str, config: Config, args: CommandArgs, *, take_over: bool
 
 
 def _telling(config: Config, url: str, bars: ProgressBars, as_json: bool) -> AbstractContextManager[None]:
-    """Say why nothing seems to happen."""
+    """Report compilation, during which nothing seems to happen."""
     if as_json:
         return nullcontext()
     return wiring.telling_of_compilation(config, [url], bars.say)
 
 
 def _observer(config: Config, bars: ProgressBars, as_json: bool) -> Observer:
-    """What tells of the run while it lasts. What the bars tell people, the log says again only to those who
-    have asked for one (`--verbose`, `log.level`, `log.format`)."""
+    """Return the observer of the run. If the bars show events, the log repeats them only on request
+    (`--verbose`, `log.level`, `log.format`)."""
     log = EventLog(SystemClock())
     if as_json:
         return log
@@ -63,8 +63,8 @@ def _observer(config: Config, bars: ProgressBars, as_json: bool) -> Observer:
 
 
 def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over: bool, as_json: bool) -> None:
-    """Do all parts of maintenance once, and print what was done. Exits with the code of the first part that
-    was refused or failed, with 1 when something else stands in the way."""
+    """Do all parts of maintenance once, and print the results. Exits with the code of the first part that was
+    refused or failed, or with 1 if something else prevents completion."""
     with (
         client.open(url, settings=config) as dataset,
         ProgressBars(standard_error()) as bars,

@@ -1,4 +1,4 @@
-"""`lithify readers`: who reads a dataset's history as it grows, so that nothing is taken from them."""
+"""`lithify readers`: readers of a dataset's growing history; what they have not read is kept."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`lithify remove-orphans`: says what lies under a table's location and nothing names, and deletes it when
-told to."""
+"""`lithify remove-orphans`: lists files under a table's location that no metadata names, and deletes them
+with `--delete`."""
 
 from __future__ import annotations
 

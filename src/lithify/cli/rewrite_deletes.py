@@ -1,4 +1,4 @@
-"""`lithify rewrite-position-delete-files`: has a table's delete files dropped and merged."""
+"""`lithify rewrite-position-delete-files`: drops and merges a table's delete files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lithify rewrite-manifests`: has a table's manifests merged and sorted."""
+"""`lithify rewrite-manifests`: merges and sorts a table's manifests."""
 
 from __future__ import annotations
 

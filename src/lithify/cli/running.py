@@ -1,4 +1,4 @@
-"""What every command does around its work: errors, options of the form KEY=VALUE, JSON."""
+"""The frame of every command: errors, options of the form KEY=VALUE, JSON."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 MAX_ERROR_CHARS = 10_000
 INTERRUPTED = 130
 TERMINATED = 143
-"""By the shells' convention: 128 and the number of the signal."""
+"""By the shells' convention: 128 plus the number of the signal."""
 GOES_ON = "Stopped. What was finished is recorded; the next run goes on from there."
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
-"""What the command line itself deals with."""
+"""Exceptions that the command line handles itself."""
 
 
 def pairs(options: list[str] | None) -> dict[str, str]:
-    """Options of the form KEY=VALUE as a mapping."""
+    """Return options of the form KEY=VALUE as a mapping."""
     found = {}
     for option in options or ():
         name, separator, value = option.partition("=")
         if not separator or not name:
-            # Not all of it, because what follows may be a secret.
+            # Only the first word: the rest may be a secret.
             raise Refused(f"{(option.split() or [option])[0]!r} is not of the form KEY=VALUE")
         found[name] = value
     return found
@@ -50,7 +50,7 @@ def print_json(document: Any) -> None:
 
 
 def print_shown(shown: Shown, as_json: bool) -> None:
-    """What there is to show, for programs or for people."""
+    """Print a command's output, for programs or for people."""
     if as_json:
         print_json(shown.document)
         return
@@ -61,8 +61,8 @@ def print_shown(shown: Shown, as_json: bool) -> None:
 
 @contextmanager
 def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
-    """Errors become one sentence on stderr (or a JSON document) and an exit code, unforeseen ones too. An
-    interrupt says that it has `stopped`; SIGTERM is one."""
+    """Report errors, also unexpected ones, as one sentence on stderr (or a JSON document) and an exit code.
+    On an interrupt or SIGTERM, the message is `stopped`."""
     try:
         with interrupted_by_sigterm():
             yield
@@ -80,9 +80,9 @@ def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
 
 
 def print_error(kind: str, text: str, as_json: bool) -> None:
-    """The document of an error, where one is wanted. What was said on standard output is written by then."""
+    """Print an error as a document if JSON is wanted, and flush standard output."""
     if as_json:
-        with suppress(OSError):  # the error itself, it may be
+        with suppress(OSError):  # it may be the reported error itself
             print_json({"error": kind, "message": text})
     flush_output()
 

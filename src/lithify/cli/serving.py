@@ -149,8 +149,8 @@ def worker(
 def served_beside(
     urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: DashboardService | None = None
 ) -> AbstractContextManager[Any]:
-    """The dashboard is served meanwhile, if the settings have a port for it; of what `source` reads anyway,
-    if there is one."""
+    """Serve the dashboard until the end of the block, if the settings have a port for it. It shows the
+    datasets that `source`, if given, reads already."""
     if config.web.port is None:
         return nullcontext()
     from lithify.web.serving import served
@@ -159,7 +159,8 @@ def served_beside(
 
 
 def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
-    """The fleet at this URL as its keeper in this process reads it, for a dashboard if there is to be one."""
+    """Return the fleet as its coordinator in this process reads it, for a dashboard; `None` if there is no
+    port for one."""
     if config.web.port is None:
         return None
     from lithify.api.fleets import WatchedFleet

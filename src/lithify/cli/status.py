@@ -1,4 +1,4 @@
-"""`lithify status`: what runs, what waits and why, and how close the writer is to a stall.
+"""`lithify status`: running and waiting compactions, why they wait, and how close the writer is to a stall.
 
 Most of it is the same for databases and tables. A table adds its size and the totals of its timeline.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN_FAILURES = 5
 WATCH_INTERVAL_S = 2.0
-"""As often as tasks report how far they are."""
+"""The interval at which tasks report their progress."""
 
 
 @takes_kind_options("status")
@@ -80,15 +80,15 @@ def status(
 
 
 def _watch(look: Callable[[], Status], as_json: bool) -> None:
-    """Show how things stand again and again, until interrupted. On a terminal each look takes the place of
-    the one before; elsewhere they follow each other."""
+    """Show the status repeatedly, until interrupted. On a terminal each status replaces the last; elsewhere
+    they follow each other."""
     console = standard_output()
     while True:
         found = look()
         if as_json:
             write_document(json.dumps(show_status(found).document), at_once=True)
         else:
-            with console:  # written at once, so that a terminal does not flicker
+            with console:  # one write, so that a terminal does not flicker
                 if console.is_terminal:
                     console.clear()
                 print_status(console, found)
@@ -98,7 +98,7 @@ def _watch(look: Callable[[], Status], as_json: bool) -> None:
 
 
 def print_status(console: Console, found: Status) -> None:
-    """Tables for people."""
+    """Print the status as tables."""
     coordinator = found.coordinator
     holder = f" ({text.short_ids(coordinator.holder)})" if coordinator.holder is not None else ""
     console.print(Text(printable(found.url), "bold"), highlight=False, soft_wrap=True)
@@ -112,7 +112,7 @@ def print_status(console: Console, found: Status) -> None:
     for proposal in found.plan.proposals[: text.MAX_SHOWN]:
         console.print(f"Would be added: {proposal.reason}", highlight=False, markup=False)
     text.print_rest(console, len(found.plan.proposals), "proposals")
-    notes = [note for note in found.plan.notes if note != found.plan.refusal]  # which its kind has shown
+    notes = [note for note in found.plan.notes if note != found.plan.refusal]  # the kind has shown that
     for note in notes[: text.MAX_SHOWN]:
         console.print(f"Not now: {note}", highlight=False, markup=False)
     text.print_rest(console, len(notes), "notes")

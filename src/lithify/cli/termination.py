@@ -1,19 +1,20 @@
-"""SIGTERM ends a command as Ctrl-C does, so that it gives back what it holds.
+"""SIGTERM ends a command as Ctrl-C does, so that the command releases what it holds.
 
-The handler raises `Terminated` wherever the main thread is, and that can be a bad place:
+The handler raises `Terminated` wherever the main thread is, and some places are bad:
 
-1. Within the import system: between taking its lock and the `try` that gives it back, for one. Nothing is
-   raised there; the signal is sent again a moment later.
-2. Where Python ignores whatever is raised: finalizers, callbacks of weak references. What is ignored is let
-   go of, so an exception that is gone, while the command still goes on, is raised again.
+1. In the import system, for example between taking its lock and the `try` that releases it. There the handler
+   raises nothing; the signal is sent again a moment later.
+2. Where Python ignores exceptions: finalizers, callbacks of weak references. An ignored exception is freed,
+   so if the last one is gone and the command still runs, the handler raises again.
 
-So one thread, begun by the first signal, sends it again and again until the command has ended, and the
-handler raises only where nothing that it raised is still on its way: a command is told once. Whoever cannot
-wait for the end of that sends SIGKILL.
+Therefore the first signal starts a thread that sends it again until the command has ended. The handler raises
+only if no exception that it raised is still alive, so a command is interrupted once. SIGKILL ends a command
+that takes too long.
 
-And it may not be called at all. The system gives a signal to any thread where the main thread has another
-pending, as a process has that was suspended and goes on; Python calls handlers in the main thread only, which
-learns nothing of it while it waits for a lock. A thread that is told of every signal wakes it.
+Also, the handler may not be called at all. The system delivers a signal to any thread if the main thread has
+another one pending, as in a process that was suspended and continues. Python calls handlers in the main
+thread only, and does not do so while that thread waits for a lock. A thread that is notified of every signal
+wakes the main thread.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from types import FrameType
 
 AGAIN_S = 0.1
 _WAKING = signal.SIGURG
-"""Means nothing, and nothing else here sends it."""
+"""Has no meaning, and nothing else here sends it."""
 _IMPORTS = "<frozen importlib"
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """`Terminated` is raised in here when SIGTERM comes. Only the main thread can be told."""
+    """Raise `Terminated` in the block when SIGTERM comes. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -61,7 +62,7 @@ class _Teller:
         self._sends = False
         self._is_over = False
         self._lock = threading.Lock()
-        """Between the end and the thread that sends: nothing is sent once the handler is another."""
+        """Held while sending, so that nothing is sent once the handler is replaced."""
 
     def handle(self, _: int, frame: FrameType | None) -> None:
         if not self._sends:
@@ -75,10 +76,10 @@ class _Teller:
         try:
             raise error
         finally:
-            del error  # or this frame, which it remembers, would keep it
+            del error  # the exception refers to this frame, so a variable here would keep it alive
 
     def end(self) -> None:
-        self._is_over = True  # from here on the handler raises nothing, so the lock is given back
+        self._is_over = True  # from here on the handler raises nothing, so the lock is released
         with self._lock:
             pass
 
@@ -93,7 +94,7 @@ class _Teller:
 
 @contextmanager
 def _heard() -> Iterator[None]:
-    """Handlers of signals are called at once, whichever thread the system gives a signal to."""
+    """Have handlers of signals called at once, whichever thread the system delivers a signal to."""
     told, telling = socket.socketpair()
     telling.setblocking(False)
     main = threading.get_ident()
@@ -118,5 +119,5 @@ def _heard() -> Iterator[None]:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether the code that is interrupted is the import system's own, not that of a module it runs."""
+    """Return whether the interrupted code is the import system's own, not that of a module it runs."""
     return frame is not None and frame.f_code.co_filename.startswith(_IMPORTS)

@@ -1,4 +1,5 @@
-"""`lithify warm-up`: does ahead of time what the first compaction on a machine would have to wait for."""
+"""`lithify warm-up`: compiles ahead of time the code that the first compaction on a machine would wait
+for."""
 
 from __future__ import annotations
 

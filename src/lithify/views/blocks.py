@@ -1,4 +1,4 @@
-"""What there is to show, before anybody decides how: tables, lines, timelines."""
+"""Neutral blocks that commands show, independent of the medium: tables, lines, timelines."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ class Column:
     heading: str = ""
     is_number: bool = False
     is_whole: bool = False
-    """Whether its texts stay in one line, such as ids that people copy. Others go on in the next line where
-    there is no room."""
+    """Whether the texts stay in one line, such as ids that people copy. Other columns wrap."""
 
 
 class Alarm(str):
-    """A text in a table that nobody must overlook."""
+    """A text in a table that must stand out."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of plain texts."""
+    """A table of plain texts."""
 
     title: str
     columns: tuple[Column, ...]
     rows: Sequence[tuple[str, ...]]
     of: str = "rows"
-    """What the rows are, where there are too many to show."""
+    """The noun for the rows, for the note that not all are shown."""
     sums: tuple[str, ...] = ()
-    """A last row, set off from the others."""
+    """A last row of totals, set apart from the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of plain text. What leads it stands out."""
+    """A line of plain text after a highlighted `lead`."""
 
     text: str
     lead: str = ""
     is_bad: bool = False
-    """Whether what leads it is bad news."""
+    """Whether the lead is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of one kind, of which there can be very many."""
+    """Lines of one kind, possibly very many."""
 
     texts: Sequence[Line]
     of: str
@@ -61,7 +60,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Chunks of time, and what becomes of them."""
+    """Chunks of time and their plan."""
 
     plan: TimelinePlan
     calendar: Calendar
@@ -74,13 +73,13 @@ class LevelPart:
 
     size_bytes: int
     role: str = "resting"
-    """What becomes of it: `resting`, `planned` or `active`."""
+    """`resting`, `planned` or `active`."""
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What lies side by side, in its order."""
+    """Pieces that lie side by side, in their order."""
 
     name: str
     pieces: tuple[LevelPart, ...]
@@ -89,12 +88,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What lies above what, as a picture only: a table beside it says the same."""
+    """Levels one above the other. Only pictures show them: a table next to them has the same facts."""
 
     title: str
     levels: Sequence[Level]
     of: str
-    """What the pieces are."""
+    """The noun for the pieces."""
 
 
 Block = Table | Line | Lines | Timeline | Levels
@@ -102,16 +101,17 @@ Block = Table | Line | Lines | Timeline | Levels
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a command shows."""
+    """The output of a command."""
 
     document: Mapping[str, Any]
-    """For scripts: a JSON value."""
+    """The JSON value for scripts."""
     blocks: tuple[Block, ...]
-    """The same for people."""
+    """The same facts for people."""
 
 
 def columns(*headings: str) -> tuple[Column, ...]:
-    """Columns by their headings: with `>` before it, of numbers; with `=`, of texts that stay whole."""
+    """Return columns with these headings. A leading `>` marks a column of numbers, `=` one that does not
+    wrap."""
     return tuple(
         Column(heading.lstrip(">="), is_number=heading.startswith(">"), is_whole=heading.startswith("="))
         for heading in headings
@@ -119,5 +119,5 @@ def columns(*headings: str) -> tuple[Column, ...]:
 
 
 def notes(texts: Sequence[str]) -> Lines:
-    """What a planner says besides."""
+    """Return a planner's notes as lines."""
     return Lines([Line(f"  {text}") for text in texts], "notes")

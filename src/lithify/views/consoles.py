@@ -1,13 +1,12 @@
-"""Where people read what there is to show: standard output and standard error.
+"""Consoles for standard output and standard error that escape foreign text.
 
-What goes to no terminal is neither wrapped nor cut, unless `COLUMNS` says how wide it is to be: programs such
-as `grep` and `less` read it by lines.
+Output that does not go to a terminal is neither wrapped nor cut, unless `COLUMNS` sets a width: `grep` and
+`less` read lines.
 
-Texts come from keys, paths and errors of anybody's. What can be seen is shown as it is (`:100:` in one is no
-picture), everything else escaped (`lithify.base.printable`), whoever prints it: a string is one line, so
-several lines are printed one by one (`print_text`), and from whatever else is drawn no control character
-reaches the terminal but rich's own. So nothing writes to standard output or standard error except through
-here.
+Keys, paths and errors can hold any text. Visible characters are shown as they are (`:100:` is not an emoji);
+all others are escaped (`lithify.base.printable`). A printed string is one line; several lines are printed one
+by one (`print_text`). Of other renderables, only rich's own control characters pass. Therefore all output to
+these two streams goes through this module.
 """
 
 from __future__ import annotations
@@ -25,46 +24,44 @@ from rich.text import Text
 from lithify.base.printable import indented, printable
 
 UNBOUNDED_WIDTH = 100_000
-"""Columns: more than any line has."""
+"""Columns; more than any line has."""
 
 
 class _SafeConsole(Console):
-    """A console that shows foreign text as text."""
+    """A console that escapes control characters in foreign text."""
 
     def render_str(self, text: str, *arguments: Any, **options: Any) -> Text:
-        """A string that is printed, or stands in a cell."""
+        """Escape a string that is printed or stands in a cell."""
         return super().render_str(printable(text), *arguments, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What is drawn of anything; a new line is rich's."""
+        """Escape all other renderables; only rich writes newlines."""
         for segment in super().render(renderable, options):
             is_plain = segment.control or segment.text.isprintable() or segment.text == "\n"
             yield segment if is_plain else segment._replace(text=_without_controls(segment.text))
 
 
 def standard_output() -> Console:
-    """Where results go."""
     return _SafeConsole(emoji=False, width=_width(sys.stdout))
 
 
 def standard_error(*, quiet: bool = False) -> Console:
-    """Where everything else is said."""
     return _SafeConsole(stderr=True, emoji=False, quiet=quiet, width=_width(sys.stderr))
 
 
 def print_text(console: Console, text: str, *, lead: str = "", style: str = "") -> None:
-    """A text that may have several lines, as it is: what leads it is ours and may have a `style`. All its
-    lines but the first are set in, so that none can be taken for another text."""
+    """Print `text`, which may have several lines. `lead` is Lithify's own text and may have a `style`. All
+    lines but the first are indented, so that none can be mistaken for another message."""
     console.print(Text.assemble((lead, style), indented(text)), highlight=False, soft_wrap=True)
 
 
 def write_line(text: str, *, at_once: bool = False) -> None:
-    """A line of standard output for scripts, as wide as it is."""
+    """Print a line for scripts, unwrapped."""
     print(printable(text), flush=at_once)
 
 
 def write_document(text: str, *, at_once: bool = False) -> None:
-    """A document of standard output for programs, which has nothing in it that has to be escaped."""
+    """Print a document for programs. It must not contain anything that has to be escaped."""
     print(text, flush=at_once)
 
 
@@ -73,19 +70,20 @@ def _without_controls(text: str) -> str:
 
 
 def flush_output() -> OSError | None:
-    """Write what was said on standard output so far. Why that cannot be: then it is dropped, and so is what
-    follows, or the interpreter would try again as it ends."""
+    """Flush standard output. If that fails, return the error and discard all output, or the interpreter would
+    try again at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        with suppress(OSError):  # is no file
+        with suppress(OSError):  # standard output may not be a file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return error
     return None
 
 
 def _width(stream: TextIO | None) -> int | None:
-    """`None` where the terminal or `COLUMNS` says it. A stream that was closed before is none."""
+    """Return `None` if the terminal or `COLUMNS` sets the width. `stream` is `None` if it was closed before
+    the process started."""
     is_terminal = stream is not None and stream.isatty()
     return None if is_terminal or os.environ.get("COLUMNS", "").isdigit() else UNBOUNDED_WIDTH

@@ -6,7 +6,8 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """A JSON value: bytes as hexadecimal, enums by name, everything else as it is."""
+    """Return a JSON value: bytes as hexadecimal, enums by lower-case name, values of other classes as
+    text."""
     if isinstance(value, bytes | bytearray):
         return value.hex()
     if isinstance(value, dict):

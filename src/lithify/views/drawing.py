@@ -1,4 +1,4 @@
-"""Draws what there is to show on a terminal."""
+"""Draws blocks on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lithify.views.timeline import print_timeline
 
 
 def draw(console: Console, blocks: Iterable[Block]) -> None:
-    """All of it, one below the other; of very much, the first part."""
+    """Draw blocks one below the other; of long ones, the first part."""
     for block in blocks:
         match block:
             case Table():
@@ -30,7 +30,7 @@ def draw(console: Console, blocks: Iterable[Block]) -> None:
             case Timeline():
                 print_timeline(console, block.plan, block.calendar, block.words)
             case Levels():
-                pass  # the table beside it
+                pass  # a table has the same facts
 
 
 def _draw_table(console: Console, table: Table) -> None:

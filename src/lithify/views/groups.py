@@ -1,4 +1,4 @@
-"""What there is to show of a group of copies: for scripts as a JSON value, for people as tables."""
+"""The report about a group of copies: a JSON value for scripts, tables for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = {Track.CLEAN: "tombstones", Track.RESOLVED: "markers of transactions"}
 
 
 def show_group(url: str, group: GroupState) -> Shown:
-    """Members and thresholds by partition, and what waits for whom."""
+    """Report members, thresholds by partition, and which positions wait for which member."""
     waits = waiting(group)
     partitions = sorted({*group.thresholds, *(p for one in group.members.values() for p in one.marks)})
     document = {

@@ -1,7 +1,7 @@
-"""Levels as a picture: each a row, its pieces side by side, as wide as they have bytes.
+"""Levels as a picture: one row each, with its pieces side by side, as wide as their bytes.
 
-The largest level takes the whole width. Pieces too narrow to be seen are at least a pixel wide, so a level of
-very many is somewhat wider than its bytes. A group, such as a segment, has its name above its first level.
+The largest level takes the whole width. Pieces are at least a pixel wide, so very many of them are wider than
+their bytes. A group, such as a segment, has its name above its first level.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEANINGS = {
 
 
 def draw_levels(block: Levels) -> Picture:
-    """The picture; of very many levels, the first ones."""
+    """Draw the first `MAX_LEVELS` levels, and count the others."""
     levels = block.levels[:MAX_LEVELS]
     shapes: list[Shape] = []
     top, group = 0.0, None

@@ -1,9 +1,8 @@
-"""A picture: shapes in pixels, each with the name of what it means. It is laid out once, and drawn as SVG or,
-by matplotlib, as any other format.
+"""Pictures: shapes in pixels, laid out once, drawn as SVG or, by matplotlib, in other formats.
 
-1. A shape has no colour but a *role*, of which `COLORS` has the colour, and the legend says what it means. In
-   SVG the role is also the class of the shape, so that a page in dark colours can choose others.
-2. Texts come from keys, names and paths of anybody's: they are escaped, and what no SVG may hold is replaced.
+1. A shape has a *role* instead of a colour. `COLORS` has its colour, and the legend explains it. In SVG the
+   role is also the class, so that a dark page can choose other colours.
+2. Foreign text is escaped, and characters that XML forbids are replaced.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Box:
     role: str
     opacity: float = 1.0
     title: str = ""
-    """What is told of it when one points at it."""
+    """The tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +72,13 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A line of text; `y` is its base."""
+    """A line of text; `y` is its baseline."""
 
     x: float
     y: float
     text: str
     anchor: str = "start"
-    """Which part of it is at `x`: `start`, `middle` or `end`."""
+    """The part of the text that is at `x`: `start`, `middle` or `end`."""
     is_bold: bool = False
 
 
@@ -88,17 +87,17 @@ Shape = Box | Stroke | Label
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Shapes, those behind first."""
+    """Shapes, from back to front."""
 
     width: float
     height: float
     title: str
-    """What it shows, in one sentence: for who cannot see it, too."""
+    """The content in one sentence, also for screen readers."""
     shapes: tuple[Shape, ...]
 
 
 def with_legend(picture: Picture, meanings: Mapping[str, str]) -> Picture:
-    """The picture with its title above, and below it what the colours of its roles mean."""
+    """Return the picture with its title above and a legend of its roles below."""
     shapes = [_moved(shape, _LEGEND_PX) for shape in picture.shapes]
     shapes.insert(0, Label(0, FONT_PX + 2, picture.title, is_bold=True))
     left, top = 0.0, picture.height + _LEGEND_PX + 6
@@ -124,7 +123,7 @@ def _moved(shape: Shape, down: float) -> Shape:
 
 
 def svg(picture: Picture, clean: Callable[[str], str] = lambda text: text) -> str:
-    """It as an SVG element without any style or script; `clean` is applied to each text."""
+    """Return the picture as an SVG element without styles or scripts. `clean` is applied to each text."""
 
     def told(text: str) -> str:
         return escape(_NO_XML.sub("�", clean(text)))
@@ -168,8 +167,8 @@ def _svg_shape(shape: Shape, told: Callable[[str], str]) -> str:
 
 
 def save(picture: Picture, path: Path) -> None:
-    """Write it; its format follows from the name's ending. SVG needs no library. `Refused` without matplotlib
-    for any other format, for one that does not exist, and where nothing can be written."""
+    """Write the picture in the format of the name's ending. SVG needs no library. `Refused` for other formats
+    without matplotlib, unknown formats, and files that cannot be written."""
     try:
         if path.suffix.lower() == ".svg":
             path.write_text(svg(picture), encoding="utf-8")
@@ -233,7 +232,6 @@ def _draw_shape(area: Axes, shape: Shape) -> None:
 
 
 def _head(arrow: Stroke) -> tuple[tuple[float, float], ...]:
-    """The corners of its head."""
     dx, dy = arrow.x2 - arrow.x1, arrow.y2 - arrow.y1
     length = (dx * dx + dy * dy) ** 0.5 or 1.0
     dx, dy = dx / length, dy / length
@@ -246,7 +244,7 @@ def _n(value: float) -> str:
 
 
 def fitting(text: str, width: float) -> str:
-    """As much of a text as has room in so many pixels."""
+    """Return as much of `text` as fits in `width` pixels."""
     most = max(int(width / (0.6 * FONT_PX)), 0)
     if len(text) <= most:
         return text
@@ -254,7 +252,7 @@ def fitting(text: str, width: float) -> str:
 
 
 def beside(pictures: Sequence[Picture], title: str, gap: float = 14) -> Picture:
-    """Several, one below the other."""
+    """Stack pictures, one below the other."""
     width = max((p.width for p in pictures), default=1.0)
     return Picture(width, sum(p.height + gap for p in pictures), title, tuple(_below(pictures, gap)))
 

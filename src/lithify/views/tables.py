@@ -1,11 +1,11 @@
-"""A table where there is room for it, else a list.
+"""Tables that become lists on narrow terminals.
 
-1. A table that fits is drawn as one.
-2. So is one that does not, from `LIST_BELOW` columns on: its cells go on in their next lines.
-3. Below that it becomes a list: each row's first cell, and under it one line for each of the others that says
-   something, behind its heading. Nothing is cut off.
+1. A table that fits is drawn as a table.
+2. So is any table if the terminal has at least `LIST_BELOW` columns: its cells wrap.
+3. Otherwise it becomes a list: each row's first cell, then a line with heading and text for each other cell
+   that is not empty. Nothing is cut off.
 
-What goes to no terminal has all the room there is (`consoles`).
+Without a terminal, width is unlimited (`consoles`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _UNBOUNDED = 1_000_000
 _NOTHING = ("", "–")
 
 Cell = str | Text
-"""In a table: markup, or text that may be foreign."""
+"""Markup (`str`), or text that may be foreign (`Text`)."""
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Foreign text in a table: no markup, in one line."""
+    """Return foreign text as a cell: without markup, in one line."""
     return Text(printable(text), style)
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Draw a table in whatever way there is room for. What of it is foreign is `Text`; strings are markup."""
+    """Print a table, or a list if there is no room for one. Foreign text in it must be `Text`; strings are
+    markup."""
     if console.width >= LIST_BELOW or fits(console, table):
         console.print(table)
     else:
@@ -42,7 +43,6 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def fits(console: Console, table: Table) -> bool:
-    """Whether each row has room in one line."""
     options = console.options.update(max_width=_UNBOUNDED)
     return Measurement.get(console, options, table).maximum <= console.width
 
@@ -72,7 +72,7 @@ def _text(cell: object, style: str = "") -> Text:
 
 
 def _print_line(console: Console, text: Text, indent: int, lead: str = "") -> None:
-    """One text, behind what leads it; where it goes on, it stays behind that."""
+    """Print one text after `lead`; its further lines are indented as far."""
     before = " " * indent + lead
     room = max(console.width - len(before), 1)
     for number, line in enumerate(text.wrap(console, room, overflow="fold") or [Text()]):

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, times and ids as people read them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 MAX_SHOWN = 500
-"""Lines of one kind that people are shown. Laying out a line takes a millisecond, and anybody can make a
-dataset have thousands of anything."""
+"""Lines of one kind that people are shown: laying out a line takes a millisecond."""
 SHORT_ID_CHARS = 6
 _NAMED_IDS = re.compile(r"\b([Cc]ompaction |lithify-)([0-7][0-9A-HJKMNP-TV-Z]{25})\b")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def size(size_bytes: float) -> str:
-    """Bytes with a decimal unit: `1.4 GB`."""
+    """Return bytes with a decimal unit: `1.4 GB`."""
     for unit in _UNITS:
         if size_bytes < 1000 or unit == _UNITS[-1]:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -25,12 +24,12 @@ def size(size_bytes: float) -> str:
 
 
 def rate(bytes_per_s: float | None) -> str:
-    """Bytes in a second: `1.4 GB/s`; a dash when unknown."""
+    """Return bytes per second: `1.4 GB/s`; a dash if unknown."""
     return "–" if bytes_per_s is None else f"{size(bytes_per_s)}/s"
 
 
 def moment(time_ms: int | None) -> str:
-    """A time in milliseconds since 1970: `2026-11-23 17:10:40Z`; a dash when unknown."""
+    """Return a time in milliseconds since 1970 as `2026-11-23 17:10:40Z`; a dash if unknown."""
     if time_ms is None:
         return "–"
     try:
@@ -40,22 +39,23 @@ def moment(time_ms: int | None) -> str:
 
 
 def short_id(compaction: str) -> str:
-    """The end of a ULID: enough to tell compactions of one dataset apart. Commands take it as well."""
+    """Return the end of a ULID: enough to distinguish the compactions of a dataset. Commands accept it
+    too."""
     return compaction[-SHORT_ID_CHARS:]
 
 
 def short_ids(text: str) -> str:
-    """A text with short ids of compactions, and of workers that are named after one."""
+    """Shorten the ids of compactions in a text, also in names of workers."""
     return _NAMED_IDS.sub(lambda found: found[1] + short_id(found[2]), text)
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with two digits, or a dash."""
+    """Return a ratio with two decimals; a dash if unknown."""
     return "–" if value is None else f"{value:.2f}"
 
 
 def key(value: bytes | None, limit: int = 24) -> str:
-    """A key for a cell: as text where it is printable ASCII, else in hexadecimal; shortened."""
+    """Return a shortened key for a cell: as text if it is printable ASCII, else in hexadecimal."""
     if value is None:
         return "–"
     printable = all(0x20 < byte < 0x7F for byte in value)
@@ -64,12 +64,11 @@ def key(value: bytes | None, limit: int = 24) -> str:
 
 
 def segment(prefix: bytes) -> str:
-    """A tree's name: `root`, or the segment's prefix."""
     return key(prefix) if prefix else "root"
 
 
 def duration(milliseconds: float | None) -> str:
-    """A time span as people say it, in at most two units: `3m 20s`; a dash when unknown."""
+    """Return a time span in at most two units: `3m 20s`; a dash if unknown."""
     if milliseconds is None:
         return "–"
     if milliseconds < 1000:
@@ -86,11 +85,11 @@ def duration(milliseconds: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """A number with the digits that matter."""
+    """Return a number without decimals from 10 on, below with two significant digits."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def print_rest(console: Console, count: int, what: str) -> None:
-    """Say how many of `count` were not shown, if any."""
+    """Print how many of `count` were not shown, if any."""
     if count > MAX_SHOWN:
         console.print(f"And {count - MAX_SHOWN:,} more {what}; --json shows all.", highlight=False)

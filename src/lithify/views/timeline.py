@@ -1,5 +1,4 @@
-"""A timeline and its plan as a person looks at it: chunks in the order of time, what lies in them, what
-shares files with what, the verdict on each, and the tasks.
+"""A timeline and its plan for terminals: chunks by time with files and verdicts, tasks, totals.
 
 One line is one chunk. The marks before its name join chunks that share files:
 
@@ -7,10 +6,9 @@ One line is one chunk. The marks before its name join chunks that share files:
     │ shares files with both neighbours
     └ shares files with the chunk above only
 
-Chunks with nothing to do are counted, not listed, where more than a few follow each other, in one partition
-or in several. A narrow terminal with room for the other columns gets no reasons: what they say follows from
-these, or is in the notes.
-`drawing` has the same as a picture.
+More than a few consecutive chunks with nothing to do become one line, also across partitions. A narrow
+terminal omits the reasons: they follow from the other columns or are in the notes. `timeline_picture` draws
+the same.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ from lithify.views import text
 from lithify.views.tables import Cell, cell, fits, print_table
 
 MAX_QUIET_ROWS = 3
-"""More chunks in a row with nothing to do become one line."""
+"""More consecutive chunks with nothing to do become one line."""
 MAX_ROWS = 400
-"""Lines of the chunk table; what is beyond is counted."""
+"""Lines of the tables of chunks and tasks."""
 
 MIN_WIDTH_OF_REASONS = 110
-"""A narrower terminal does not show why a verdict is as it is."""
+"""Columns; a narrower terminal does not show the reasons of verdicts."""
 
 _BAR = "▏▎▍▌▋▊▉█"
 _BAR_CELLS = 10
@@ -55,7 +53,7 @@ _TASK_STYLES = {Color.RED: "bold red", Color.BLACK: "bold"}
 
 
 def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
-    """What people call a chunk, without its group."""
+    """Return a chunk's name for people, without its group."""
     return (
         calendar.name(key.start_us)
         if key.bucket is ChunkBucket.TIME
@@ -65,24 +63,24 @@ def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the parts of a timeline are called."""
+    """The nouns for the parts of a timeline."""
 
     group: str = "partition"
-    """Shown only where there are several."""
+    """Shown only if there are several."""
     files: str = "files"
     rows: str | None = "rows"
-    """`None` where rows are not counted."""
+    """`None` if rows are not counted."""
 
 
 TABLE_WORDS = Words()
 SEGMENT_WORDS = Words(files="sequences", rows=None)
-"""Of a database's segments: sequences are L0 SSTs and sorted runs."""
+"""For a database's segments: sequences are L0 SSTs and sorted runs."""
 
 
 def print_timeline(
     console: Console, plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS
 ) -> None:
-    """The chunks, the tasks and the totals."""
+    """Print the chunks, the tasks and the totals."""
     if not plan.chunks:
         console.print("The timeline has no files.")
         return
@@ -97,7 +95,6 @@ def print_timeline(
 
 
 def timeline_json(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> dict[str, Any]:
-    """The same for programs."""
     document = _document(plan, calendar)
     if words.rows is None:
         for counted in (*document["chunks"], *document["totals"].values()):
@@ -154,7 +151,7 @@ def _chunk_table(
 
 
 def _runs(chunks: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
-    """Single chunks, and runs of more than a few with nothing to do."""
+    """Yield single chunks, and longer runs with nothing to do."""
     quiet: list[PlannedChunk] = []
     for planned in chunks:
         same = quiet and _kind(quiet[-1]) == _kind(planned)

@@ -1,14 +1,13 @@
 """A timeline and its plan as a picture: time runs to the right.
 
-1. Each file is a line over its times, placed in the lowest row that is free there, thicker when it is
-   larger. Where there are more files than can be told apart, the number in each chunk is drawn instead.
-2. Behind them each chunk is coloured by its status; its verdict's priority deepens the colour.
-3. Below, each task is a bar under its chunks, red or black, and an arrow leads to it from each task it
-   waits for.
-4. The axis says dates with their years, in the calendar's zone; a legend says what the colours mean.
+1. Each file is a line over its times, in the lowest free row, thicker if larger. If there are too many files
+   (`MAX_FILES`), the number in each chunk is drawn instead.
+2. Behind the files, each chunk has its status's colour, deeper for a higher priority.
+3. Below, each task is a red or black bar under its chunks, with an arrow from each task that it waits for.
+4. The axis has dates with years, in the calendar's zone; a legend explains the colours.
 
-Groups are drawn below each other, those with the most bytes awaiting first. Files without usable times
-are counted in the title.
+The groups with the most bytes awaiting compaction come first. Files without usable times are counted in the
+title.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from lithify.views.timeline import TABLE_WORDS, Words
 
 MAX_GROUPS = 6
 MAX_FILES = 1500
-"""Of one group; beyond, numbers are drawn."""
+"""Per group; if there are more, numbers are drawn."""
 MAX_CHUNKS = 2000
-"""Of one group; the newest are drawn."""
+"""Per group; the newest are drawn."""
 
 WIDTH = 1100
 _LEFT = 46
-"""Room for the numbers of files."""
+"""Room for the file counts."""
 _ROWS_HEIGHT = 190
 _TASK_HEIGHT = 12
 _TICKS = 7
 _DAY_US = 24 * 3600 * 1_000_000
 _MOST_CHANGED_US = 26 * 3600 * 1_000_000
-"""No clock was ever changed by more."""
+"""More than any change of a local clock."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US = (datetime(2, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LAST_US = (datetime(9998, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -61,15 +60,13 @@ _TASK_MEANINGS = {Color.RED: "task that starts at once", Color.BLACK: "task that
 
 
 def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Words = TABLE_WORDS) -> None:
-    """Write the picture; its format follows from the name's ending. `Refused` for a format that cannot be
-    drawn, and where nothing can be written (`lithify.views.picture`)."""
+    """Write the picture in the format of the name's ending; `Refused` as in `picture.save`."""
     save(draw_timeline(plan, calendar, words), path)
 
 
 def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> Picture:
-    """The picture."""
     groups = _groups(plan)
-    # What a group is called is of use only where there are several.
+    # A group's name is useful only if there are several.
     named = len(groups) > 1
     drawn = [
         _draw_group(
@@ -90,7 +87,7 @@ def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_W
 
 
 def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:
-    """The chunks of time of each group, most bytes awaiting first."""
+    """The groups with their chunks of time, most bytes awaiting first."""
     by_group: dict[str, list[PlannedChunk]] = {}
     for planned in plan.chunks:
         if planned.chunk.key.bucket is ChunkBucket.TIME:
@@ -117,7 +114,7 @@ def _title(plan: TimelinePlan, calendar: Calendar, groups: int, words: Words) ->
 
 
 class _Axis:
-    """Where instants are, from the first chunk's start to the last one's end."""
+    """Maps instants to pixels, from the first chunk's start to the last one's end."""
 
     def __init__(self, start_us: int, end_us: int) -> None:
         self.start_us = _within(start_us)
@@ -128,13 +125,13 @@ class _Axis:
         return _LEFT + min(max(share, 0.0), 1.0) * (WIDTH - _LEFT)
 
     def span(self, interval: Interval) -> tuple[float, float]:
-        """Left end and width, which is never nothing."""
+        """Return left end and width; the width is at least one pixel."""
         start, end = self.x(interval.start_us), self.x(interval.end_us)
         return start, max(end - start, 1.0)
 
 
 def _within(at_us: int) -> int:
-    """What lies before year 2 or after 9998 is drawn at the edge."""
+    """Clamp an instant: times before year 2 or after 9998 are drawn at the edge."""
     return min(max(at_us, _FIRST_US), _LAST_US)
 
 
@@ -162,7 +159,7 @@ def _draw_group(
 
 
 def _draw_files(chunks: Sequence[PlannedChunk], axis: _Axis, top: float) -> Iterator[Shape]:
-    """The files, lowest row first, and how many rows there are."""
+    """Draw the files, or their number in each chunk if there are too many."""
     files = {f.id: f for p in chunks for f in p.chunk.files}
     is_counted = len(files) > MAX_FILES
     rows = max(len(p.chunk.files) for p in chunks) if is_counted else 0
@@ -188,12 +185,12 @@ def _draw_files(chunks: Sequence[PlannedChunk], axis: _Axis, top: float) -> Iter
         left, width = axis.span(_times(file))
         thick = min(1 + 5 * file.size_bytes / largest, max(step - 1, 1))
         at = y(row + 0.5)
-        # What ends where another begins stays two.
+        # A gap separates files that adjoin.
         yield Stroke(left, at, left + max(width - 1, 0.5), at, "files", thick)
 
 
 def _placed(files: Mapping[str, TimelineFile]) -> tuple[list[tuple[TimelineFile, int]], int]:
-    """Each file with its row, and how many rows there are."""
+    """Return each file with its row, and the number of rows."""
     rows: list[int] = []
     placed = []
     for file in sorted(files.values(), key=lambda f: _times(f).start_us):
@@ -240,7 +237,7 @@ def _draw_axis(axis: _Axis, calendar: Calendar, top: float) -> Iterator[Shape]:
     step = next((s for s in _STEPS_US if length / s <= _TICKS), _STEPS_US[-1])
     zone = UTC if calendar.zone == "UTC" else ZoneInfo(calendar.zone)
     form, digits = ("%Y-%m-%d", 10) if step >= _DAY_US else ("%Y-%m-%d %H:%M", 16)
-    # By the local clock: a day later it shows the same, also when it was changed meanwhile.
+    # Steps follow the local clock: a day later it shows the same time, even after a clock change.
     first = (_EPOCH + timedelta(microseconds=axis.start_us)).astimezone(zone).replace(tzinfo=None)
     for passed_us in range(0, length + _MOST_CHANGED_US, step):
         local = first + timedelta(microseconds=passed_us)

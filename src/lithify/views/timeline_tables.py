@@ -1,5 +1,5 @@
-"""A timeline and its plan as neutral tables: tasks, chunks in the order of time, totals. For where a picture
-of it stands beside them (`timeline_picture`); a terminal has tables of its own (`timeline`)."""
+"""A timeline and its plan as neutral tables: tasks, chunks by time, totals. They accompany a picture
+(`timeline_picture`); terminals have tables of their own (`timeline`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lithify.views.timeline import MAX_QUIET_ROWS, Words, chunk_name
 
 
 def timeline_tables(plan: TimelinePlan, calendar: Calendar, words: Words) -> tuple[Table, ...]:
-    """The tables; those without rows are not there."""
+    """Return the tables that have rows."""
     tables = (_tasks(plan, calendar, words), _chunks(plan, calendar, words), _totals(plan, words))
     return tuple(table for table in tables if table.rows)
 
@@ -40,7 +40,7 @@ def _tasks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
 
 
 def _chunks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
-    """Chunks with nothing to do are counted where more than a few follow each other."""
+    """More than a few consecutive compacted chunks become one row."""
     rows: list[tuple[str, ...]] = []
     for is_quiet, found in groupby(plan.chunks, key=_is_quiet):
         run = list(found)

@@ -1,2 +1,2 @@
-"""The dashboard: pages, JSON and events over HTTP. A rendering of `lithify.api.client` and
-`lithify.api.fleets`, with no logic of its own."""
+"""The dashboard: pages, JSON and events over HTTP. It renders `lithify.api.client` and `lithify.api.fleets`,
+without logic of its own."""

@@ -1,5 +1,5 @@
-"""What can be done from the dashboard: what the commands of the same names do. Each is asked for twice, by
-the page that says what follows from it and by its button."""
+"""The dashboard's actions, the same as the commands of their names. Each needs two steps: a page that states
+the consequence, and its button."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MAX_IDS = 100
 
 @dataclass(frozen=True, slots=True)
 class DatasetAction:
-    """One of them."""
+    """The texts of an action."""
 
     question: str
     consequence: str
     done: str
     shown_on: str
-    """The page of the dataset where it shows."""
+    """The dataset's page that shows the result."""
 
 
 ACTIONS: Mapping[str, DatasetAction] = {
@@ -52,7 +52,8 @@ ACTIONS: Mapping[str, DatasetAction] = {
 
 
 async def act(source: PageSource, action: str, ids: Sequence[str]) -> dict[str, Any]:
-    """Do it; what the command prints with `--json`."""
+    """Do the action and return the document that the command prints with `--json`. `Refused` if ids are
+    missing, too many, or given for a submission."""
     if (action == "submit") == bool(ids):
         what = "what is submitted has no id yet" if ids else f"name the compactions to {action}"
         raise Refused(what)

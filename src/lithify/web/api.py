@@ -1,6 +1,6 @@
-"""The same facts and actions as JSON, under `/api`: what the commands print with `--json`.
+"""The dashboard's facts and actions as JSON: the documents that commands print with `--json`.
 
-`/api/openapi.json` describes it. An error is an object with `error` and `message`, as commands print it.
+`/api/openapi.json` describes them. An error is an object with `error` and `message`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 def api_routes(dashboard: Dashboard) -> list[Route]:
-    """Where it is."""
     api = Api(dashboard)
     one = "/api/datasets/{id:str}"
     gets: list[tuple[str, Answer]] = [("/api/datasets", api.datasets), ("/api/openapi.json", api.described)]
@@ -50,13 +49,11 @@ def api_routes(dashboard: Dashboard) -> list[Route]:
 
 
 class Api:
-    """Makes the answers."""
-
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
 
     async def datasets(self, request: Request) -> Response:
-        """A page of the list, each in one line."""
+        """Return a page of the list of datasets, with a summary of each."""
         query, number = asked_of_list({name: [text] for name, text in request.query_params.items()})
         listed = await self._dashboard.listed(query, number)
         wanted = self._dashboard.wanted_of_list(listed)
@@ -81,7 +78,7 @@ class Api:
         )
 
     async def part(self, request: Request) -> Response:
-        """What the command of that name prints."""
+        """Return the document of the command that the path names."""
         url = await self._url(request)
         name = request.url.path.rpartition("/")[2]
         wanted = PageRequest([(self._dashboard.source(url), PARTS[name])], PATIENCE_S)
@@ -89,19 +86,19 @@ class Api:
         return _document(seen)
 
     async def fleet(self, request: Request) -> Response:
-        """What `lithify fleet status` prints."""
+        """Return the document of `lithify fleet status`."""
         wanted = PageRequest([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         return _document(seen)
 
     async def fleet_datasets(self, request: Request) -> Response:
-        """What `lithify fleet list` prints."""
+        """Return the document of `lithify fleet list`."""
         wanted = PageRequest([(self._dashboard.fleet_source, LIST)], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         return _document(seen)
 
     async def queue(self, request: Request) -> Response:
-        """What `lithify queue info` prints."""
+        """Return the document of `lithify queue info`."""
         wanted = PageRequest([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         if seen is None or seen.value is None:
@@ -112,7 +109,7 @@ class Api:
         return Response(found.json, media_type="application/json")
 
     async def act(self, request: Request) -> Response:
-        """Does what the command of that name does."""
+        """Do the action that the path names; 403 without a token."""
         if not request.state.may_act:
             raise HTTPException(403, "there are no actions without a token; set web.token")
         url = await self._url(request)
@@ -121,7 +118,6 @@ class Api:
         return _json(clean(done))
 
     async def described(self, request: Request) -> Response:
-        """The description of it all."""
         return _json(description(has_fleet=self._dashboard.fleet is not None))
 
     async def _url(self, request: Request) -> str:
@@ -132,7 +128,7 @@ class Api:
 
 
 def _ids(body: bytes) -> list[str]:
-    """The compactions that a body names: `{"compactions": […]}`, or an empty one."""
+    """Return the compactions that a body names: `{"compactions": […]}`; an empty body names none."""
     try:
         given = json.loads(body or b"{}")
     except UNDECODABLE:
@@ -154,12 +150,12 @@ def _document(seen: CachedPart | None) -> Response:
 
 
 def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in ASCII, which half a character of anybody's can be written in too."""
+    """Encode a response in ASCII, which can hold lone surrogates too."""
     return Response(json.dumps(document), status, headers, "application/json")
 
 
 def _told(answer: Answer) -> Answer:
-    """With errors as JSON."""
+    """Return `answer` with errors as JSON."""
 
     async def told(request: Request) -> Response:
         try:
@@ -182,7 +178,7 @@ async def _nothing(request: Request) -> Response:
 
 
 def description(*, has_fleet: bool) -> dict[str, Any]:
-    """It all in OpenAPI's terms."""
+    """Return the OpenAPI description."""
     paths: dict[str, Any] = {
         "/api/datasets": _get("All datasets, a page of them", _LIST_PARAMETERS),
         **{

@@ -1,17 +1,17 @@
-"""The pages, the JSON under `/api`, the actions and the events, behind the guard.
+"""The dashboard's application: pages, JSON under `/api`, actions and events, behind the guard.
 
 | path                              | shows                                                          |
 |-----------------------------------|----------------------------------------------------------------|
 | `/`, `/datasets?q=…&page=…`       | all datasets: state, backlog, stall, last commit, failures      |
-| `/datasets/ID`                    | one: its status, its shape as a picture                         |
+| `/datasets/ID`                    | one dataset: its status, its shape as a picture                 |
 | `/datasets/ID/running`            | a bar for each range, rate, time left, worker                   |
-| `/datasets/ID/plan`, `history`, `failures` | what would be done and why; commits; what was given up |
+| `/datasets/ID/plan`, `history`, `failures` | proposals and reasons; commits; failed compactions     |
 | `/datasets/ID/confirm?do=…`       | asks before an action                                           |
-| `/datasets/ID/retry`, `cancel`, `submit` | does it (POST)                                           |
-| `/fleet`, `/queues/NAME`          | members and queues of a fleet; what waits in one                |
-| `/events?of=…`                    | says when the page at that path is out of date                  |
+| `/datasets/ID/retry`, `cancel`, `submit` | does the action (POST)                                   |
+| `/fleet`, `/queues/NAME`          | members and queues of a fleet; the tasks that wait in a queue   |
+| `/events?of=…`                    | sends an event when the page at that path is out of date        |
 
-The same facts and actions as JSON: `lithify.web.api`.
+`lithify.web.api` has the same facts and actions as JSON.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ Page = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A dataset in the list."""
-
     id: str
     url: str
     tenant: str | None
@@ -63,7 +61,7 @@ class _Line:
 
 
 class Pages:
-    """Makes answers to requests."""
+    """The handlers of requests for pages and actions."""
 
     def __init__(self, dashboard: Dashboard, token: str, streams: Streams) -> None:
         self._dashboard = dashboard
@@ -71,7 +69,6 @@ class Pages:
         self._streams = streams
 
     def routes(self) -> list[Route | Mount]:
-        """Where they are."""
         one = "/datasets/{id:str}"
         pages: list[tuple[str, Page]] = [("/", self.overview), ("/datasets", self.overview)]
         pages += [(f"{one}/{tab}" if tab else one, self.dataset) for tab in TABS]
@@ -88,7 +85,7 @@ class Pages:
         ]
 
     async def overview(self, request: Request) -> Response:
-        """All datasets."""
+        """Show a page of the list."""
         query, number = asked_of_list({name: [text] for name, text in request.query_params.items()})
         listed = await self._dashboard.listed(query, number)
         seen = await self._dashboard.look(self._dashboard.wanted_of_list(listed))
@@ -125,7 +122,6 @@ class Pages:
         )
 
     async def dataset(self, request: Request) -> Response:
-        """A page of one dataset."""
         url = await self._url(request)
         base = f"/datasets/{request.path_params['id']}"
         tab = request.url.path.removeprefix(base).strip("/")
@@ -159,7 +155,6 @@ class Pages:
         )
 
     async def fleet(self, request: Request) -> Response:
-        """The fleet."""
         (seen,) = await self._dashboard.look(self._dashboard.wanted_of_fleet())
         shown = None if seen is None else seen.value
         return self._page(
@@ -174,7 +169,7 @@ class Pages:
         )
 
     async def queue(self, request: Request) -> Response:
-        """A queue, and what waits in it."""
+        """Show a queue and the tasks that wait in it."""
         (seen,) = await self._dashboard.look(self._dashboard.wanted_of_fleet())
         shown, name = (None if seen is None else seen.value), request.path_params["name"]
         if shown is not None and name not in shown.facts.queues:
@@ -191,7 +186,7 @@ class Pages:
         )
 
     async def events(self, request: Request) -> Response:
-        """Says when a page is out of date."""
+        """Stream an event when the page at `of` is out of date."""
         address = request.query_params.get("of", "")
         wanted = await self._dashboard.wanted_at(address)
         if wanted is None:
@@ -201,7 +196,6 @@ class Pages:
     # Actions
 
     async def confirm(self, request: Request) -> Response:
-        """Asks first."""
         url, action = await self._url(request), request.query_params.get("do", "")
         self._check_may_act()
         if action not in ACTIONS:
@@ -220,7 +214,7 @@ class Pages:
         )
 
     async def act(self, request: Request) -> Response:
-        """Does it, and leads to where it shows."""
+        """Do the action, and redirect to the page that shows its result."""
         self._check_may_act()
         given = await _form(request)
         if not is_same(given.get("csrf", ""), sealed(self._token, "form")):
@@ -240,11 +234,10 @@ class Pages:
             raise HTTPException(403, "There are no actions without a token; set web.token.")
 
     async def show_login(self, request: Request) -> Response:
-        """Asks for the token."""
         return self._login(request, request.query_params.get("to", "/"))
 
     async def log_in(self, request: Request) -> Response:
-        """Gives the cookie for the token."""
+        """Set the cookie if the token is right, else answer after `WRONG_TOKEN_S`."""
         given = await _form(request)
         to = given.get("to", "/")
         if not self._token or not is_same(given.get("token", ""), self._token):
@@ -284,7 +277,7 @@ class Pages:
         json_path: str = "/api/datasets",
         **given: Any,
     ) -> Response:
-        """A page; with `seen`, what it shows, it is kept up to date."""
+        """Render a page. With `seen`, the parts it shows, the page is kept up to date."""
         asked = [(name, text) for name, text in request.query_params.multi_items() if name != "done"]
         address = request.url.path + (f"?{urlencode(asked)}" if asked else "")
         done = request.query_params.get("done", "")
@@ -318,7 +311,7 @@ class Pages:
         )
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """What was not found, or may not be."""
+        """Show an HTTP error as a page."""
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
             return self._message(request, "Not found", "There is no such page.", "/", 404)
@@ -331,7 +324,7 @@ def _facts(seen: CachedPart | None) -> StatusFacts | None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form; what is no text counts as none. 400 for more than any form here has."""
+    """Return the fields of a form, with invalid UTF-8 replaced. 400 for more than `MAX_FIELDS`."""
     body = (await request.body()).decode("utf-8", "replace")
     try:
         found = parse_qs(body, max_num_fields=MAX_FIELDS)
@@ -343,7 +336,6 @@ async def _form(request: Request) -> dict[str, str]:
 def application(
     dashboard: Dashboard, token: str = "", names: Iterable[str] = (), *, streams: Streams | None = None
 ) -> Guard:
-    """The whole of it, as ASGI has it."""
     pages = Pages(dashboard, token, streams if streams is not None else Streams(dashboard))
     app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: pages.failed})
     return Guard(app, token, names)

@@ -1,4 +1,4 @@
-"""The ranges of a running compaction as bars: one for each, filled as far as it is done."""
+"""The ranges of a running compaction as bars, each filled as far as its range is done."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from lithify.views.picture import Box, Label, Picture, Shape, with_legend
 
 WIDTH = 1100
 MAX_BARS = 400
-"""Of more, neighbours share one."""
+"""If there are more ranges, neighbours share a bar."""
 _PER_ROW = 50
 _ROW = 26
 
 
 def draw_bars(compaction: CompactionStatus) -> Picture:
-    """The picture."""
     shares, together = _joined(compaction.range_shares)
     shapes: list[Shape] = []
     step = WIDTH / min(max(len(shares), 8), _PER_ROW)
@@ -36,7 +35,7 @@ def draw_bars(compaction: CompactionStatus) -> Picture:
 
 
 def _joined(shares: Sequence[float]) -> tuple[list[float], int]:
-    """Few enough, and how many share one."""
+    """Return averages of neighbours, at most `MAX_BARS`, and how many ranges share a bar."""
     together = -(-len(shares) // MAX_BARS) or 1
     parts = [shares[at : at + together] for at in range(0, len(shares), together)]
     return [sum(part) / len(part) for part in parts], together

@@ -1,8 +1,8 @@
-"""What the dashboard is about: datasets that were named, or those of a fleet; which of them a page shows,
-what has to be read for that, and what is known of it.
+"""The dashboard's datasets (named ones and those of a fleet), the parts that each page shows, and their
+cached values.
 
-A dataset's id in paths is made of its URL, so it is the same in every process, and says nothing secret.
-Only datasets that are known here can be asked for.
+A dataset's id in paths is a hash of its URL: the same in every process, without secrets. Requests can only
+name datasets of this dashboard.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lithify.web.readers import CachedPart, PagePart, PageReaders, PageSource
 PER_PAGE = 100
 MAX_QUERY_CHARS = 200
 FIRST_PATIENCE_S = 0.1
-"""How long the list of a few waits for what was never read; it shows what is there and goes on by itself. One
-of more than `FEW` does not wait: what is read meanwhile would take the time that it is drawn in."""
+"""How long a list of at most `FEW` datasets waits for parts that were never read; then it shows the parts
+that are there, and is refreshed. A longer list does not wait: reading would compete with drawing it."""
 FEW = 8
 PATIENCE_S = 5.0
 TABS: Mapping[str, tuple[str, tuple[PagePart, ...]]] = {
@@ -33,12 +33,12 @@ TABS: Mapping[str, tuple[str, tuple[PagePart, ...]]] = {
     "history": ("History", (HISTORY,)),
     "failures": ("Failures", (STATUS,)),
 }
-"""The pages of one dataset: by the end of their path, their name and what they show."""
+"""The pages of a dataset: name and parts by the end of their path."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What a page shows."""
+    """The parts that a page shows, and how long it waits for them."""
 
     parts: list[tuple[PageSource, PagePart]]
     patience_s: float
@@ -57,7 +57,7 @@ class Listed:
 
 
 class Dashboard:
-    """What it is about."""
+    """The datasets and their cached parts."""
 
     def __init__(
         self,
@@ -68,34 +68,33 @@ class Dashboard:
         *,
         acted_on: Callable[[str], Dataset] | None = None,
     ) -> None:
-        """`acted_on` opens a dataset for actions, where the other one is only to look at."""
+        """`acted_on` opens a dataset for actions if `open_dataset` opens it only to read."""
         self.clock = clock
         self.fleet = fleet
         self._open = open_dataset
         self._acted_on = acted_on
         self._urls = {id_of(url): url for url in urls}
         self._of_fleet: tuple[Rules, dict[str, str]] = {}, {}
-        """The datasets of the fleet, and their ids."""
+        """The fleet's datasets, and their URLs by id."""
         self._readers = PageReaders(clock)
 
     async def look(self, wanted: PageRequest) -> list[CachedPart | None]:
-        """What is known of it, read anew where that is due."""
+        """Return the cached parts, refreshed where that is due."""
         return await self._readers.look(wanted.parts, wanted.patience_s)
 
     def source(self, url: str) -> PageSource:
-        """The dataset at `url`, which is one of those that are known here."""
         open_to_act = None if self._acted_on is None else partial(self._acted_on, url)
         return self._readers.source(url, partial(self._open, url), Dataset.close, open_to_act)
 
     @property
     def fleet_source(self) -> PageSource:
-        """The fleet, which there is."""
+        """The source of the fleet, which must exist."""
         fleet = self.fleet
         assert fleet is not None, "there is no fleet"
         return self._readers.source(None, lambda: fleet)
 
     async def url_of(self, dataset_id: str) -> str | None:
-        """The dataset of that id."""
+        """Return the URL of the dataset with that id, or `None`."""
         if dataset_id in self._urls or self.fleet is None:
             return self._urls.get(dataset_id)
         rules, _ = await self._rules()
@@ -104,7 +103,7 @@ class Dashboard:
         return self._of_fleet[1].get(dataset_id)
 
     async def listed(self, query: str, page: int) -> Listed:
-        """A page of the datasets whose URL has `query`."""
+        """Return a page of the datasets whose URL contains `query`, ignoring case."""
         rules, problem = await self._rules()
         urls = list(dict.fromkeys([*self._urls.values(), *rules]))
         found = [url for url in urls if query.lower() in url.lower()]
@@ -123,25 +122,23 @@ class Dashboard:
             return {}, seen.error
         return seen.value.rules, seen.error or seen.value.problems
 
-    # What pages show
+    # Parts of pages
 
     def wanted_of_list(self, listed: Listed) -> PageRequest:
-        """For a page of the list."""
         sources = [self.source(url) for url in listed.urls]
         patience_s = FIRST_PATIENCE_S if len(sources) <= FEW else 0.0
         return PageRequest([(s, part) for part in (STATUS, LAST) for s in sources], patience_s)
 
     def wanted_of_dataset(self, url: str, tab: str) -> PageRequest:
-        """For a page of one dataset."""
         source = self.source(url)
         return PageRequest([(source, part) for part in TABS[tab][1]], PATIENCE_S)
 
     def wanted_of_fleet(self) -> PageRequest:
-        """For the fleet's page."""
         return PageRequest([(self.fleet_source, FLEET)], PATIENCE_S)
 
     async def wanted_at(self, address: str) -> PageRequest | None:
-        """For the page at this path, with its query; `None` where there is none that is kept up to date."""
+        """Return the parts for the page at this path and query; `None` if no page there is kept up to
+        date."""
         try:
             parts = urlsplit(address)
         except ValueError:
@@ -158,23 +155,21 @@ class Dashboard:
                 return None
 
     def close(self) -> None:
-        """Nothing is read any more."""
         self._readers.close()
 
 
 def id_of(url: str) -> str:
-    """The id of a dataset in paths."""
     return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
 def version_of(seen: Sequence[CachedPart | None]) -> str:
-    """Of all that a page shows."""
+    """Return the version of all parts that a page shows."""
     told = "\n".join("–" if s is None else f"{s.version} {s.error}" for s in seen)
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def asked_of_list(query: Mapping[str, list[str]]) -> tuple[str, int]:
-    """Text and page number that a query asks for; what is none counts as not asked."""
+    """Return text and page number of a query for the list; an invalid page number counts as 1."""
     text = query.get("q", [""])[0][:MAX_QUERY_CHARS]
     number = query.get("page", ["1"])[0]
     return text, int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 1

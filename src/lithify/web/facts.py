@@ -1,5 +1,5 @@
-"""What is read of a dataset or a fleet for the dashboard, and rendered at once: calls of `lithify.api.client`
-and `lithify.api.fleets`, each the same as a command's.
+"""The parts of a dataset or a fleet that the dashboard reads and renders: calls of `lithify.api.client` and
+`lithify.api.fleets`, each the same as a command's.
 
 | part       | command                | shown on                              |
 |------------|------------------------|---------------------------------------|
@@ -33,9 +33,9 @@ from lithify.web.readers import PagePart
 from lithify.web.rendering import clean, render_blocks
 
 HISTORY_LAST = 50
-"""As many as the command shows."""
+"""The command's default."""
 _PASSING = frozenset({"at_ms", "heartbeat_age_ms", "lease_ends_ms", "remaining_ms", "silent_ms", "last_ms"})
-"""What changes by itself."""
+"""Fields that change by themselves."""
 _COMPACTED = "compacted"
 
 
@@ -45,17 +45,17 @@ class Summary:
 
     url: str
     state: str
-    """In a word or two."""
+    """One or two words."""
     is_bad: bool
     coordinator: str
     coordinator_is_alive: bool | None
     unit: str | None
-    """The one that is nearest to a stall, with what waits in it and the limit."""
+    """The unit nearest to a stall; `waiting` is its backlog and `limit` its limit."""
     waiting: int | None
     limit: int | None
     stall_ms: int | None
     share_compacted: float | None
-    """Of the bytes; `None` where the planner does not look at everything."""
+    """Of the bytes; `None` if the planner does not examine everything."""
     running: int
     bytes_per_s: int | None
     failures: int
@@ -64,26 +64,25 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A part as it is shown."""
+    """A rendered part."""
 
     json: bytes
-    """What the command prints with `--json`, without secrets."""
+    """The command's `--json` document, without secrets."""
     html: Markup
-    """Its blocks."""
+    """The command's blocks."""
     facts: Any
-    """What pages lay out themselves."""
+    """Values that pages lay out themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusFacts:
-    """A status without its snapshot, and its line."""
+    """A status without its snapshot."""
 
     status: Status
     summary: Summary
 
 
 def summary_of(found: Status) -> Summary:
-    """The line of a dataset."""
     worst = max(found.backlog, key=lambda b: b.waiting / max(b.limit, 1), default=None)
     running = [c for c in found.compactions if c.state is CompactionState.RUNNING]
     rates = [c.bytes_per_s for c in running if c.bytes_per_s is not None]
@@ -123,7 +122,7 @@ def _status(dataset: Dataset) -> tuple[Any, str]:
     found = dataset.status()
     shown = dataset.show_status(found)
     is_moving = any(c.state is CompactionState.RUNNING for c in found.compactions)
-    # Pages need no snapshot, and one can be large.
+    # Pages need no snapshot, and it can be large.
     facts = StatusFacts(replace(found, snapshot=None), summary_of(found))
     return _rendered(shown, facts), _version(shown.document, is_moving)
 
@@ -168,19 +167,19 @@ def _list(fleet: Fleet) -> tuple[Any, str]:
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
-    """A fleet, and each of its queues as it is shown."""
+    """A fleet's status, and its queues as they are shown."""
 
     status: FleetStatus
     queues: Mapping[str, Rendered]
 
 
 Rules = Mapping[str, DatasetRule]
-"""The datasets of a fleet."""
+"""The datasets of a fleet: rules by URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDatasets:
-    """The datasets of a fleet, and what could not be looked up."""
+    """The datasets of a fleet, and the patterns that could not be resolved."""
 
     rules: Rules
     problems: str
@@ -201,7 +200,7 @@ def _rendered(shown: Shown, facts: Any, *, with_html: bool = True) -> Rendered:
 
 
 def _version(document: Mapping[str, Any], is_moving: bool = False) -> str:
-    """Of what does not change by itself; while something moves, all of it."""
+    """Hash the fields that do not change by themselves; if `is_moving`, all fields."""
     told = document if is_moving else _lasting(document)
     return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()[:16]
 

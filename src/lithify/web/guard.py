@@ -1,16 +1,19 @@
-"""Who may ask, and what every answer says: it stands before all pages, JSON, files and events.
+"""Access checks and response headers for all requests.
 
-1. *Host.* The name a request was sent to has to be one of ours: an address, `localhost`, the one listened on,
-   or one of `web.names`. Else a foreign page whose name was made to lead here could read what it likes.
-2. *Origin.* What a browser sends on behalf of a page must come from a page of ours. Whoever changes something
-   by a form has to say so; whoever does by JSON need not, since no foreign page can send that type unasked.
-3. *Token.* Where one is set, it has to come with each request: as `Authorization: Bearer`, or as the cookie
-   that the login page gives, which is made from the token and says nothing of it. Both are compared in
-   constant time. Without one there are no actions, and only the loopback address is listened on (`serving`).
-4. Answers forbid a browser all that no page of ours needs: foreign hosts, inline scripts and styles, frames.
-5. A client that takes nothing for `SEND_S` is dropped.
-6. The body of a request is read here, as a whole, before anything behind the guard sees the request: one that
-   is too long or too slow is answered by 413 or 408.
+1. *Host.* The name that a request was sent to must be this server's: an address, `localhost`, the name
+   listened on, or one of `web.names`. Otherwise a foreign page whose name resolves to this server could read
+   everything.
+2. *Origin.* A request that names an origin must come from a page of this server. A form that changes
+   something must name its origin; JSON need not, since foreign pages cannot send that type without a
+   preflight.
+3. *Token.* If one is set, each request must have it: as `Authorization: Bearer`, or as the login page's
+   cookie, a keyed hash that does not reveal the token. Both are compared in constant time. Without a token
+   there are no actions, and the server listens on the loopback address only (`serving`).
+4. Response headers forbid a browser what these pages do not need: foreign hosts, inline scripts and styles,
+   frames.
+5. A client that accepts nothing for `SEND_S` is dropped.
+6. The guard reads a request's whole body first: too long a body is answered with 413, too slow a one with
+   408.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ MAX_BODY_BYTES = 64 << 10
 LEAST_TOKEN_CHARS = 16
 LOGIN = "/login"
 _OPEN = (LOGIN, "/static/")
-"""What needs no token; it tells nothing."""
+"""Paths without secrets; they need no token."""
 _READS = ("GET", "HEAD")
 _HOST = re.compile(
     r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<address>[0-9a-f:.]+(?:%[a-z0-9._-]+)?)\])(?::[0-9]{1,5})?"
@@ -47,14 +50,14 @@ _HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with none at all, browsers name no origin for our own forms either
+    "referrer-policy": "same-origin",  # no-referrer would hide the origin of our own forms too
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
 
 
 class Guard:
-    """Lets through what may pass. `names` are host names besides those that always are ours."""
+    """Passes on allowed requests. `names` are this server's host names besides addresses and `localhost`."""
 
     def __init__(self, app: ASGIApp, token: str, names: Iterable[str]) -> None:
         self._app = app
@@ -62,7 +65,6 @@ class Guard:
         self._names = frozenset(name.strip().lower() for name in names if name.strip()) | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -135,12 +137,12 @@ class Guard:
 
 
 def sealed(token: str, purpose: str) -> str:
-    """What only who has the token can make, and tells nothing of it."""
+    """Return a hash that only an owner of the token can make, and that does not reveal it."""
     return hmac.new(token.encode(), f"lithify web {purpose}".encode(), hashlib.sha256).hexdigest()
 
 
 def is_same(given: str, wanted: str) -> bool:
-    """Whether two secrets are equal, in a time that does not tell how far they are."""
+    """Return whether two secrets are equal, in constant time."""
     return hmac.compare_digest(given.encode(), wanted.encode())
 
 
@@ -160,10 +162,10 @@ def _is_address(name: str) -> bool:
 
 
 async def _whole_body(receive: Receive, headers: Headers) -> bytes | Response | None:
-    """The body of a request; what to answer to one that is too long or too slow; `None` when the client has
-    gone."""
+    """Return the body of a request; a response if it is too long or too slow; `None` if the client has
+    disconnected."""
     too_long = PlainTextResponse("The body of the request is too long.\n", 413, {"connection": "close"})
-    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:  # the server has checked that it is a number
+    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:  # the server has checked the number
         return too_long
     body = bytearray()
     try:
@@ -180,7 +182,7 @@ async def _whole_body(receive: Receive, headers: Headers) -> bytes | Response | 
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, and then what the client does."""
+    """Return a `receive` that yields the body, then the client's further messages."""
     left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def take() -> Message:

@@ -1,16 +1,15 @@
-"""What is read of datasets and fleets, for all who look: watching costs no more for more of them.
+"""Cached parts of datasets and fleets, shared by all viewers: more viewers cause no more reads.
 
-1. What there is to read of a dataset has a few *parts*. A part is read when somebody looks at it and what is
-   known is older than its age; who comes meanwhile waits for that one, and all get the same value. When
-   nobody looks, nothing is read.
-2. A dataset is read by one thread at a time, and so many at once over all datasets. Where many are looked at
-   together, each is read less often, so that there are at most `LOOKS_PER_S` in all; and so is what takes
-   long, so that it takes no more than a `SHARE` of the time.
-3. Reading also renders: what pages and JSON show of a part is made once, in the thread that has read it.
-4. What cannot be read keeps what was known last, and says why it is old; it is tried again soon.
-5. Of so many datasets something is kept; those that were looked at longest ago are forgotten.
+1. A source (a dataset or fleet) has a few *parts*. A part is read when a page shows it and its value is older
+   than `age_s`. Viewers that come meanwhile wait for the same read. Without viewers, nothing is read.
+2. One thread at a time reads a source, and at most `MOST_AT_ONCE` threads read in all. A page of many sources
+   reads each less often, at most `LOOKS_PER_S` reads per second in all; a slow part is read less often, so
+   that reading takes at most a `SHARE` of the time.
+3. The reading thread also renders, once for all pages and JSON.
+4. A part that cannot be read keeps its last value and gets the error; it is retried soon.
+5. The least recently shown sources beyond `MAX_KEPT` are closed.
 
-It all runs on one event loop, so nothing is locked but a dataset.
+All of this runs on one event loop, so only the sources need locks.
 """
 
 from __future__ import annotations
@@ -33,38 +32,36 @@ LOOKS_PER_S = 10.0
 MOST_AT_ONCE = 8
 SHARE = 0.1
 AGAIN_S = 3.0
-"""How soon what could not be read is tried again, if that did not take long."""
+"""How soon a failed read is retried, unless it took long."""
 MAX_KEPT = 300
-"""Somewhat more than what is on the largest page."""
+"""More sources than the largest page shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedPart:
-    """What is known of one part."""
-
     value: Any | None
-    """`None` before it could be read once."""
+    """`None` before the first successful read."""
     version: str
-    """Differs when what it shows does."""
+    """Changes when the shown content does."""
     at_ms: int
-    """When the value was read; wall-clock milliseconds, 0 for never."""
+    """When the value was read, in wall-clock milliseconds; 0 for never."""
     error: str = ""
-    """Why it could not be read last; empty when it could."""
+    """Why the last read failed; empty if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagePart:
-    """Something that can be read of what is at a URL."""
+    """A part that can be read from a source."""
 
     name: str
     age_s: float
-    """How old it may be while somebody looks."""
+    """The age from which on the value is read again, while a page shows it."""
     read: Callable[[Any], tuple[Any, str]]
-    """Read it of what was opened: what it shows, and its version."""
+    """Reads the part from the opened source; returns its value and version."""
 
 
 class PageSource:
-    """What is at one URL: opened when it is read first."""
+    """A dataset or fleet, opened when it is first read."""
 
     def __init__(
         self,
@@ -73,7 +70,7 @@ class PageSource:
         clock: Clock,
         open_to_act: Callable[[], Any] | None = None,
     ) -> None:
-        """For actions it is opened each time with `open_to_act`, if there is that."""
+        """`open_to_act`, if given, opens the source anew for each action."""
         self._open = open_source
         self._open_to_act = open_to_act
         self._close = close
@@ -81,7 +78,7 @@ class PageSource:
         self._opened: Any = None
         self._is_used = asyncio.Lock()
         self._seen: dict[str, tuple[float, float, CachedPart]] = {}
-        """With the monotonic time at the end of the last try, and how long that took."""
+        """With the monotonic time at the end of the last read, and the read's duration."""
         self._reading: dict[str, asyncio.Task[CachedPart]] = {}
 
     @property
@@ -89,13 +86,12 @@ class PageSource:
         return bool(self._reading)
 
     def known(self, part: PagePart) -> CachedPart | None:
-        """What is known of it, without reading."""
         found = self._seen.get(part.name)
         return None if found is None else found[2]
 
     def look(self, part: PagePart, slots: asyncio.Semaphore, age_s: float) -> asyncio.Task[CachedPart] | None:
-        """See to it that it is read, unless what is known is young enough: then there is nothing to wait
-        for."""
+        """Start reading the part, unless its cached value is young enough. Return the read to wait for, if
+        any."""
         reading = self._reading.get(part.name)
         if reading is not None:
             return reading
@@ -133,7 +129,7 @@ class PageSource:
         return CachedPart(value, version, self._clock.now_ms())
 
     async def do(self, what: Callable[[Any], Any]) -> Any:
-        """Do something with it, and read it anew when somebody looks next. Raises what that raises."""
+        """Run an action on the source and raise its errors; all parts are then out of date."""
 
         def run() -> Any:
             with contained("an action of the dashboard"):
@@ -154,13 +150,12 @@ class PageSource:
                 self._seen = {name: (-math.inf, 0.0, seen) for name, (_, _, seen) in self._seen.items()}
 
     def close(self) -> None:
-        """Nothing is read of it any more."""
         if self._opened is not None:
             self._close(self._opened)
 
 
 class PageReaders:
-    """The sources that are looked at now, by key: a dataset's is its URL, and there may be one without."""
+    """The recently shown sources by key: a dataset's URL, or `None` for the fleet."""
 
     def __init__(self, clock: Clock, *, most: int = MAX_KEPT) -> None:
         self._clock = clock
@@ -175,7 +170,7 @@ class PageReaders:
         close: Callable[[Any], None] = lambda opened: None,
         open_to_act: Callable[[], Any] | None = None,
     ) -> PageSource:
-        """The one of that key; when there is none, it is opened so when it is first read."""
+        """Return the source of `key`; a new one is opened on its first read."""
         found = self._sources.pop(key, None)
         if found is None:
             found = PageSource(open_source, close, self._clock, open_to_act)
@@ -189,8 +184,8 @@ class PageReaders:
     async def look(
         self, wanted: list[tuple[PageSource, PagePart]], patience_s: float
     ) -> list[CachedPart | None]:
-        """What is known of each, new enough where that could be had in so many seconds; `None` where nothing
-        is. What was not done in time goes on."""
+        """Refresh the parts that are too old, wait at most `patience_s` seconds, and return the cached
+        values; `None` for a part never read. Unfinished reads continue."""
         age_s = len(wanted) / LOOKS_PER_S
         begun = [source.look(part, self._slots, age_s) for source, part in wanted]
         tasks = {task for task in begun if task is not None}
@@ -199,6 +194,5 @@ class PageReaders:
         return [source.known(part) for source, part in wanted]
 
     def close(self) -> None:
-        """Nothing is read any more."""
         while self._sources:
             self._sources.popitem()[1].close()

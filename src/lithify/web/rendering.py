@@ -1,8 +1,8 @@
 """Pages from templates, and neutral blocks as HTML.
 
-Whatever a template is given is first cleared of secrets and of what does more than be seen
-(`lithify.base.printable`), and then escaped, in one place: the environment's `finalize`, and autoescape. Only
-what was rendered here is `Markup`, and passes as it is.
+Each value given to a template is cleared of secrets and control characters (`lithify.base.printable`), then
+escaped, in one place: the environment's `finalize` and autoescape. Only HTML rendered here is `Markup` and
+passes unchanged.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lithify.views.timeline_picture import draw_timeline
 from lithify.views.timeline_tables import timeline_tables
 
 MAX_TEXT_CHARS = 2000
-"""Of one text of anybody's, such as a key or an error."""
+"""Per foreign text, such as a key or an error."""
 
 
 def clean(value: Any) -> Any:
-    """A JSON value without secrets."""
+    """Return a JSON value without secrets."""
     if isinstance(value, str):
         return concealed(value)
     if isinstance(value, Mapping):
@@ -45,41 +45,36 @@ def clean(value: Any) -> Any:
 
 
 def _told(value: Any) -> Any:
-    """What a template writes."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return told(value)
 
 
 def told(value: str) -> str:
-    """A text of anybody's as a page shows it."""
+    """Return a foreign text without secrets, printable and shortened."""
     return printable(concealed(value[: 2 * MAX_TEXT_CHARS]), MAX_TEXT_CHARS)
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
-    """How long it is since then."""
     return "–" if not at_ms else f"{text.duration(max(now_ms - at_ms, 0))} ago"
 
 
 def moment(at_ms: int | None) -> str:
-    """A time with its year and zone."""
+    """Return a time with its year and zone."""
     if not at_ms:
         return "–"
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def share(value: float | None) -> str:
-    """A share of 1, in percent."""
     return "–" if value is None else f"{value:.0%}"
 
 
 def is_alarm(value: object) -> bool:
-    """Whether a cell must not be overlooked."""
     return isinstance(value, Alarm)
 
 
 def draw(picture: Picture) -> Markup:
-    """A picture in a page."""
     return Markup(svg(picture, told))
 
 
@@ -110,12 +105,11 @@ _ENVIRONMENT = _environment()
 
 
 def render(template: str, **given: Any) -> str:
-    """A page."""
     return _ENVIRONMENT.get_template(template).render(**given)
 
 
 def render_blocks(blocks: Iterable[Block], *, with_tables: bool = True) -> Markup:
-    """Blocks one below the other; of very much, the first part. Without tables, a timeline is its picture."""
+    """Render blocks; of long ones, the first part. Without tables, a timeline is only a picture."""
     return Markup("\n").join(_render_block(block, with_tables) for block in blocks)
 
 

@@ -1,12 +1,11 @@
-"""The dashboard as a server, until it is stopped: by itself, or beside a service, in a thread of its own.
+"""The dashboard's HTTP server, in a thread of its own: by itself or within a service.
 
-1. What cannot be is refused before anything is begun: no libraries, no token where others can reach it, an
-   address that nothing can listen on.
-2. At most `MAX_REQUESTS` requests are answered at once; more are told to come again (503). Connections that
-   ask for nothing keep no place from others: one that has not said within `HEADERS_S` what it wants is
-   dropped, and beyond `MAX_CONNECTIONS` the one that has been silent for longest, for each new one.
-   `/healthz` is answered however many others there are, and before anything else is made.
-3. It waits for stores for a moment only, whatever commands do: it shows what it knew and says that it is old.
+1. `Refused` before anything starts: a library is missing, there is no token although the address is public,
+   or the address cannot be listened on.
+2. At most `MAX_REQUESTS` requests are answered at once; others get 503. A connection without a request's
+   headers within `HEADERS_S` is dropped; beyond `MAX_CONNECTIONS` each new one closes the one silent for
+   longest. `/healthz` is answered under any load, without the application.
+3. Unlike commands, it waits for stores only briefly: it shows cached values and their age.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8090
 MAX_REQUESTS = 300
 MAX_CONNECTIONS = 400
-"""More than requests, so that there are always some that ask for nothing."""
+"""More than `MAX_REQUESTS`, so that some are always idle."""
 HEADERS_S = 10.0
 KEEP_ALIVE_S = 15
 BACKLOG = 128
@@ -44,7 +43,7 @@ _log = logging.getLogger(LOGGER)
 
 
 def check(config: Config) -> None:
-    """`Refused` when it cannot be served as the settings say."""
+    """Raise `Refused` if these settings cannot be served."""
     try:
         import jinja2
         import starlette
@@ -71,24 +70,21 @@ def _least_token_chars() -> int:
 
 
 class DashboardService(Protocol):
-    """A service in this process, which reads datasets anyway."""
+    """A service in this process that reads the datasets already."""
 
-    def watched(self, url: str) -> client.Dataset:
-        """One of them, to look at."""
-        ...
+    def watched(self, url: str) -> client.Dataset: ...
 
-    def acted_on(self, url: str) -> client.Dataset:
-        """One of them, to do something with."""
-        ...
+    def acted_on(self, url: str) -> client.Dataset: ...
 
 
 @contextmanager
 def served(
     urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: DashboardService | None = None
 ) -> Iterator[str]:
-    """Serve them until the end of the block; where. With a `source`, no dataset is read but by that."""
+    """Serve the datasets and the fleet until the end of the block; yield the URL. With a `source`, only that
+    reads datasets."""
     check(config)
-    import_module("lithify.web.app")  # else the first page would wait for that
+    import_module("lithify.web.app")  # else the first page would wait for the import
     make = partial(_application, urls, fleet, config, source)
     port = DEFAULT_PORT if config.web.port is None else config.web.port
     with serving(make, config.web.host, port) as where:
@@ -98,7 +94,8 @@ def served(
 
 @contextmanager
 def serving(make: Callable[[], Guard], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve what is made with the first request, on the thread that serves it; where."""
+    """Serve the application, which `make` builds on the serving thread with the first request; yield the
+    URL."""
     listening = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
     server = _DashboardServer(make, listening)
@@ -123,7 +120,7 @@ def _application(
     def open_dataset(url: str) -> client.Dataset:
         if opening is None or url in urls:
             return client.open(url, settings=settings)
-        with one_at_a_time:  # the other one is read meanwhile
+        with one_at_a_time:  # `of_fleet` is read by another thread meanwhile
             return opening.open(url)
 
     if source is not None:
@@ -138,7 +135,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = str(error.strerror or error).partition(" (while attempting")[0]  # which says it again
+        why = str(error.strerror or error).partition(" (while attempting")[0]  # the rest repeats the address
         raise Refused(
             f"the dashboard cannot listen on {host}:{port}: {why}; "
             "give another port (web.port) or address (web.host)"
@@ -146,8 +143,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _DashboardServer:
-    """One in a thread of its own, with its event loop."""
-
     def __init__(self, make: Any, listening: socket.socket) -> None:
         self._make = make
         self._listening = listening
@@ -156,12 +151,12 @@ class _DashboardServer:
         self._thread = threading.Thread(target=self._run, name="lithify-web", daemon=True)
 
     def start(self) -> None:
-        """Returns when it is known whether it can be."""
+        """Return when the server was created or has failed."""
         self._thread.start()
         self._is_made.wait()
 
     def stop(self) -> None:
-        """Who is served just now is given a second."""
+        """Requests that are being answered get one second."""
         self._server.should_exit = True
         self._thread.join()
         self._listening.close()
@@ -189,7 +184,7 @@ class _DashboardServer:
 
 
 class _Lazy:
-    """Makes the application on the loop that it runs on, with the first request; so many requests at once."""
+    """Builds the application on its own loop with the first request, and limits concurrent requests."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -226,7 +221,7 @@ async def _answer(send: Any, status: int, body: bytes) -> None:
 
 
 def _protocol() -> Any:
-    """HTTP/1.1 as uvicorn speaks it, but for those who connect and say nothing."""
+    """Return uvicorn's HTTP/1.1 protocol, with silent connections dropped."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Impatient(H11Protocol):
@@ -236,11 +231,11 @@ def _protocol() -> Any:
             if len(self.connections) > MAX_CONNECTIONS:
                 others = (other for other in self.connections if isinstance(other, Impatient))
                 silent = [other for other in others if other.is_silent]
-                min(silent, key=lambda other: other.silent_since_s).transport.abort()  # this one at least
+                min(silent, key=lambda other: other.silent_since_s).transport.abort()  # includes this one
 
         @property
         def is_silent(self) -> bool:
-            """Whether it asks for nothing, or has not said yet for what."""
+            """Whether no request is being answered."""
             return self.cycle is None or self.cycle.response_complete
 
         def on_response_complete(self) -> None:

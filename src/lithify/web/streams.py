@@ -1,10 +1,10 @@
-"""Events for pages that are open: "what you show has changed, ask again".
+"""Server-sent events for open pages: "your content has changed, load it again".
 
-1. A stream looks every `INTERVAL_S` at what its page shows, as the page itself does, so it costs no request
-   of the store that another one has not cost. Only when the version differs it says so, and nothing more.
-2. There are `MAX_STREAMS` at a time; who comes after is refused, and its page stays as it is until it is
-   reloaded. A stream ends after `LIFE_S`, and its page begins another.
-3. Who takes nothing is dropped by the guard, since sending takes longer than it waits.
+1. Every `INTERVAL_S` a stream reads its page's parts from the cache that all pages share, so it costs no
+   requests of its own. It sends an event only if the version differs.
+2. At most `MAX_STREAMS` are open; for further ones the page stays as it is until it is reloaded. A stream
+   ends after `LIFE_S`, and its page opens another.
+3. The guard drops a client that accepts nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from lithify.web.dashboard import Dashboard, PageRequest, version_of
 
 INTERVAL_S = 2.0
 ALIVE_S = 15.0
-"""How often something is sent at least: who has gone is found out by that."""
+"""The longest silence of a stream: sending detects clients that have disconnected."""
 LIFE_S = 600.0
 MAX_STREAMS = 64
 
 
 class Streams:
-    """All that are open."""
-
     def __init__(
         self, dashboard: Dashboard, *, most: int = MAX_STREAMS, interval_s: float = INTERVAL_S
     ) -> None:
@@ -36,7 +34,7 @@ class Streams:
         self.open = 0
 
     def answer(self, address: str, wanted: PageRequest, seen: str) -> Response:
-        """A stream for the page at `address`, which shows the version `seen`."""
+        """Return a stream for the page at `address` that shows version `seen`; 503 if too many are open."""
         if self.open >= self._most:
             message = f"{self._most} pages are kept up to date already; reload this one\n"
             return PlainTextResponse(message, 503, {"retry-after": "30"})
@@ -60,7 +58,7 @@ class Streams:
 
 
 class _Counted(StreamingResponse):
-    """A stream that counts for as long as it is open, however it ends."""
+    """A stream that is counted until it ends, in whatever way."""
 
     def __init__(self, streams: Streams, events: AsyncIterator[str]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})

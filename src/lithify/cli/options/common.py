@@ -9,7 +9,7 @@ import typer
 
 
 def complete_setting(begun: str) -> list[str]:
-    """The settings a name may become, for shells that complete it."""
+    """Return the settings that begin with `begun`, for completion in shells."""
     from lithify.config.model import options
     from lithify.datasets.registry import config_type
 

@@ -1,7 +1,7 @@
-"""Options that only one kind of dataset has: they come with the kinds.
+"""Options that only one kind of dataset has; the kinds define them.
 
-A command that has any is made with `takes_kind_options`, and gets what was given of them as one value. Which
-dataset it is about, and so which of them make sense, is only known from its URL.
+A command with such options is made with `takes_kind_options` and gets those that were given as one value. The
+dataset's kind, and so which options make sense, is only known from its URL.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lithify.datasets.registry import Registered, all_registered, registered_for
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Options of kinds, as they were given to one command."""
+    """Options of kinds that were given to one command."""
 
     values: Mapping[str, Any]
-    """By name; what was not given is not there."""
+    """By name; options that were not given are absent."""
     options: Sequence[tuple[Registered, KindOption]]
 
     def check(self, *urls: str) -> None:
-        """`Refused` when one is of another kind than all the datasets at `urls`."""
+        """Raise `Refused` if an option belongs to a kind of which there is no dataset at `urls`."""
         kinds = [registered_for(url) for url in urls]
         wrong = [(owner, option) for owner, option in self.options if option.name in self.values]
         wrong = [(owner, option) for owner, option in wrong if owner not in kinds]
@@ -37,15 +37,15 @@ class Given:
 
     @property
     def settings(self) -> dict[str, tuple[str, object]]:
-        """Those that stand for settings: flag and value by setting."""
+        """Options that stand for settings: flag and value by setting."""
         return {
             option.setting: (option.flag, self.values[option.name])
             for _, option in self.options
             if option.setting is not None and option.name in self.values
         }
 
-    def args(self, *, full: bool = False) -> CommandArgs:
-        """What the others ask for."""
+    def asked(self, *, full: bool = False) -> CommandArgs:
+        """Return the values of the other options."""
         names = {option.name for _, option in self.options if option.setting is None}
         return CommandArgs(full, {name: value for name, value in self.values.items() if name in names})
 
@@ -54,7 +54,7 @@ NOTHING = Given({}, ())
 
 
 def takes_kind_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that kinds have for it. It gets them as `given`."""
+    """Add the kinds' options for a command to its function, as the parameter `given`."""
     options = [
         (kind, option)
         for kind in all_registered()
@@ -67,7 +67,8 @@ def takes_kind_options(command: str) -> Callable[[Callable[..., None]], Callable
 def with_options(
     function: Callable[..., None], options: Sequence[tuple[Registered, KindOption]], **others: Any
 ) -> Callable[..., None]:
-    """A command with these options more. `others` are annotations that its own parameters get."""
+    """Return `function` as a command with these options added. `others` replace annotations of its own
+    parameters."""
 
     def run(**arguments: Any) -> None:
         values = {option.name: arguments.pop(option.name) for _, option in options}

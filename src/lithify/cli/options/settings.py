@@ -1,8 +1,7 @@
-"""From the options of a command to the effective settings.
+"""Effective settings from the options of a command.
 
-Every option that stands for a setting is listed here, once, with the setting's name; those that only one kind
-of dataset has come with the kinds. An option that was not given leaves the setting to the environment, the
-file, or its default.
+Every option that stands for a setting is listed here once, with the setting's name; the kinds define their
+own. An option that was not given leaves the setting to the environment, the file, or its default.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ TABLES = {
 }
 """Options of the form KEY=VALUE: parameter of the command, option, table of settings."""
 _PROVIDERS = ("AWS_", "AZURE_", "GOOGLE_")
-"""What the environment variables of object stores begin with."""
+"""Prefixes of the environment variables of object stores."""
 
 
 def load_settings(
     config: Path | None, sets: list[str] | None, of_kinds: Given = NOTHING, **given: object
 ) -> Loaded:
-    """The effective settings and where they came from. `given` are parameters of the command, `of_kinds`
-    those that only one kind of dataset has."""
+    """Return the effective settings with their origins, and conceal secrets. `given` are parameters of the
+    command, `of_kinds` options of one kind of dataset."""
     from lithify.config.loading import load
 
     flags: dict[str, tuple[str, object]] = {}
@@ -72,8 +71,8 @@ def settings(
     log_level: str = "warning",
     **given: object,
 ) -> Config:
-    """The effective settings (see `load_settings`), and logs as they say. `log_level` is the least level
-    shown when they say none; `lithify --verbose` wins over both."""
+    """Return the effective settings (see `load_settings`), and set up logs accordingly. `log_level` is the
+    least level shown if the settings have none; `lithify --verbose` wins over both."""
     loaded = load_settings(config, sets, of_kinds, **given)
     effective = loaded.config
     logger = logging.getLogger(LOGGER)

@@ -1,4 +1,4 @@
-"""Times, durations and ages as people give them to options. `Refused` says what was wrong."""
+"""Times, durations and ages in options. `Refused` says what is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lithify.base.errors import Refused
 
 
 def time_of(text: str) -> datetime:
-    """A time as people write it; without a zone, in UTC."""
+    """Parse a time; without a zone, it is in UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -17,7 +17,7 @@ def time_of(text: str) -> datetime:
 
 
 def seconds_of(text: str) -> float:
-    """A duration as settings write it, in seconds."""
+    """Parse a duration as in settings; return seconds."""
     from lithify.config.durations import parse_duration
 
     try:
@@ -27,7 +27,7 @@ def seconds_of(text: str) -> float:
 
 
 def age_s(flag: str, text: str) -> float:
-    """A duration as settings write it, or a number of seconds, in seconds."""
+    """Parse a duration as in settings, or a number of seconds; return seconds."""
     from lithify.config.durations import milliseconds_of
 
     try:
