@@ -101,7 +101,7 @@ class Indexed:
         return min(self.end_offset, self.partition.committed.end)
 
     def groups(self, settled: int, target_bytes: int) -> list[SegmentGroup]:
-        """Group the first `settled` segments up to the target size; each later segment is a group of its own."""
+        """Group the first `settled` segments up to the target size; each later one is alone."""
         found, first = [], 0
         for group in groups(self._objects()[:settled], target_bytes):
             found.append(SegmentGroup(first, len(group), is_settled=True))

@@ -85,7 +85,7 @@ class Rewriter:
         if status != KernelStatus.OK:
             raise BadRecords(status, int(output["batch"]) - 1)
         if not output["position"]:
-            self._targets.reverse()  # the result is empty, so the next write can reuse this buffer
+            self._targets.reverse()  # empty: the next write reuses this buffer and spares the other
         return Rewritten(target[: output["position"]].data, tally)
 
     def _target(self, size: int) -> Bytes:
