@@ -135,7 +135,7 @@ BATCH = np.dtype(
 RECORD = np.dtype(
     [
         ("offset", "i8"),
-        ("timestamp", "i8"),  # the broker's, if the topic has log append time
+        ("timestamp", "i8"),  # as readers see it: the broker's, if the batch has log append time
         ("tail", "i8"),  # key length to headers, up to `end`: independent of the batch
         ("end", "i8"),
         ("key", "i8"),

@@ -4,9 +4,9 @@ A *verdict* has the facts about a whole batch, as bits that Python computes. A r
 that applies: aborted, superseded, marker, without a key, tombstone. `retention.py` has the rules.
 
 Offsets ascend, and so do those of dead and pinned records, so a cursor in each replaces searching. A
-processor cannot predict which records are dead; so fast paths check only that for *usual* records, without a
-branch. Cursors are addresses, since reference counting of arrays passed per record would cost more than
-reading the record.
+processor cannot predict which records are dead; so hot loops check only that for *usual* records, and do not
+branch on the answer. Cursors are addresses: arrays passed per record would be reference-counted each time, at
+a higher cost than reading the record.
 """
 
 from __future__ import annotations
