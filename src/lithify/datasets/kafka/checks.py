@@ -1,7 +1,5 @@
-"""Checks a log: whether it exists, the state of its compactions, and its standing in its group. For a topic
-in a broker's bucket also whether the broker can read merged objects, and whether deletions arrive there.
-
-Failed partitions are named, since the other partitions of the topic go on without them.
+"""Checks a log: its existence, compactions and group. For a topic in a broker's bucket also whether the
+broker can read merged objects, and whether deletions arrive there.
 
 A group (`members.py`) keeps tombstones and markers until every member is past them. A member that holds up
 the others for `FROZEN_MS` is probably gone.
@@ -62,7 +60,6 @@ def check_log(
 
 
 def _check_build(build: str | None) -> Iterator[Finding]:
-    """Check whether the broker can read merged objects, by the configured build."""
     said = f"say so with kafka.broker_build; it has to be {LEAST_BUILD} at least"
     if build is None:
         yield warning(
@@ -89,15 +86,12 @@ def _check_build(build: str | None) -> Iterator[Finding]:
 
 def _check_deletions(dataset: LogDataset, snapshot: LogSnapshot) -> Iterator[Finding]:
     """Find objects covered by a merged one that no publication is about to delete: a replication without
-    deletions leaves them. It also leaves objects of which nothing was kept, with deleted keys; those
-    cannot be recognized."""
+    deletions leaves them. It also leaves objects of which nothing was kept; those cannot be recognized."""
     for name, folder in snapshot.partitions.items():
         known = snapshot.round(name)
         if known is not None and known.next_step is Step.PUBLISH:
             continue
-        covered = count_covered(
-            dataset.store, folder.segments
-        )  # `store` is right: a topic's own folder is in its bucket
+        covered = count_covered(dataset.store, folder.segments)  # a topic's source is in the same bucket
         if covered:
             yield problem(
                 "deletions",
@@ -110,7 +104,6 @@ def _check_deletions(dataset: LogDataset, snapshot: LogSnapshot) -> Iterator[Fin
 
 
 def _check_committed(snapshot: LogSnapshot) -> Iterator[Finding]:
-    """Find partitions without a high watermark from the broker."""
     for name, folder in snapshot.partitions.items():
         if not folder.committed.is_known:
             says = f"{name}: {folder.committed.limit}"
@@ -118,8 +111,8 @@ def _check_committed(snapshot: LogSnapshot) -> Iterator[Finding]:
 
 
 def _check_partitions(found: Status) -> Iterator[Finding]:
-    """Find partitions whose last compaction failed at the first attempt, as with a damaged segment: it is not
-    retried automatically and counts as given up nowhere else."""
+    """Find partitions whose last compaction failed at the first attempt, as with a damaged segment. Such a
+    failure is not retried and is reported nowhere else."""
     rounds = found.snapshot.state.rounds
     last = {one.unit: one for one in found.failures if not (one.attempts or one.is_cancelled)}
     for name in found.snapshot.partitions:

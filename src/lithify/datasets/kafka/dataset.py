@@ -7,15 +7,14 @@
         index/orders-0/…                       indexes of segments, for all rounds (`kept_indexes.py`)
         work/<id>/…                            results of a step for the next one
 
-A round has three steps, each a compaction of its own: index, match, rewrite (`tasks.py`). A step is refused
-before it runs, and again before it is published, if the source's listing differs from the planned one.
-Outputs are named by the step's id, which the ledger has first; so a folder whose id is in neither ledger nor
-state is garbage.
+A round has three steps, each a compaction: index, match, rewrite (`tasks.py`). A step is refused, before it
+runs and before it is published, if the source's listing differs from the planned one. Outputs are named by
+the step's id, which the ledger has first; so a folder whose id is in neither ledger nor state is garbage.
 
-A topic in a broker's bucket is compacted in place instead. Rewriting leaves merged objects in `work`, and a
-fourth step publishes them (`publishing.py`). The intent to publish begins with the rewritten round. From then
-on Lithify's own writes change the folder, so the publication ignores the listing and continues until it is
-complete. If the topic turns out to be a different one, the round is dropped and planned anew.
+A topic in a broker's bucket is compacted in place instead: rewriting leaves merged objects in `work`, and a
+fourth step publishes them (`publishing.py`). Once rewriting is published, the round must be completed,
+whatever is listed, since Lithify's own writes change the folder. Only if the topic turns out to be a
+different one, the round is dropped and planned anew.
 
 A log may belong to a group of copies, which limits the removal of tombstones and markers (`members.py`).
 """
@@ -90,7 +89,6 @@ class LogDataset(LogSteps):
         self.states.update(claim, self._clock, self._rng)
 
     def _claimed(self, state: LogState) -> LogState:
-        """Return the state with which a first coordinator claims the output."""
         return replace(state, source=self._source_url)
 
     # Reading
@@ -110,7 +108,6 @@ class LogDataset(LogSteps):
 
     @property
     def source_url(self) -> str:
-        """URL of the folder that is read."""
         return self._source_url
 
     def state(self) -> LogState:
@@ -129,11 +126,10 @@ class LogDataset(LogSteps):
 
     @property
     def ledger_versions(self) -> VersionedFiles:
-        """The numbered files of the ledger."""
         return self._ledger.files
 
     def backlog(self, snapshot: LogSnapshot, now_ms: int) -> tuple[Backlog, ...]:
-        return ()  # its writers do not wait for compaction
+        return ()  # no writer waits for compactions
 
     def unit(self, spec: LogSpec) -> str:
         return spec.partition
@@ -358,9 +354,7 @@ class LogDataset(LogSteps):
             self.check_epoch(epoch)
             state = before = self._decoded(version)
             for compaction in compactions:
-                if state.has(
-                    compaction.id
-                ):  # the coordinator that published it stopped before it updated the ledger
+                if state.has(compaction.id):  # published before a crash, or before an error
                     verdicts[compaction.id] = None
                     continue
                 snapshot = replace(listed, state=state)
@@ -386,7 +380,7 @@ class LogDataset(LogSteps):
         return PublicationReport.read(self.store, self._report_key(compaction.id)).refused
 
     def _update_state(self, change: Callable[[LogState], LogState | None]) -> bool:
-        """Apply the change, and return whether it changed the state."""
+        """Return whether the change was made."""
         is_done = False
 
         def changed(version: Version | None) -> bytes | None:
@@ -399,7 +393,6 @@ class LogDataset(LogSteps):
         return is_done
 
     def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> PartitionRound:
-        """Return the round after this step is published."""
         spec = compaction.spec
         folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
         if spec.step is Step.INDEX:
@@ -433,7 +426,7 @@ class LogDataset(LogSteps):
         return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
 
     def _with_standing(self, state: LogState, compaction: LogCompaction, snapshot: LogSnapshot) -> LogState:
-        """Add the partition's standing to the state, as matching has found it."""
+        """Add the standing that matching has found to the state."""
         spec = compaction.spec
         if self.member is None or spec.step is not Step.MATCH:
             return state

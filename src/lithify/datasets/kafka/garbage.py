@@ -1,15 +1,15 @@
-"""Deletes garbage of finished and abandoned rounds. One collection:
+"""Deletes garbage beside a log. One collection:
 
-1. List the work folders by compaction. A step writes into `work` before it writes into the output, so an id
-   in `work` proves that the folder of this id in the output is Lithify's.
-2. Then read ledger and state. Keep compactions that are active in the ledger or named by the state, and those
-   with objects younger than the minimum age, by the store's clock.
-3. Delete each other compaction's folder in the output first and its work folder last, so that the next
-   collection can resume an interrupted one.
-4. Delete indexes of objects that are not listed any more, the facts of each first. While the log cannot be
-   listed, keep all indexes.
-5. Delete old versions of ledger and state, except the newest `KEPT_VERSIONS`, and notes about compactions
-   that have ended.
+1. List the work folders by compaction. A step writes into `work` before the output, so an id in `work` proves
+   that the output's folder of this id is Lithify's.
+2. Then read ledger and state. Keep compactions that are active or named by the state, or have objects younger
+   than the minimum age, by the store's clock.
+3. Delete each other compaction's output first and its work folder last, so that the next collection can
+   resume.
+4. Delete indexes of objects that are not listed any more, their facts first. While the log cannot be listed,
+   keep all.
+5. Delete old versions of ledger and state, except the newest `KEPT_VERSIONS`, and notes about ended
+   compactions.
 
 Published output is kept for ever, since its readers are unknown.
 """

@@ -1,16 +1,15 @@
-"""A log as a copy in a group (`lithify.coordination.groups`): its reports, and the removals it may make.
+"""A log as a copy in a group (`lithify.coordination.groups`).
 
 1. The log *has* the records of the source folder, not those of the output, since Lithify does not know when a
    broker takes the output over. So its marks come from an index of the source. *Clean* is the offset of the
    first record that a newer one supersedes, *resolved* that of the first record in a transaction.
-2. Marks are computed when matching is published. They are reported then, and again when the round is. A log
+2. Marks are computed when matching is published, and reported then and when the round is published. A log
    that was compacted, taken over and compacted again is clean up to the first round's bound.
-3. Limits of removals are read when the next step is planned, and are part of its spec. Thresholds never go
-   down, so older limits are harmless.
-4. The state has the incarnation, beside the standings of the folder. A folder that lost records was restored,
-   so it joins again with another incarnation (`lithify.coordination.membership`).
-5. A name joins with its log's URL. Another log with the same name in its settings is refused before it does
-   anything.
+3. The next step's spec contains the limits of removals as planned. Thresholds never go down, so older limits
+   are harmless.
+4. The state has the incarnation. A folder that lost records was restored, so it joins with another
+   incarnation (`lithify.coordination.membership`).
+5. A name joins with its log's URL. Another log with the same name is refused before it does anything.
 6. A log that joins too late, because thresholds are past its records, is not a member: nothing is removed
    from it, plans and the doctor report that, and an operator has to copy the log anew.
 """
@@ -36,8 +35,6 @@ _log = logging.getLogger("lithify")
 
 
 class LogMember:
-    """The membership of a log in its group."""
-
     def __init__(self, files: GroupFiles, name: str) -> None:
         self.name = name
         self._files = files
@@ -51,7 +48,6 @@ class LogMember:
         return GroupMember(self.name, state.incarnation)
 
     def is_in(self, group: GroupState, state: LogState) -> bool:
-        """Return whether the log is a member."""
         return group.find(self.member(state)) is not None
 
     def check(self, group: GroupState, source: str) -> None:

@@ -7,8 +7,8 @@
 | `…/clusters/C/topics/T`      | a topic in a broker's bucket, compacted in its place     |
 
 Lithify's objects about a topic in a broker's bucket are in `clusters/C/lithify/T` only, so that two processes
-on one topic always find each other. Those about its copy to a new topic are in `…/T/copies/NEW`; the origin
-of a copy is recorded in `clusters/C/lithify/NEW`.
+on one topic find each other; those about its copy are in `…/T/copies/NEW`, and the copy's origin is recorded
+in `clusters/C/lithify/NEW`.
 
 For other logs the output is a folder that only Lithify writes, by default the log's URL with `.compacted`
 appended. Neither may be inside the other: the source is never changed, and a folder of Lithify's among

@@ -2,21 +2,18 @@
 
 For each partition:
 
-1. *Bound*: the first offset that has to stay as it is. It is the least of the last stable offset (an open
+1. The *bound* is the first offset that has to stay as it is: the least of the last stable offset (an open
    transaction is undecided), the high watermark (later records may be truncated), the base of the newest
-   object (a writer may append after it, and readers find the log's end by it), and the base of the first
-   object with a record younger than `min.compaction.lag.ms`. *Settled* objects end at or before the bound.
-2. *Dirty* objects are settled, and no earlier round has compared them with all before them. Their share of
-   the settled bytes is the dirty ratio.
+   object (a writer may append, and readers find the log's end by it), and the base of the first object with a
+   record younger than `min.compaction.lag.ms`. Objects that end before it are *settled*.
+2. Settled objects that no earlier round has compared with all before them are *dirty*. Their share of the
+   settled bytes is the dirty ratio.
 3. The partition is worth compacting if the dirty ratio is at least `min.cleanable.dirty.ratio`, or the oldest
    dirty record is older than `max.compaction.lag.ms`, or the settled objects are at least `min_saved_objects`
-   more than their bytes need.
-4. Otherwise, or if nothing is settled, a note gives the reason.
+   more than their bytes need. Otherwise a note gives the reason.
 
 Overdue partitions come first, then those with the most to gain: the greater of dirty ratio and share of
 surplus objects. The plan is deterministic.
-
-`groups` puts together neighbouring objects that are merged into one.
 """
 
 from __future__ import annotations
@@ -33,8 +30,7 @@ from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, CommittedOffs
 
 @dataclass(frozen=True, slots=True)
 class LogPolicy:
-    """When a partition is worth compacting. The first three fields are topic settings, with Kafka's names and
-    defaults."""
+    """When a partition is worth compacting. The first three fields have Kafka's names and defaults."""
 
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -58,8 +54,6 @@ class LogObject:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The facts about a partition that the planner needs."""
-
     number: int
     objects: Sequence[LogObject]
     """In the order of their offsets."""
@@ -178,7 +172,6 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> PlannedRound
 
 
 def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
-    """Return the part of a partition that may be compacted."""
     if not partition.objects:
         return SettledPart((), partition.stable_offset, "no objects")
     newest = partition.objects[-1]

@@ -1,12 +1,11 @@
 """Lithify's progress with each partition: a value in numbered files next to its ledger.
 
-A *round* takes a partition as its folder was listed (`fingerprint`) through three steps, each a compaction:
-index, match, rewrite. A topic in a broker's bucket has a fourth one, publish. The next version of this value
-publishes a step. Versions are created only if absent, so publication is atomic: a new folder is valid from
-the version that names it, whatever is in it before. A published folder stays named for ever, since its
-readers are unknown.
+A *round* takes a partition as listed (`fingerprint`) through three steps, each a compaction: index, match,
+rewrite. A topic in a broker's bucket has a fourth one, publish. The next version of this value publishes a
+step. Versions are created only if absent, so publication is atomic: a new folder is valid from the version
+that names it. A published folder stays named for ever, since its readers are unknown.
 
-The first version names the source log; the output of another log must be elsewhere.
+The first version names the source; the output of another log must be elsewhere.
 """
 
 from __future__ import annotations
@@ -78,7 +77,6 @@ class PartitionRound:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all steps are done."""
         return len(self.done) == len(self.steps)
 
     @property
@@ -127,11 +125,9 @@ class LogState:
 
     @property
     def is_copy_visible(self) -> bool:
-        """Whether the new topic was announced to the broker."""
         return self.announced > 0
 
     def with_round(self, partition: str, found: PartitionRound) -> LogState:
-        """Return the state after a step of a partition."""
         published = self.published
         if found.is_whole and not found.topic_id:
             published = (*published, found.done[-1])
@@ -185,9 +181,7 @@ class LogState:
                 source, incarnation = text(found["source"]), text(found["incarnation"])
                 copy = found.get("copy") or {"id": "", "announced": 0, "copied": {}}
                 copied = {text(name): _copied(fields) for name, fields in copy["copied"].items()}
-                told = copy.get(
-                    "announced", int(copy.get("is_visible") is True)
-                )  # the field of older versions
+                told = copy.get("announced", int(copy.get("is_visible") is True))  # of older versions
                 announced = whole_number(told, most=MOST_PARTITIONS)
                 of_copy = text(copy["id"]), announced, copied
                 return cls(rounds, published, source, incarnation, standings, *of_copy)

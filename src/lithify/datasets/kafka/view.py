@@ -123,7 +123,7 @@ def partitions_json(found: Look) -> list[dict[str, Any]]:
 
 
 def copy_json(found: Look) -> dict[str, Any]:
-    """Return the state of a topic's copy, as fields of a JSON value; empty if nothing is copied."""
+    """Return the state of a topic's copy as JSON fields; empty if nothing is copied."""
     copies = {one.partition: one.copy for one in found if one.copy is not None}
     if not copies:
         return {}
@@ -180,7 +180,6 @@ def _table(title: str, found: Look) -> Table:
 
 
 def show_plan(url: str, snapshot: LogSnapshot, plan: Plan[LogSpec]) -> Shown:
-    """Show the partitions and the proposals."""
     found = look(snapshot)
     document = {
         "url": url,
@@ -211,7 +210,6 @@ def spec_json(spec: LogSpec) -> dict[str, Any]:
 
 
 def show_run(run: DatasetRun) -> Shown:
-    """Show the partitions after a run, and its costs."""
     after, result, totals = run.after, run.summary, run.totals
     document = {
         "url": run.url,
@@ -252,14 +250,12 @@ def show_run(run: DatasetRun) -> Shown:
 
 
 def show_status(snapshot: LogSnapshot) -> Shown:
-    """Show the progress of each partition."""
     found = look(snapshot)
     document = {"partitions": partitions_json(found), **copy_json(found)}
     return Shown(document, (_table("Partitions", found), *_copy_blocks(found)))
 
 
 def show_segments(dataset: LogDataset, snapshot: LogSnapshot) -> Shown:
-    """Show the source's segments, and the compacted folders."""
     found = look(snapshot)
     rows, document = [], []
     for one in found:

@@ -24,8 +24,6 @@ SLICE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbouring segments that are written as one."""
-
     first: int
     """Index of the first segment."""
     count: int
@@ -165,7 +163,6 @@ def _followed(found: Sequence[Records]) -> Transactions:
 
 
 def _deciding(found: Sequence[Records], base_offset: int) -> int | None:
-    """Return the last offset of the marker that decides the batch at this offset."""
     headers = np.concatenate(found)
     is_control = headers["attributes"] & CONTROL != 0
     mine = headers[(headers["base_offset"] == base_offset) & ~is_control]

@@ -55,8 +55,6 @@ NEVER_MS = (1 << 63) - 1
 
 
 class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
-    """A log whose steps can be run."""
-
     def __init__(
         self,
         url: str,
@@ -99,7 +97,6 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         return join(self.own_folder, "index", partition)
 
     def output_folder(self, compaction_id: Ulid, partition: str) -> str:
-        """Return the folder for a partition's new segments."""
         return join(self.output_root, compaction_id, partition)
 
     def _staged(self, compaction_id: Ulid) -> str:

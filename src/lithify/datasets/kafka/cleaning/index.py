@@ -73,7 +73,6 @@ def slices(count: int) -> list[Slice]:
 
 
 def part(run: Run, within: Slice) -> Run:
-    """Return a run's entries within a slice."""
     high = run["high"]
     start = np.searchsorted(high, np.uint64(within.start))
     end = len(run) if within.end == _HASHES else np.searchsorted(high, np.uint64(within.end))

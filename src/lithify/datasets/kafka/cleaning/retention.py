@@ -95,8 +95,6 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last known state of a producer."""
-
     epoch: int
     data_offset: int | None
     """Last offset of its last data batch; `None` if only a marker has its current epoch."""
@@ -143,7 +141,7 @@ def verdicts(batches: Records, fates: Fates, rules: Rules, retain_empty: Flags) 
 
 
 def dropped(tally: Tally) -> dict[str, int]:
-    """Return how many records are removed, by the name of the reason."""
+    """Return how many records are removed, by reason."""
     return {name: int(tally[reason]) for reason, name in _REASONS.items()}
 
 

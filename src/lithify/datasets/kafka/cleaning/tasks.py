@@ -59,8 +59,6 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store as a task on another machine opens it."""
-
     url: str
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,8 +120,6 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An object that a task has written."""
-
     key: str
     size_bytes: int
 
@@ -270,7 +266,6 @@ class Movements:
         self._reporter = reporter
 
     def moved(self, read: int, written: int) -> None:
-        """Add these bytes."""
         self.bytes_read += read
         self.bytes_written += written
         if self._reporter is not None and self._reporter.is_due():
@@ -283,7 +278,7 @@ class Movements:
 
 
 def index_segment(task: IndexTask) -> TaskResult:
-    """Inside a Spark task: read and check a segment, and write its index, unless one was kept."""
+    """Inside a Spark task: read and check a segment, and write its index."""
     return reporting(task.work, lambda own, movements: _index(task, own, movements))
 
 
@@ -386,5 +381,5 @@ def matched_offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets
 
 
 def slice_keys(folder: str, slices: int) -> list[str]:
-    """Return the keys, without a suffix, of the results of so many slices."""
+    """Return the keys, without a suffix, of all slices' results."""
     return [join(folder, f"{number:04d}") for number in range(slices)]

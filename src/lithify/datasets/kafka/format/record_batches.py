@@ -174,7 +174,7 @@ def filtered(source: RecordBatches, retention: BatchRetention) -> memoryview:
 
 def merged(source: RecordBatches, keep: Flags, codec: BatchCodec, new_horizon_ms: int) -> memoryview:
     """Return the kept records as one batch; empty if there are none. With tombstones, its delete horizon is
-    the latest of theirs, where `new_horizon_ms` counts for those without one."""
+    the latest of theirs; `new_horizon_ms` counts for those without one."""
     batches, records = source.batches, source.records[keep]
     if not len(records):
         return memoryview(b"")
@@ -239,7 +239,6 @@ def _check_counts(batches: Records, name: str) -> None:
 
 
 def _unpacked(source: npt.NDArray[np.uint8], batches: Records, name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield index and unpacked records of each compressed batch that has records."""
     compressed = (batches["attributes"] & CODEC_MASK != 0) & (batches["payload_len"] > 0)
     codecs: BatchCodecs | None = None
     for at in np.flatnonzero(compressed):

@@ -5,7 +5,7 @@ which commits (`COMMIT`) or aborts (`ABORT`) them.
 
 `follow` reads batches in order and returns the aborted and the open transactions. Nothing at or after the
 first offset of an open one is decided (the *last stable offset*). It reads only transactional batches and
-markers, so it is fast for any log, and continues from an earlier result, so objects can be read one by one.
+markers, so it is fast for any log, and continues from an earlier result.
 
 `fates` decides about the same batches while they are cleaned, with the aborted transactions known:
 

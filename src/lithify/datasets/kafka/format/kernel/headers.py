@@ -71,7 +71,6 @@ _BAD_HORIZON = int(KernelStatus.BAD_HORIZON)
 
 @inlined
 def load_i16_be(address: int) -> int:
-    """Return the signed number of 16 bits."""
     number = load_u16_be(address)
     return number - ((number & 0x8000) << 1)
 
@@ -84,7 +83,7 @@ def _load_i32_be(address: int) -> int:
 
 @inlined
 def is_sound(address: int, size: int) -> bool:
-    """Return whether the checksum of the whole batch at the address matches."""
+    """Return whether the batch's checksum matches."""
     return crc32c(address + ATTRIBUTES_AT, size - ATTRIBUTES_AT) == load_u32_be(address + CHECKSUM_AT)
 
 
@@ -219,5 +218,4 @@ def seal(address: int, size: int) -> None:
 
 @entry
 def seal_batch(address: int, size: int) -> None:
-    """`seal` for callers in Python."""
     seal(address, size)

@@ -35,7 +35,7 @@ _TRAILING = int(KernelStatus.TRAILING)
 
 @inlined
 def _read_field(position: int, end: int) -> tuple[int, int]:
-    """Return the length of a key or value and the address of its bytes, `INVALID` if they exceed `end`."""
+    """Return length and address of a key or value; the address is `INVALID` if its bytes exceed `end`."""
     length, position = read_varint(position, end)
     if position == INVALID or length < -1 or length > end - position:
         return 0, INVALID
@@ -44,7 +44,6 @@ def _read_field(position: int, end: int) -> tuple[int, int]:
 
 @called
 def _skip_headers(position: int, end: int, count: int) -> int:
-    """Return the address after the headers, or `INVALID`."""
     for _ in range(count):
         length, position = _read_field(position, end)
         if position == INVALID or length < 0:
@@ -92,7 +91,6 @@ def read_record(position: int, stop: int) -> tuple[int, int, int, int, int, int,
 
 @inlined
 def is_in_order(offset_delta: int, previous_delta: int, last_delta: int) -> bool:
-    """Return whether a record's offset exceeds the previous one and lies in its batch."""
     return previous_delta < offset_delta <= last_delta
 
 

@@ -77,7 +77,7 @@ def pass_along(
     tombstones_below: int = NO_BOUND,
     new_horizon_ms: int,
 ) -> Records:
-    """Return a `PASS` over records from the offset `first` on. The arrays must outlive it."""
+    """Return a `PASS` from the offset `first` on. The arrays must outlive it."""
     found = np.zeros(1, PASS)
     found["keep_unkeyed"], found["bound"], found["tombstones_below"] = keep_unkeyed, bound, tombstones_below
     found["new_horizon_ms"] = new_horizon_ms
@@ -100,7 +100,6 @@ _TOMBSTONE = int(RemovalReason.TOMBSTONE)
 
 @called
 def _behind(cursor: int, end: int, offset: int) -> int:
-    """Return the cursor after all offsets below this one."""
     while cursor < end and load_i64(cursor) < offset:
         cursor += _OFFSET_BYTES
     return cursor
@@ -132,7 +131,6 @@ def is_usual(verdict: int, offset: int, key_len: int, value_len: int, way: Recor
 
 @called
 def reason_of(verdict: int, offset: int, key_len: int, value_len: int, is_dead: int, way: Record) -> int:
-    """Return why a record is removed, or `STAYS`."""
     if verdict & CONTROL_BATCH:
         return _MARKER if verdict & MARKER_GOES else _STAYS
     if offset >= way.bound:
@@ -153,7 +151,6 @@ def reason_of(verdict: int, offset: int, key_len: int, value_len: int, is_dead: 
 
 @entry
 def give_reasons(records: Records, verdicts: Verdicts, ways: Records, reasons: Reasons) -> None:
-    """Fill `reasons` for all records of a table."""
     way = ways[0]
     for number in range(len(records)):
         record = records[number]

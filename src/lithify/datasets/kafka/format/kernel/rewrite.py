@@ -2,20 +2,18 @@
 
 `rewrite` handles each batch:
 
-1. If no record is kept, the batch is removed, or stays as a bare header with its offsets, producer and
+1. Without kept records, the batch is removed, or stays as a bare header with its offsets, producer and
    greatest timestamp, without codec, delete horizon and base timestamp.
 2. If all are kept and no delete horizon has to be set, the bytes stay as they are.
-3. Otherwise the kept records are written again, with their offsets, timestamps, keys, values and headers. The
-   base timestamp is the delete horizon if there is one, else that of the first kept record. The greatest
-   timestamp is that of the kept records, or unchanged if the broker set it.
+3. Otherwise the kept records are written again, unchanged but for deltas. The base timestamp is the delete
+   horizon if there is one, else that of the first kept record. The greatest timestamp is that of the kept
+   records, or unchanged if the broker set it.
 4. A delete horizon is set if a tombstone or the marker of an empty transaction is kept and the batch has
    none. It never changes later.
 
 Records are read, checked and filtered one by one (`records`, `retaining`), noted in a scratch array that fits
 the processor's cache, and written from there. An error status is about the batch before `output.batch`, of
 which nothing is written. `PACK` returns a batch to Python for compression; the next call continues after it.
-
-`merge` writes the records of several batches as one.
 """
 
 from __future__ import annotations
