@@ -75,7 +75,7 @@ class LogDataset(LogSteps):
         return super().epoch()
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
-        self.epoch()  # refuses a log that cannot be compacted
+        self.epoch()  # raises if there is no log, or it cannot be compacted
         self._say_source()
         return super().take_epoch(permit)
 

@@ -1,4 +1,4 @@
-"""Deletes garbage beside a log. One collection:
+"""Deletes garbage in a log's output. One collection:
 
 1. List the work folders by compaction. A step writes into `work` before the output, so an id in `work` proves
    that the output's folder of this id is Lithify's.

@@ -114,14 +114,14 @@ class LogState:
     incarnation: str = ""
     """The log's incarnation in its group; empty if it is in none."""
     standings: Mapping[int, PartitionStanding] = field(default_factory=dict)
-    """By partition number: the contents when it was last read (`members`)."""
+    """What each partition, by number, contained when it was last read (`members`)."""
     copy_id: str = ""
     """Id of the new topic of a copy; no other copy creates a topic with it."""
     announced: int = 0
     """Number of the new topic's partitions announced to the broker; 0: the broker does not know the topic
     yet."""
     copied: Mapping[str, Copied] = field(default_factory=dict)
-    """By partition."""
+    """The extent of the copy, by partition."""
 
     @property
     def is_copy_visible(self) -> bool:

@@ -67,7 +67,7 @@ class PartitionLook:
     """The compacted partition in the output; `None` if the partition as it is now has none, or is compacted
     in place."""
     copy: PartitionCopy | None = None
-    """Of a topic that is copied."""
+    """`None` if the topic is not copied."""
 
 
 Look = tuple[PartitionLook, ...]

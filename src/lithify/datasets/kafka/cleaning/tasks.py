@@ -132,7 +132,7 @@ class TaskResult:
     bytes_written: int
     cpu_s: float
     peak_memory_bytes: int
-    """Of the task's process."""
+    """Peak of the task's process."""
 
 
 @dataclass(frozen=True, slots=True)

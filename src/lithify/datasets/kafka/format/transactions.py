@@ -39,9 +39,9 @@ from lithify.datasets.kafka.format.kernel.rewrite import Flags
 class AbortedTransaction:
     producer_id: int
     first_offset: int
-    """Of its first data batch."""
+    """First offset of its first data batch."""
     last_offset: int
-    """Of its marker."""
+    """Last offset of its marker."""
     stable_offset: int
     """The last stable offset once the transaction was decided."""
 

@@ -6,7 +6,7 @@ Modules, from the lowest level up:
 - `layout` records and status codes shared with Python.
 - `headers` reads, checks and writes the headers of batches · `records` reads and checks records · `retaining`
   decides about records · `rewrite` writes the kept records · `keys` hashes keys.
-- `ready` tells whether everything was compiled ahead of time.
+- `ready` checks whether everything was compiled ahead of time.
 
 Compiled code runs without the interpreter's lock and never calls Python. Python compresses, once for each
 batch, between calls.

@@ -1,4 +1,4 @@
-"""Tells whether this machine has the kernel's compiled code. Quick to import: no compiler."""
+"""Checks whether this machine has the kernel's compiled code. Quick to import: no compiler."""
 
 from __future__ import annotations
 
