@@ -1,2 +1,1 @@
-"""Keyed logs in Kafka's record-batch format. So far the engine: reading, checking, filtering, writing and
-planning of record batches, as functions of values. No URL leads here yet."""
+"""Keyed logs in Kafka's record-batch format: reading, checking, planning, cleaning and publishing."""

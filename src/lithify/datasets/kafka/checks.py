@@ -1,10 +1,8 @@
-"""What is wrong with a log: whether there is one, what its compactions need, how its group stands; of a topic
-in a broker's bucket, whether its broker can read what is merged, and whether deletions arrive there.
+"""Checks a log: its existence, compactions and group. For a topic in a broker's bucket also whether the
+broker can read merged objects, and whether deletions arrive there.
 
-A partition that failed is named, since the others of its topic go on without it.
-
-A group (`members.py`) keeps tombstones and markers for who is not past them. That is as it should be for a
-while; a member that holds up the others for `FROZEN_MS` is more likely gone.
+A group (`members.py`) keeps tombstones and markers until every member is past them. A member that holds up
+the others for `FROZEN_MS` is probably gone.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def check_log(
     now_ms: int,
     settings: KafkaSettings,
 ) -> Iterator[Finding]:
-    """The first finding says whether there is a sound one at all."""
+    """Yield findings; the first one says whether there is a sound log at all."""
     try:
         dataset = open_dataset()
         found = find(dataset)
@@ -62,7 +60,6 @@ def check_log(
 
 
 def _check_build(build: str | None) -> Iterator[Finding]:
-    """Whether the broker can read what is merged, by what somebody has said of its build."""
     said = f"say so with kafka.broker_build; it has to be {LEAST_BUILD} at least"
     if build is None:
         yield warning(
@@ -88,14 +85,13 @@ def _check_build(build: str | None) -> Iterator[Finding]:
 
 
 def _check_deletions(dataset: LogDataset, snapshot: LogSnapshot) -> Iterator[Finding]:
-    """Whether objects are there that a merged one covers, though nobody is about to delete them: a
-    replication leaves them that carries no deletions. It leaves objects as well of which nothing was kept,
-    and the keys in them; nothing tells which those are."""
+    """Find objects covered by a merged one that no publication is about to delete: a replication without
+    deletions leaves them. It also leaves objects of which nothing was kept; those cannot be recognized."""
     for name, folder in snapshot.partitions.items():
         known = snapshot.round(name)
         if known is not None and known.next_step is Step.PUBLISH:
             continue
-        covered = count_covered(dataset.store, folder.segments)  # a topic's own folder is in its bucket
+        covered = count_covered(dataset.store, folder.segments)  # a topic's source is in the same bucket
         if covered:
             yield problem(
                 "deletions",
@@ -108,7 +104,6 @@ def _check_deletions(dataset: LogDataset, snapshot: LogSnapshot) -> Iterator[Fin
 
 
 def _check_committed(snapshot: LogSnapshot) -> Iterator[Finding]:
-    """Partitions of which the broker has left no high watermark."""
     for name, folder in snapshot.partitions.items():
         if not folder.committed.is_known:
             says = f"{name}: {folder.committed.limit}"
@@ -116,8 +111,8 @@ def _check_committed(snapshot: LogSnapshot) -> Iterator[Finding]:
 
 
 def _check_partitions(found: Status) -> Iterator[Finding]:
-    """Partitions whose last compaction failed at once, as one with a damaged segment does: nobody tries that
-    again by itself, so it counts as given up nowhere else."""
+    """Find partitions whose last compaction failed at the first attempt, as with a damaged segment. Such a
+    failure is not retried and is reported nowhere else."""
     rounds = found.snapshot.state.rounds
     last = {one.unit: one for one in found.failures if not (one.attempts or one.is_cancelled)}
     for name in found.snapshot.partitions:

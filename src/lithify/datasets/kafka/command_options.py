@@ -1,4 +1,4 @@
-"""What commands have for keyed logs alone."""
+"""Command-line options of keyed logs."""
 
 from __future__ import annotations
 

@@ -1,24 +1,22 @@
-"""One topic or partition in folders of segments, and what Lithify made of it elsewhere.
+"""A topic or partition in folders of segments, and its compacted output elsewhere.
 
     <source>/orders-0/…                        read only
-    <output>/<id of a compaction>/orders-0/…   a compacted partition, whole once the state names it
+    <output>/<id of a compaction>/orders-0/…   a compacted partition, complete once the state names it
     <output>/_lithify/                         ledger, lease and sidecar; below it
-        state/…                                how far each partition is (`state.py`)
+        state/…                                the progress of each partition (`state.py`)
         index/orders-0/…                       indexes of segments, for all rounds (`kept_indexes.py`)
-        work/<id>/…                            what another step leaves for the next one
+        work/<id>/…                            results of a step for the next one
 
-A round has three steps, each a compaction of its own: index, match, rewrite (`tasks.py`). A step is refused
-when it is to be carried out, and again when it is to be published, if the listing of the source is not the
-one that was planned on. What a step has written is named by its id, which the ledger knew before; so whatever
-lies in a folder whose id neither ledger nor state know is a leftover.
+A round has three steps, each a compaction: index, match, rewrite (`tasks.py`). A step is refused, before it
+runs and before it is published, if the source's listing differs from the planned one. Outputs are named by
+the step's id, which the ledger has first; so a folder whose id is in neither ledger nor state is garbage.
 
-A topic in a broker's bucket is compacted in its place instead. Rewriting leaves what was merged in `work`,
-and a fourth step publishes it (`publishing.py`). A round whose rewriting is done is the intent to publish:
-from there on the folder changes by what Lithify writes, so it goes on whatever is listed, until all is done,
-or the topic turns out to be another one than was read; then the round is forgotten, and the next one looks
-anew.
+A topic in a broker's bucket is compacted in place instead: rewriting leaves merged objects in `work`, and a
+fourth step publishes them (`publishing.py`). Once rewriting is published, the round must be completed,
+whatever is listed, since Lithify's own writes change the folder. Only if the topic turns out to be a
+different one, the round is dropped and planned anew.
 
-A log may belong to a group of copies, which then says what tombstones and markers may go (`members.py`).
+A log may belong to a group of copies, which limits the removal of tombstones and markers (`members.py`).
 """
 
 from __future__ import annotations
@@ -51,26 +49,25 @@ from lithify.store.versions import Version, VersionedFiles
 from lithify.watermarks.groups import Marks, PartitionStanding
 
 _LATER = 0.9
-"""Priority of what a round has begun: its runs take room until it is whole."""
+"""Priority of a begun round's next step: its runs take space until the round is complete."""
 _SELDOM = 0.1
 """Priority of a round that only removes tombstones."""
 
 
 class LogDataset(LogSteps):
-    """The partitions in one folder."""
-
     takes_cuts: ClassVar = False
-    """Whether its steps are about a part of what is listed (`LogSpec.cut`)."""
+    """Whether steps cover only a part of the listing (`LogSpec.cut`)."""
 
     # Leadership
 
     @property
     def refusal(self) -> str | None:
-        """Why it can be planned and shown, but not compacted; `None` when it can."""
+        """Why the log can be planned and shown, but not compacted; `None` if it can."""
         return self._layout.refusal
 
     def epoch(self) -> int:
-        """`Refused` where nobody may compact it, or its name in the group is another log's."""
+        """Return the ledger's epoch. Raise `Refused` if the log cannot be compacted, or its name in the group
+        belongs to another log."""
         if self.refusal is not None:
             raise Refused(f"{self.url}: {self.refusal}")
         if self.member is not None:
@@ -78,12 +75,12 @@ class LogDataset(LogSteps):
         return super().epoch()
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
-        self.epoch()  # refuses where there is nothing
+        self.epoch()  # raises if there is no log, or it cannot be compacted
         self._say_source()
         return super().take_epoch(permit)
 
     def _say_source(self) -> None:
-        """Of which log the output is, before anything else of it is written."""
+        """Record the source's URL in the state before any other output is written."""
 
         def claim(version: Version | None) -> bytes | None:
             state = self._decoded(version)
@@ -92,7 +89,6 @@ class LogDataset(LogSteps):
         self.states.update(claim, self._clock, self._rng)
 
     def _claimed(self, state: LogState) -> LogState:
-        """The state of who begins."""
         return replace(state, source=self._source_url)
 
     # Reading
@@ -104,7 +100,7 @@ class LogDataset(LogSteps):
         return LogSnapshot(partitions, state, None if self.member is None else self.member.read())
 
     def partitions(self) -> Mapping[str, PartitionFolder]:
-        """All of them, as they are listed now.
+        """List all partitions.
 
         Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
         """
@@ -112,11 +108,10 @@ class LogDataset(LogSteps):
 
     @property
     def source_url(self) -> str:
-        """Of the folder that is read."""
         return self._source_url
 
     def state(self) -> LogState:
-        """How far Lithify is. `Refused` where that is said of another log."""
+        """Return the latest state; raise `Refused` if it belongs to another log."""
         return self._decoded(self.states.latest())
 
     def _decoded(self, version: Version | None) -> LogState:
@@ -131,11 +126,10 @@ class LogDataset(LogSteps):
 
     @property
     def ledger_versions(self) -> VersionedFiles:
-        """The numbered files of the ledger."""
         return self._ledger.files
 
     def backlog(self, snapshot: LogSnapshot, now_ms: int) -> tuple[Backlog, ...]:
-        return ()  # nobody writes it
+        return ()  # no writer waits for compactions
 
     def identify(self, spec: LogSpec) -> TaskIdentity:
         return TaskIdentity(
@@ -152,8 +146,8 @@ class LogDataset(LogSteps):
         return self._now_ms()
 
     def new_id_ms(self, snapshot: LogSnapshot, now_ms: int) -> int:
-        """A round goes by the time in its ids: tombstones whose delete horizon has come are removed, and
-        others get one. So it is the store's."""
+        """Return the store's time. The time in a round's ids decides which delete horizons have passed and
+        which are set, so it must not depend on this machine's clock."""
         return self.dated_ms()
 
     def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
@@ -176,8 +170,8 @@ class LogDataset(LogSteps):
     # Planning
 
     def policy(self, topic: BrokerTopic | None = None, *, full: bool = False) -> LogPolicy:
-        """When a partition is worth it, as its topic says, or else the settings; with `full` whenever it has
-        changed."""
+        """Return when a partition is worth compacting: by the topic's own settings, else by Lithify's. With
+        `full`, any change is enough."""
         settings, own = self._settings, OwnSettings.of(topic)
         lag = settings.max_compaction_lag
         default_lag_ms = None if lag == FOREVER else to_milliseconds(lag)
@@ -200,7 +194,7 @@ class LogDataset(LogSteps):
         return to_milliseconds(self._settings.delete_retention)
 
     def terms(self, topic: BrokerTopic | None = None, marks: Marks | None = None) -> Terms:
-        """What a step is planned on now; `marks` say what may be removed, if there is a group."""
+        """Return the terms of a step planned now; in a group, `marks` limit removals."""
         settings, own = self._settings, OwnSettings.of(topic)
         removed = {} if marks is None else {"tombstones_below": marks.clean, "markers_below": marks.resolved}
         return Terms(
@@ -219,7 +213,7 @@ class LogDataset(LogSteps):
         return self.member.bounds(snapshot.group, snapshot.state, number_of(name))
 
     def _waits(self, snapshot: LogSnapshot, name: str) -> list[str]:
-        """What of a partition may not go yet, and why, in words."""
+        """Return in words which records of a partition must not be removed yet, and why."""
         if self.member is None or snapshot.group is None:
             return []
         if not self.member.is_in(snapshot.group, snapshot.state):
@@ -227,7 +221,7 @@ class LogDataset(LogSteps):
         return waits(snapshot.group, number_of(name))
 
     def planner(self, *, full: bool = False) -> Planner:
-        """What plans one run of a command."""
+        """Return the planner of one run of a command."""
 
         def plan_asked(
             snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /
@@ -243,7 +237,7 @@ class LogDataset(LogSteps):
         held: Held = NOTHING_HELD,
         full: bool = False,
     ) -> Plan[LogSpec]:
-        """The next step of each round that has begun, and the first of those that are worth it."""
+        """Propose the next step of each begun round, and the first step of each round that is worth it."""
         busy = {compaction.spec.partition for compaction in ledger.active()}
         proposals: list[Proposal[LogSpec]] = []
         notes = []
@@ -274,7 +268,7 @@ class LogDataset(LogSteps):
     def _judge(
         self, snapshot: LogSnapshot, name: str, folder: PartitionFolder, *, full: bool
     ) -> list[Proposal[LogSpec]] | str:
-        """Whether a partition is worth a round: a proposal, or why not."""
+        """Return a proposal of a new round for the partition, or the reason against it."""
         segments, before = folder.segments, snapshot.state.rounds.get(name)
         if before is not None and before.topic_id != folder.topic_id:
             before = None
@@ -298,21 +292,20 @@ class LogDataset(LogSteps):
         return found.notes[0]
 
     def _tombstones_due(self, before: PartitionRound | None, folder: PartitionFolder) -> int:
-        """How many tombstones the last round met whose delete horizon has come since."""
+        """Return the number of tombstones that the last round met, if their delete horizon has passed since;
+        else 0."""
         if before is None or not before.is_whole:
             return 0
         horizon_ms = ulid_ms(before.done[-1]) + self._delete_retention_ms(OwnSettings.of(folder.topic))
         return before.tombstones if self._now_ms() >= horizon_ms else 0
 
     def _is_due_again(self, found: PartitionRound, folder: PartitionFolder) -> bool:
-        """Whether tombstones may go of what has not changed since: only where it was compacted in its
-        place, since elsewhere the same folder would be read again."""
+        """Return whether an unchanged partition can lose tombstones. It can only if it was compacted in
+        place: elsewhere the same source would be read again."""
         return folder.topic is not None and bool(self._tombstones_due(found, folder))
 
-    def save_planner_state(
-        self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool
-    ) -> None:
-        """Nothing is worth keeping."""
+    def save_planner_state(self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool) -> None:
+        """Do nothing: this planner keeps no state."""
 
     def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
         spec = compaction.spec
@@ -338,7 +331,7 @@ class LogDataset(LogSteps):
     # Executing
 
     def _begins_again(self, snapshot: LogSnapshot, spec: LogSpec, folder: PartitionFolder) -> bool:
-        """Whether it is the first step of another round over what has not changed."""
+        """Return whether the spec begins another round over an unchanged partition."""
         found = snapshot.round(spec.partition)
         return not spec.done and found is not None and self._is_due_again(found, folder)
 
@@ -357,7 +350,7 @@ class LogDataset(LogSteps):
             self.check_epoch(epoch)
             state = before = self._decoded(version)
             for compaction in compactions:
-                if state.has(compaction.id):  # by somebody who died, or failed, before saying so
+                if state.has(compaction.id):  # published before a crash, or before an error
                     verdicts[compaction.id] = None
                     continue
                 snapshot = replace(listed, state=state)
@@ -377,13 +370,13 @@ class LogDataset(LogSteps):
         return verdicts
 
     def _changed(self, compaction: LogCompaction) -> str:
-        """What a publication has found to be another than was read; empty if it is done."""
+        """Return why a publication found the topic to be another one; empty if it succeeded."""
         if compaction.spec.step is not Step.PUBLISH:
             return ""
         return PublicationReport.read(self.store, self._report_key(compaction.id)).refused
 
     def _update_state(self, change: Callable[[LogState], LogState | None]) -> bool:
-        """Whether the state was changed."""
+        """Return whether the change was made."""
         is_done = False
 
         def changed(version: Version | None) -> bytes | None:
@@ -396,7 +389,6 @@ class LogDataset(LogSteps):
         return is_done
 
     def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> PartitionRound:
-        """The round once this step is published."""
         spec = compaction.spec
         folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
         if spec.step is Step.INDEX:
@@ -430,7 +422,7 @@ class LogDataset(LogSteps):
         return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
 
     def _with_standing(self, state: LogState, compaction: LogCompaction, snapshot: LogSnapshot) -> LogState:
-        """The state with what matching has found out of what is in the partition."""
+        """Add the standing that matching has found to the state."""
         spec = compaction.spec
         if self.member is None or spec.step is not Step.MATCH:
             return state

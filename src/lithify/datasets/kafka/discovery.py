@@ -1,5 +1,6 @@
-"""The logs that a pattern names: folders of partitions, or of topics, as `lithify.datasets.discovery` finds
-folders. What was written beside a log, `orders-0.compacted`, is none."""
+"""Finds the logs that a pattern names: folders of partitions or of topics (`lithify.datasets.discovery`),
+without the outputs beside logs such as `orders-0.compacted`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from lithify.store.resilience.waiting import WaitPolicy
 
 
 def logs(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
-    """URLs of the folders that match, in order."""
+    """Return the URLs of the matching folders, in order."""
     found = folders(pattern, config, waiting)
     there = set(found)
     return [

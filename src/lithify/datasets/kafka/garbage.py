@@ -1,17 +1,17 @@
-"""Garbage beside a log: what rounds left that nothing needs any more. One collection.
+"""Deletes garbage in a log's output. One collection:
 
-1. List what steps have written, by compaction. Whatever a compaction writes into the output, it has written
-   something into its own folder of `work` before: that is the proof that a folder in the output is ours.
-2. Then read ledger and state. What is active in the one or named by the other stays, and so does what is
-   younger than the minimum age by the store's clock.
-3. Of each of the others delete first its folder in the output, last its folder of `work`, so that a
-   collection that was interrupted is taken up by the next one.
-4. Of the kept indexes those go whose objects are not listed any more, the facts of each first; a log that
-   nobody may list just now keeps them all.
-5. Old versions of ledger and state are garbage, the newest `KEPT_VERSIONS` apart, and notes about compactions
-   that have ended.
+1. List the work folders by compaction. A step writes into `work` before the output, so an id in `work` proves
+   that the output's folder of this id is Lithify's.
+2. Then read ledger and state. Keep compactions that are active or named by the state, or have objects younger
+   than the minimum age, by the store's clock.
+3. Delete each other compaction's output first and its work folder last, so that the next collection can
+   resume.
+4. Delete indexes of objects that are not listed any more, their facts first. While the log cannot be listed,
+   keep all.
+5. Delete old versions of ledger and state, except the newest `KEPT_VERSIONS`, and notes about ended
+   compactions.
 
-What was published stays for ever: whoever copies it or reads it is not known here.
+Published output is kept for ever, since its readers are unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS = ("segments", "work", "indexes", "versions", "notes")
 
 @dataclass(slots=True)
 class GarbageReport:
-    """What a collection deleted, or would delete."""
+    """The deletions of a collection, or those a dry run would make."""
 
     dry_run: bool
     deleted: Counter[str] = field(default_factory=Counter)
@@ -45,17 +45,16 @@ class GarbageReport:
     bytes_deleted: int = 0
 
     def event(self, url: str) -> GarbageCollected:
-        """The same, for observers."""
         return GarbageCollected(url, self.dry_run, self.deleted, self.left, self.bytes_deleted)
 
 
 def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> GarbageReport:
-    """Find what nothing needs, and delete it unless told otherwise."""
+    """Find garbage, and delete it unless this is a dry run."""
     report, store = GarbageReport(dry_run), dataset.store
-    if dataset.ledger() is None:  # nothing was ever written
-        dataset.snapshot()  # refuses where there is no log
+    if dataset.ledger() is None:  # Lithify has written nothing yet
+        dataset.snapshot()  # raises if there is no log
         return report
-    dataset.state()  # refuses what was made of another log
+    dataset.state()  # raises if the output is another log's
     works = join(dataset.own_folder, "work")
     listed = {
         found: list(store.list(folder))
@@ -85,13 +84,13 @@ def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> GarbageRe
 
 
 class _Garbage:
-    """What a collection removes, unless it is to say so only."""
+    """The deletions of a collection; in a dry run they are only counted."""
 
     def __init__(self, store: ObjectStore, report: GarbageReport, deleting: Deleting) -> None:
         self._store, self.report, self._deleting = store, report, deleting
 
     def remove(self, kind: str, metas: list[ObjectMeta]) -> list[ObjectMeta]:
-        """Remove these; those that could not be."""
+        """Delete the objects, and return those that could not be deleted."""
         self.report.deleted[kind] += len(metas)
         self.report.bytes_deleted += sum(meta.size for meta in metas)
         if self.report.dry_run:
@@ -101,13 +100,13 @@ class _Garbage:
 
 
 def _active(dataset: LogDataset) -> frozenset[Ulid]:
-    dataset.ledger_versions.confirmed()  # what it does not name is deleted
+    dataset.ledger_versions.confirmed()  # a stale ledger would make active compactions garbage
     ledger = dataset.ledger()
     return frozenset() if ledger is None else frozenset(one.id for one in ledger.active())
 
 
 def _needed(dataset: LogDataset) -> frozenset[Ulid]:
-    """First the ledger: what is published leaves it after it is in the state."""
+    """Read the ledger first: a compaction enters the state before it leaves the ledger."""
     active = _active(dataset)
     dataset.states.confirmed()
     return active | dataset.state().named()
@@ -120,7 +119,7 @@ def _collect_indexes(dataset: LogDataset, garbage: _Garbage, before_ms: int) -> 
         partitions = dataset.partitions()
     except DatasetNotFound:
         partitions = {}
-    except (Refused, CorruptObject):  # a broker works there, or it is damaged: what it holds is not known
+    except (Refused, CorruptObject):  # a broker writes there, or it is damaged
         report.left["indexes"] += len(listed)
         return
     needed = {
@@ -134,7 +133,7 @@ def _collect_indexes(dataset: LogDataset, garbage: _Garbage, before_ms: int) -> 
         if meta.last_modified_ms < before_ms and index_of_object(meta.key) not in needed
     ]
     report.left["indexes"] += len(listed) - len(old)
-    # An index whose facts are there is taken for whole.
+    # Facts mark an index as complete, so the rest is deleted only once they are gone.
     held = garbage.remove("indexes", [meta for meta in old if is_facts(meta.key)])
     whole = {index_of_object(meta.key) for meta in held}
     garbage.remove(

@@ -40,7 +40,7 @@ from lithify.views.blocks import Shown
 
 
 class LogKind:
-    """How keyed logs are opened, and what can be asked and shown of them."""
+    """Opens and shows keyed logs."""
 
     def open(
         self,
@@ -55,7 +55,7 @@ class LogKind:
         name = None if settings.copy_to is None else checked_topic(settings.copy_to)
         source, output = open_places(url, settings.output, config, waiting, name)
         store = proved(wrap(output.store), join(output.root, OWN_FOLDER), ids)
-        # Nothing is written where a log lies, unless what is made of it goes to the same store.
+        # Lithify never writes to the source's store, unless the output is in the same one.
         read = store if source.store is output.store else wrap(source.store)
         places = (read, source.root), (store, output.root)
         if name is not None:

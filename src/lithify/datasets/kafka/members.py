@@ -1,18 +1,17 @@
-"""A log as a copy in a group (`lithify.coordination.groups`): what it says, and what it may remove.
+"""A log as a copy in a group (`lithify.coordination.groups`).
 
-1. What the log *has* is what is in the folder that is read, not what was made of it: nobody here knows when a
-   broker takes that over. So its marks are told from an index of the folder. *Clean* is the first record that
-   a newer one supersedes, *resolved* the first record that belongs to a transaction.
-2. They are told when matching is published, and said then, and once more when the round is. A log that was
-   compacted, taken over and compacted again is clean up to where it was settled the first time.
-3. What may be removed is asked for when the next step is planned, and stands in its spec. Thresholds never go
-   down, so an older one does no harm.
-4. The incarnation lies in the state, beside what was read. A folder with less in it than it had is one that
-   was restored: it joins again under another (`lithify.coordination.membership`).
-5. A name is one log's: it is joined with the log's URL, and another log with the same name in its settings
-   is refused before it does anything.
-6. Who comes too late, since thresholds are past what it has, is no member: nothing is removed from it, and
-   plans and the doctor say so. A person has to copy the log anew.
+1. The log *has* the records of the source folder, not those of the output, since Lithify does not know when a
+   broker takes the output over. So its marks come from an index of the source. *Clean* is the offset of the
+   first record that a newer one supersedes, *resolved* that of the first record in a transaction.
+2. Marks are computed when matching is published, and reported then and when the round is published. A log
+   that was compacted, taken over and compacted again is clean up to the first round's bound.
+3. The next step's spec contains the limits of removals as planned. Thresholds never go down, so older limits
+   are harmless.
+4. The state has the incarnation. A folder that lost records was restored, so it joins with another
+   incarnation (`lithify.coordination.membership`).
+5. A name joins with its log's URL. Another log with the same name is refused before it does anything.
+6. A log that joins too late, because thresholds are past its records, is not a member: nothing is removed
+   from it, plans and the doctor report that, and an operator has to copy the log anew.
 """
 
 from __future__ import annotations
@@ -36,35 +35,33 @@ _log = logging.getLogger("lithify")
 
 
 class LogMember:
-    """The place of a log in its group."""
-
     def __init__(self, files: GroupFiles, name: str) -> None:
         self.name = name
         self._files = files
 
     def read(self) -> GroupState:
-        """The group as it is. `DatasetNotFound` when there is none."""
+        """Return the group's state; raise `DatasetNotFound` if there is no group."""
         return self._files.read()
 
     def member(self, state: LogState) -> GroupMember:
-        """It, as the state knows it."""
+        """Return this member with the incarnation in the state."""
         return GroupMember(self.name, state.incarnation)
 
     def is_in(self, group: GroupState, state: LogState) -> bool:
-        """Whether it is a member."""
         return group.find(self.member(state)) is not None
 
     def check(self, group: GroupState, source: str) -> None:
-        """`Refused` when the name is that of another log than the one at `source`."""
+        """Raise `Refused` if the name belongs to a log other than that at `source`."""
         check_owner(group, self.name, source)
 
     def bounds(self, group: GroupState, state: LogState, partition: int) -> Marks:
-        """Below which offsets tombstones and markers may go."""
+        """Return the offsets below which tombstones and markers may be removed."""
         return bound(group, self.member(state), partition)
 
     def tell(self, source: str, read: Callable[[], LogState], update: Callable[[Change], bool]) -> None:
-        """Join if it is no member, say what the log at the URL `source` has, and publish what follows.
-        `update` changes the state in one step, unless the change is `None`: `False` then."""
+        """Join if necessary, report the standings of the log at the URL `source`, and publish the new
+        thresholds. `update` applies a change to the state atomically; it returns `False` if the change
+        returns `None`."""
         keeper = _Keeper(read, update)
         membership = Membership(self._files, self.name, GroupRole.COPY, keeper, source)
         try:
@@ -78,20 +75,20 @@ class LogMember:
             _log.warning("%s", error)
             return
         kept = keeper.read()
-        if kept.incarnation == member.incarnation:  # else who took the new one says what it has
+        if kept.incarnation == member.incarnation:  # else the process that took the new incarnation reports
             self._files.say(member, kept.standings)
         for _ in range(_MAX_LEADERS):
             try:
                 self._files.publish(self._files.lead(self.name))
             except Fenced:
-                continue  # two lead at once; what one of them published may be older than what was said here
+                continue  # another leader was faster, and may have published without this report
             self._files.collect_garbage()
             return
         _log.warning("%s: others lead the group all the time; they publish what this log said", self.name)
 
 
 class _Keeper:
-    """What a log has, as its state knows it (`lithify.coordination.membership.MemberStateStore`)."""
+    """The log's standings in its state (`lithify.coordination.membership.MemberStateStore`)."""
 
     def __init__(self, read: Callable[[], LogState], update: Callable[[Change], bool]) -> None:
         self._state = read
@@ -122,7 +119,7 @@ def _kept(state: LogState) -> Kept:
 
 
 def waits(group: GroupState, partition: int) -> list[str]:
-    """What of a partition waits for whom, in words."""
+    """Return in words which records of a partition wait for which members."""
     return [
         f"{WORDS[found.track]} from offset {found.position:,} on wait for {found.by}"
         for found in waiting(group)
@@ -131,5 +128,5 @@ def waits(group: GroupState, partition: int) -> list[str]:
 
 
 def lowest(first: int | None, end: int) -> int:
-    """A mark: the first offset that is in the way, or the end where none is."""
+    """Return a mark: the first offset that is in the way, at most `end`; `end` if there is none."""
     return end if first is None else min(first, end)

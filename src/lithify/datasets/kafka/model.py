@@ -1,4 +1,4 @@
-"""What of a log is planned, and how it stands in the ledger; and what planning looks at."""
+"""Specs and snapshots of logs, and their form in the ledger."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ _MAX_RANGES = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class LogSpec:
-    """A step of a round."""
-
     partition: str
     fingerprint: str
-    """Of its folder, as it was planned."""
+    """The fingerprint of the folder when the step was planned."""
     done: tuple[Ulid, ...]
-    """The steps before."""
+    """The published steps before this one."""
     terms: Terms
     cut: ObjectRange | None = None
-    """Of a topic that is copied, or compacted live: which of its objects this is about."""
+    """The objects that a copy or live compaction of a topic covers."""
 
     @property
     def step(self) -> Step:
@@ -41,20 +39,20 @@ class LogSpec:
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """All partitions as they are listed, and how far Lithify is with each."""
+    """All partitions as listed, and Lithify's progress with each."""
 
     partitions: Mapping[str, PartitionFolder]
     state: LogState
     group: GroupState | None = None
-    """`None` where it belongs to none."""
+    """`None` if the log belongs to none."""
 
     def done(self, partition: str) -> tuple[Ulid, ...]:
-        """The steps that are done of the partition as it is now."""
+        """Return the published steps for the partition as it is now."""
         found = self.round(partition)
         return () if found is None else found.done
 
     def round(self, partition: str) -> PartitionRound | None:
-        """The round of the partition as it is now."""
+        """Return the round of the partition as it is now."""
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
         if found is None or folder is None or found.topic_id != folder.topic_id:
             return None
@@ -63,7 +61,7 @@ class LogSnapshot:
         return found
 
     def with_part(self, partition: str, meant: PartitionFolder | None) -> Self:
-        """With this part of a partition, or without it."""
+        """Return the snapshot with `meant` as the partition, or without the partition."""
         partitions = {name: one for name, one in self.partitions.items() if name != partition or meant}
         if meant is not None:
             partitions[partition] = meant

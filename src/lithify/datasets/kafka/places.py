@@ -1,4 +1,4 @@
-"""Where a log lies, and where what is made of it goes.
+"""Locations of a log and of its output.
 
 | URL                          | is                                                       |
 |------------------------------|----------------------------------------------------------|
@@ -6,11 +6,13 @@
 | `kafka+s3://bucket/backup`   | the partitions of a topic: a folder of such folders      |
 | `…/clusters/C/topics/T`      | a topic in a broker's bucket, compacted in its place     |
 
-What Lithify keeps of a topic in a broker's bucket lies in `clusters/C/lithify/T`, and nowhere else, so that
-no two work on one topic without knowing of each other; of its copy to a new topic in `…/T/copies/NEW`, and
-whose copy that is in `clusters/C/lithify/NEW`. Of the others, the output is a folder of Lithify's alone.
-Nobody names one: it lies beside the log, with `.compacted` behind its name. Neither may lie in the other:
-what is read is never changed, and a folder of Lithify's among partitions keeps a broker from starting.
+Lithify's objects about a topic in a broker's bucket are in `clusters/C/lithify/T` only, so that two processes
+on one topic find each other; those about its copy are in `…/T/copies/NEW`, and the copy's origin is recorded
+in `clusters/C/lithify/NEW`.
+
+For other logs the output is a folder that only Lithify writes, by default the log's URL with `.compacted`
+appended. Neither may be inside the other: the source is never changed, and a folder of Lithify's among
+partitions keeps a broker from starting.
 """
 
 from __future__ import annotations
@@ -36,18 +38,18 @@ class StoreFolder:
 
     store: ObjectStore
     root: str
-    """Its key; empty for all of the store."""
+    """Its key; empty for the whole store."""
     options: Mapping[str, str]
-    """With which its store is opened."""
+    """Options for opening the store."""
 
     def has(self, other: StoreFolder) -> bool:
-        """Whether the other one is this one, or lies in it."""
+        """Return whether the other folder is this one or inside it."""
         is_below = not self.root or f"{other.root}/".startswith(f"{self.root}/")
         return self.store.url == other.store.url and is_below
 
 
 def store_url(url: str) -> str:
-    """The URL of a log's folder as a store has it."""
+    """Return the URL of a log's folder as the store knows it."""
     scheme, _ = split_scheme(url)
     return url[len(PREFIX) :] if scheme is not None and scheme.startswith(PREFIX) else url
 
@@ -55,8 +57,8 @@ def store_url(url: str) -> str:
 def open_places(
     url: str, output: str | None, config: Config, waiting: WaitPolicy, copy_to: str | None = None
 ) -> tuple[StoreFolder, StoreFolder]:
-    """The folder of a log, and that of what is written; `copy_to` is a new topic to make of it. `Refused`
-    where they do not go together."""
+    """Open the folder of a log and that of its output; `copy_to` names a new topic for a copy. Raise
+    `Refused` for an invalid combination."""
     source = open_folder(url, config, waiting)
     if ObjectTopic.is_at(source.store, source.root):
         if output is not None:
@@ -83,7 +85,7 @@ def open_places(
 
 
 def open_folder(url: str, config: Config, waiting: WaitPolicy) -> StoreFolder:
-    """The folder with this URL, of a log or of a store, as the settings for it say."""
+    """Open the folder of a log or a store, with the settings for its URL."""
     options = config.store_options_of(url)
     store, root = open_store(store_url(url), options, waiting)
     return StoreFolder(store, root, with_wait(options, waiting))

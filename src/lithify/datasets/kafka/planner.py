@@ -1,23 +1,19 @@
-"""Which partitions of a log are worth compacting, up to which offset, and why.
+"""Decides which partitions of a log are worth compacting, up to which offset, and why.
 
 For each partition:
 
-1. *Bound*: the first offset that has to stay as it is. The least of the last stable offset (an open
-   transaction is not decided), the high watermark (records from there on may be truncated), the base of the
-   newest object (a writer is behind it, and readers find the end of the log by it), and the base of the first
-   object with a record younger than `min.compaction.lag.ms`. Only objects that end before the bound are
-   *settled*.
-2. *Dirty* are the settled objects that no earlier round has compared with all before them. Their share of all
+1. The *bound* is the first offset that has to stay as it is: the least of the last stable offset (an open
+   transaction is undecided), the high watermark (later records may be truncated), the base of the newest
+   object (a writer may append, and readers find the log's end by it), and the base of the first object with a
+   record younger than `min.compaction.lag.ms`. Objects that end before it are *settled*.
+2. Settled objects that no earlier round has compared with all before them are *dirty*. Their share of the
    settled bytes is the dirty ratio.
-3. The partition is worth compacting if the dirty ratio is `min.cleanable.dirty.ratio` or more, or the oldest
-   dirty record is older than `max.compaction.lag.ms`, or the settled objects are at least
-   `min_saved_objects` more than their bytes need.
-4. Otherwise, or if nothing is settled, a note says why it is left alone.
+3. The partition is worth compacting if the dirty ratio is at least `min.cleanable.dirty.ratio`, or the oldest
+   dirty record is older than `max.compaction.lag.ms`, or the settled objects are at least `min_saved_objects`
+   more than their bytes need. Otherwise a note gives the reason.
 
-Most urgent is what is overdue, then what has most to gain: the greater of dirty ratio and share of objects
-too many. Equal input gives equal output.
-
-`groups` cuts objects that lie behind each other into what is merged into one.
+Overdue partitions come first, then those with the most to gain: the greater of dirty ratio and share of
+surplus objects. The plan is deterministic.
 """
 
 from __future__ import annotations
@@ -34,8 +30,7 @@ from lithify.datasets.kafka.layouts.contract import ALL_COMMITTED, CommittedOffs
 
 @dataclass(frozen=True, slots=True)
 class LogPolicy:
-    """When a partition is worth compacting. The first three are a topic's own settings, with Kafka's names
-    and defaults."""
+    """When a partition is worth compacting. The first three fields have Kafka's names and defaults."""
 
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -47,23 +42,18 @@ class LogPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LogObject:
-    """An object of a partition."""
-
     base_offset: int
     end_offset: int
-    """The offset behind its last."""
+    """The offset after its last one."""
     size_bytes: int
     max_timestamp_ms: int
-    """Of its records; -1 if none has one, or nobody has read them yet."""
+    """The greatest of its records; -1 if none has one, or the object has not been read."""
     modified_ms: int = -1
-    """When it was written last, by its store; -1 if that is not known. It tells how old it is where no
-    timestamp does."""
+    """Last write, by the store's clock; -1 if unknown. It gives the age of an object without timestamps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What is known of a partition."""
-
     number: int
     objects: Sequence[LogObject]
     """In the order of their offsets."""
@@ -75,16 +65,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A partition that is worth compacting."""
-
     partition: int
     start_offset: int
     end_offset: int
-    """The bound: nothing from here on is touched."""
+    """The bound: nothing from here on is changed."""
     objects: int
     size_bytes: int
     needed_objects: int
-    """As many as the bytes need."""
+    """The number of objects that the bytes need."""
     priority: float
     """0 (may wait) to 1 (overdue)."""
     reason: str
@@ -92,7 +80,7 @@ class PlannedRound:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """What should be compacted, most urgent first, and why the rest is left alone."""
+    """Rounds by urgency, and the reasons for leaving out the rest."""
 
     rounds: tuple[PlannedRound, ...]
     notes: tuple[str, ...]
@@ -106,7 +94,7 @@ class SettledPart:
     bound: int
     """The first offset that has to stay as it is."""
     limit: str
-    """Why, in words."""
+    """The reason for the bound, in words."""
 
     @property
     def size_bytes(self) -> int:
@@ -126,8 +114,8 @@ def plan(partitions: Iterable[Partition], policy: LogPolicy, now_ms: int) -> Log
 
 
 def groups(objects: Iterable[LogObject], target_bytes: int) -> list[tuple[LogObject, ...]]:
-    """Neighbours that together have at most `target_bytes`, and few enough offsets for one batch. An object
-    that is larger is alone."""
+    """Group neighbours with at most `target_bytes` together, and few enough offsets for one batch. A larger
+    object is alone."""
     found: list[list[LogObject]] = []
     size_bytes = 0
     for item in objects:
@@ -184,7 +172,6 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> PlannedRound
 
 
 def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
-    """What of a partition may be compacted."""
     if not partition.objects:
         return SettledPart((), partition.stable_offset, "no objects")
     newest = partition.objects[-1]
@@ -205,7 +192,7 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
 
 
 def _overdue(dirty: Sequence[LogObject], policy: LogPolicy, now_ms: int) -> int | None:
-    """By how many milliseconds the oldest dirty object is past `max.compaction.lag.ms`."""
+    """Return how many milliseconds the oldest dirty object is past `max.compaction.lag.ms`."""
     known = (item.max_timestamp_ms if item.max_timestamp_ms >= 0 else item.modified_ms for item in dirty)
     times = [time_ms for time_ms in known if time_ms >= 0]
     if policy.max_compaction_lag_ms is None or not times:

@@ -1,4 +1,4 @@
-"""The section `[kafka]` of the settings. What a topic has too goes by Kafka's name."""
+"""The section `[kafka]` of the settings. Settings that a topic has too have Kafka's names."""
 
 from __future__ import annotations
 

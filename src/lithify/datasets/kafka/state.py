@@ -1,12 +1,11 @@
-"""How far Lithify is with each partition, as a value in numbered files beside its ledger.
+"""Lithify's progress with each partition: a value in numbered files next to its ledger.
 
-A *round* takes a partition as its folder was listed (`fingerprint`) through three steps, each a compaction:
-index, match, rewrite. A topic in a broker's bucket has a fourth one, publish. Each step is published by the
-next version of this value, which is created only if absent, and so is the new folder: it counts from the
-version on that names it, whatever lies in it before. A folder that was published once stays named for ever,
-since nobody knows who reads it.
+A *round* takes a partition as listed (`fingerprint`) through three steps, each a compaction: index, match,
+rewrite. A topic in a broker's bucket has a fourth one, publish. The next version of this value publishes a
+step. Versions are created only if absent, so publication is atomic: a new folder is valid from the version
+that names it. A published folder stays named for ever, since its readers are unknown.
 
-The first version says of which log all this is: what is made of another one goes elsewhere.
+The first version names the source; the output of another log must be elsewhere.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _TEXTS = ("fingerprint", "topic_id", "activity")
 
 
 class Step(StrEnum):
-    """What is done to a partition, in this order."""
+    """The steps of a round, in order."""
 
     INDEX = "index"
     MATCH = "match"
     REWRITE = "rewrite"
     PUBLISH = "publish"
-    """Only of a topic that is compacted in its place."""
+    """Only for a topic that is compacted in place."""
 
 
 STEPS = tuple(Step)
@@ -43,117 +42,113 @@ STEPS = tuple(Step)
 
 @dataclass(frozen=True, slots=True)
 class PartitionRound:
-    """How far a partition is."""
+    """The progress of a partition."""
 
     fingerprint: str
-    """Of its folder."""
+    """The fingerprint of its folder."""
     done: tuple[Ulid, ...]
-    """Compactions that were published, one for each step."""
+    """Published compactions, one for each step."""
     bound: int
-    """Records below it are compared with each other; from here on everything stays."""
+    """Records below it are compared with each other; all others stay."""
     settled: int
-    """How many segments end before it."""
+    """The number of segments that end before the bound."""
     segments: int
     size_bytes: int
     records: int
     tombstones: int = 0
-    """Among what is settled."""
+    """The number of tombstones in settled segments."""
     new_segments: int = 0
     new_bytes: int = 0
     topic_id: str = ""
-    """Of the broker's topic that is compacted in its place; empty where a new folder is written."""
+    """Id of the broker's topic that is compacted in place; empty if a new folder is written."""
     activity: str = ""
-    """What that broker had written last when the first step was published."""
+    """The broker's last write when the first step was published."""
     until_ms: int = 0
-    """Of a topic that is copied: which objects this is about (`Cut`); 0: it is not copied."""
+    """For a copied topic, the objects of this round (`ObjectRange`); 0: it is not copied."""
     below: int = 0
-    """Likewise, and of one that is compacted live."""
+    """The same, also for a topic that is compacted live."""
     end: int = 0
-    """Likewise: the copy will reach up to this offset."""
+    """For a copied topic: the copy will reach up to this offset."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All that such a round has."""
+        """All steps of this round."""
         return STEPS if self.topic_id else STEPS[: STEPS.index(Step.PUBLISH)]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all steps are done."""
         return len(self.done) == len(self.steps)
 
     @property
     def next_step(self) -> Step | None:
-        """What has to follow; `None` when nothing is left to do."""
+        """The next step; `None` if nothing is left to do."""
         return None if self.is_whole or not (self.settled or self.until_ms) else STEPS[len(self.done)]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy has of a partition: whatever was written last by `until_ms` and lies below `end`."""
+    """The extent of a partition's copy: all objects last written by `until_ms` that lie below `end`."""
 
     topic_id: str
-    """Of the topic that is copied."""
+    """Id of the source topic."""
     until_ms: int
     end: int
     fingerprint: str
-    """Of those objects of the topic that is copied; empty for none."""
+    """The fingerprint of the copied objects of the source topic; empty if there are none."""
     marks: str = ""
-    """Of the offsets that groups had committed when they were carried over."""
+    """The fingerprint of the groups' committed offsets when they were carried over."""
     groups: tuple[str, ...] = ()
-    """Whose offsets were carried over."""
+    """Groups whose offsets were carried over."""
     gone_on: tuple[str, ...] = ()
-    """Groups that have committed offsets in the copy themselves: those stay."""
+    """Groups that have committed offsets in the copy themselves: those are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The rounds of all partitions, by name, and what was published ever."""
+    """The rounds of all partitions by name, and all compactions ever published."""
 
     rounds: Mapping[str, PartitionRound] = field(default_factory=dict)
     published: tuple[Ulid, ...] = ()
     source: str = ""
-    """URL of the log's folder; empty while nobody has begun."""
+    """URL of the log's folder; empty before the first coordinator."""
     incarnation: str = ""
-    """Of the log in its group; empty while it is in none."""
+    """The log's incarnation in its group; empty if it is in none."""
     standings: Mapping[int, PartitionStanding] = field(default_factory=dict)
-    """By number of the partition, what was in it when it was read last (`members`)."""
+    """What each partition, by number, contained when it was last read (`members`)."""
     copy_id: str = ""
-    """Of the new topic, if it is copied: nobody else makes one with this id."""
+    """Id of the new topic of a copy; no other copy creates a topic with it."""
     announced: int = 0
-    """Of how many partitions of the new topic the broker was told; 0: there is no such topic for it yet."""
+    """Number of the new topic's partitions announced to the broker; 0: the broker does not know the topic
+    yet."""
     copied: Mapping[str, Copied] = field(default_factory=dict)
-    """By partition."""
+    """The extent of the copy, by partition."""
 
     @property
     def is_copy_visible(self) -> bool:
-        """Whether the broker was told of the new topic."""
         return self.announced > 0
 
     def with_round(self, partition: str, found: PartitionRound) -> LogState:
-        """The state after a step of a partition."""
         published = self.published
         if found.is_whole and not found.topic_id:
             published = (*published, found.done[-1])
         return replace(self, rounds={**self.rounds, partition: found}, published=published)
 
     def without_round(self, partition: str) -> LogState:
-        """The state once a partition has to be looked at anew."""
+        """Return the state without a partition's round, so that it is planned anew."""
         return replace(self, rounds={name: one for name, one in self.rounds.items() if name != partition})
 
     def has(self, compaction_id: Ulid) -> bool:
-        """Whether a compaction was published, as far as is known."""
+        """Return whether a compaction is known to be published."""
         return compaction_id in self.published or any(
             compaction_id in found.done for found in self.rounds.values()
         )
 
     def named(self) -> frozenset[Ulid]:
-        """Compactions whose outputs are needed: those of a round that is not whole yet, and what was
-        published."""
+        """Return compactions whose outputs are needed: those of incomplete rounds, and all published ones."""
         going_on = (found for found in self.rounds.values() if found.next_step is not None)
         return frozenset(self.published) | {id for found in going_on for id in found.done}
 
     def encode(self) -> bytes:
-        """As JSON."""
         rounds = {name: asdict(found) for name, found in self.rounds.items()}
         document: dict[str, Any] = {
             "version": VERSION,
@@ -173,7 +168,7 @@ class LogState:
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> LogState:
-        """What `encode` made.
+        """Return the state that `encode` made.
 
         Raises `CorruptObject` and `Unsupported`.
         """
@@ -186,7 +181,7 @@ class LogState:
                 source, incarnation = text(found["source"]), text(found["incarnation"])
                 copy = found.get("copy") or {"id": "", "announced": 0, "copied": {}}
                 copied = {text(name): _copied(fields) for name, fields in copy["copied"].items()}
-                told = copy.get("announced", int(copy.get("is_visible") is True))  # as it was said before
+                told = copy.get("announced", int(copy.get("is_visible") is True))  # of older versions
                 announced = whole_number(told, most=MOST_PARTITIONS)
                 of_copy = text(copy["id"]), announced, copied
                 return cls(rounds, published, source, incarnation, standings, *of_copy)

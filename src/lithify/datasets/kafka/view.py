@@ -1,4 +1,4 @@
-"""What there is to show of keyed logs: for scripts as JSON values, for people as blocks."""
+"""Views of keyed logs: JSON values for scripts, blocks for people."""
 
 from __future__ import annotations
 
@@ -31,50 +31,50 @@ _HEADINGS = columns("partition", ">segments", ">bytes", ">new segments", ">new b
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """What is worth telling of a partition's copy in a new topic."""
+    """The state of a partition's copy in a new topic."""
 
     topic: str
     is_visible: bool
     """Whether the broker knows that topic."""
     end_offset: int | None
-    """Up to which offset it was copied; `None`: not at all."""
+    """The offset up to which it was copied; `None`: not at all."""
     objects_left: int
-    """That it does not have."""
+    """The number of objects not copied yet."""
     partitions_left: int
-    """Of that topic, which the broker does not know yet."""
+    """The number of that topic's partitions that the broker does not know yet."""
     offsets_moved: tuple[str, ...]
-    """Partitions of the topic in which groups have committed others since they were carried over."""
+    """Partitions of the topic in which groups have committed offsets since those were carried over."""
     groups: tuple[str, ...]
-    """Whose committed offsets were carried over."""
+    """Groups whose committed offsets were carried over."""
     groups_gone_on: tuple[str, ...]
-    """Whose were not, since they have committed some in the copy themselves."""
+    """Groups whose offsets were not carried over, since they have committed some in the copy themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLook:
-    """What is worth telling of a partition."""
+    """The state of a partition."""
 
     partition: str
     segments: int
     size_bytes: int
     steps_done: int
     steps: int
-    """That a round has."""
+    """The number of steps of a round."""
     is_compacted: bool
     new_segments: int
     new_bytes: int
     folder: str | None
-    """Of the compacted partition, in the output; `None` if there is none of it as it is now, or if it is
-    compacted in its place."""
+    """The compacted partition in the output; `None` if the partition as it is now has none, or is compacted
+    in place."""
     copy: PartitionCopy | None = None
-    """Of a topic that is copied."""
+    """`None` if the topic is not copied."""
 
 
 Look = tuple[PartitionLook, ...]
 
 
 def look(snapshot: LogSnapshot) -> Look:
-    """All partitions."""
+    """Return the state of all partitions."""
     found = []
     moved = tuple(snapshot.moved_offsets) if isinstance(snapshot, CopySnapshot) else ()
     for name, folder in snapshot.partitions.items():
@@ -118,13 +118,12 @@ def _copy_of(snapshot: LogSnapshot, partition: str, moved: tuple[str, ...]) -> P
 
 
 def partitions_json(found: Look) -> list[dict[str, Any]]:
-    """Partitions as a JSON value."""
     names = [name for name in PartitionLook.__slots__ if name != "copy"]
     return [{name: getattr(one, name) for name in names} for one in found]
 
 
 def copy_json(found: Look) -> dict[str, Any]:
-    """What there is of a topic's copy, as fields of a JSON value; none where nothing is copied."""
+    """Return the state of a topic's copy as JSON fields; empty if nothing is copied."""
     copies = {one.partition: one.copy for one in found if one.copy is not None}
     if not copies:
         return {}
@@ -149,7 +148,6 @@ def copy_json(found: Look) -> dict[str, Any]:
 
 
 def _copy_blocks(found: Look) -> tuple[Block, ...]:
-    """The same for people."""
     document = copy_json(found)
     if not document:
         return ()
@@ -182,7 +180,6 @@ def _table(title: str, found: Look) -> Table:
 
 
 def show_plan(url: str, snapshot: LogSnapshot, plan: Plan[LogSpec]) -> Shown:
-    """What would be compacted, beside what there is."""
     found = look(snapshot)
     document = {
         "url": url,
@@ -209,12 +206,10 @@ def show_plan(url: str, snapshot: LogSnapshot, plan: Plan[LogSpec]) -> Shown:
 
 
 def spec_json(spec: LogSpec) -> dict[str, Any]:
-    """A spec as a JSON value."""
     return {"partition": spec.partition, "step": str(spec.step), "fingerprint": spec.fingerprint}
 
 
 def show_run(run: DatasetRun) -> Shown:
-    """What a run made of the partitions, and at what cost."""
     after, result, totals = run.after, run.summary, run.totals
     document = {
         "url": run.url,
@@ -255,14 +250,12 @@ def show_run(run: DatasetRun) -> Shown:
 
 
 def show_status(snapshot: LogSnapshot) -> Shown:
-    """How far each partition is."""
     found = look(snapshot)
     document = {"partitions": partitions_json(found), **copy_json(found)}
     return Shown(document, (_table("Partitions", found), *_copy_blocks(found)))
 
 
 def show_segments(dataset: LogDataset, snapshot: LogSnapshot) -> Shown:
-    """Every segment of the source, and where the compacted folders are."""
     found = look(snapshot)
     rows, document = [], []
     for one in found:
@@ -288,7 +281,6 @@ def show_segments(dataset: LogDataset, snapshot: LogSnapshot) -> Shown:
 
 
 def show_garbage(url: str, report: GarbageReport) -> Shown:
-    """What a collection did."""
     verb = "would be deleted" if report.dry_run else "deleted"
     counts: Mapping[str, int] = {kind: report.deleted[kind] for kind in KINDS}
     document = {

@@ -1,7 +1,7 @@
-"""On what terms a step is done: settings and thresholds as they were when it was planned.
+"""The parameters of a step: settings and thresholds as they were when the step was planned.
 
-They stand in the spec, so whoever carries a step out, or takes it up after somebody died, needs no settings
-and makes of it what the one before would have made: finished ranges of the one fit the ranges of the other.
+They are part of the spec. So a worker that takes a step over needs no settings, and its ranges fit those that
+its predecessor finished.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class Terms:
     segment_bytes: int
     keep_unkeyed: bool
     tombstones_below: int = NO_BOUND
-    """Offset from which on tombstones stay, whatever their age: some copy may have what they delete."""
+    """Tombstones from here on are kept, whatever their age: a copy may still have the records they delete."""
     markers_below: int = NO_BOUND
-    """Offset from which on markers stay: some copy may have what they decide."""
+    """Markers from here on are kept: a copy may still have the records they decide."""
     quiet_ms: int = 0
-    """How long a broker has to have written nothing before its topic is changed; 0: it may write."""
+    """Required time without a write by the broker before its topic is changed; 0 permits writes."""
 
     def keeps_to(self, tombstones_below: int, markers_below: int) -> bool:
-        """Whether nothing is removed from these offsets on."""
+        """Return whether nothing at or above these offsets is removed."""
         return self.tombstones_below <= tombstones_below and self.markers_below <= markers_below
 
     def fields(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values, which `of` reads."""
         return asdict(self)
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Terms:
-        """What `fields` gave; any `Exception` for what is none."""
+        """Return the terms with these `fields`; raise any `Exception` if they are invalid."""
         keep_unkeyed = found["keep_unkeyed"]
         if not isinstance(keep_unkeyed, bool):
             raise ValueError(f"{keep_unkeyed!r} is neither true nor false")

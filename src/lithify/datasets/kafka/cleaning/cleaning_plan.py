@@ -1,6 +1,4 @@
-"""What the steps of a round have to know of each other, put together from the facts of all segments. Pure but
-for reading facts.
-"""
+"""Combines the facts of all segments into values for the tasks of a round. Only reading facts has I/O."""
 
 from __future__ import annotations
 
@@ -21,26 +19,24 @@ from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Sett
 from lithify.store.objects import ObjectStore
 
 SLICE_BYTES = 64 << 20
-"""Entries of a slice that a task compares; it needs several times as much memory."""
+"""Size of the entries of a slice. The task that compares them needs several times as much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbouring segments that become one."""
-
     first: int
-    """Number of the first one."""
+    """Index of the first segment."""
     count: int
     is_settled: bool
 
 
 class Indexed:
-    """A partition after its segments were indexed."""
+    """A partition whose segments are indexed."""
 
     def __init__(
         self, source: ObjectStore, own: ObjectStore, folder: str, partition: PartitionFolder
     ) -> None:
-        """`folder` is where the indexes are; one that was lost meanwhile is made anew.
+        """`folder` has the indexes. An index that was lost meanwhile is rebuilt.
 
         Raises `CorruptObject` and `Refused`.
         """
@@ -56,7 +52,6 @@ class Indexed:
 
     @property
     def segments(self) -> tuple[IndexedSegment, ...]:
-        """Each with its index."""
         return tuple(
             IndexedSegment(segment, key, tuple(run.entries for run in facts.runs))
             for segment, key, facts in zip(self.partition.parts, self._keys, self.facts, strict=True)
@@ -68,19 +63,19 @@ class Indexed:
 
     @property
     def slices(self) -> int:
-        """Into how many the hash space is cut: a power of two."""
+        """The number of slices of the hash space: a power of two."""
         needed = -(-self.records * ENTRY.itemsize // SLICE_BYTES)
         return min(FENCES, 1 << max(0, needed - 1).bit_length())
 
     @property
     def fences(self) -> tuple[int, ...]:
-        """Where each segment ends."""
+        """The end offset of each segment: the base of the next one; `NO_BOUND` for the last."""
         bases = [part.base_offset for part in self.partition.parts]
         return (*bases[1:], NO_BOUND)
 
     @property
     def is_first_aborted(self) -> bool:
-        """Whether the very first batch belongs to a transaction that aborted."""
+        """Whether the transaction of the partition's first batch aborted."""
         return bool((self.spans[:, 0] == self.partition.parts[0].base_offset).any())
 
     @property
@@ -89,23 +84,22 @@ class Indexed:
         return np.concatenate([np.empty((0, 2), np.int64), *self._spans])
 
     def settled(self, policy: LogPolicy, now_ms: int) -> SettledPart:
-        """What may be compacted."""
         stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
         known = Partition(0, self._objects(), 0, stable_offset, self.partition.committed)
         return settle(known, policy, now_ms)
 
     @property
     def end_offset(self) -> int:
-        """Behind the last batch."""
+        """The offset after the last batch."""
         return max(facts.end_offset for facts in self.facts)
 
     @property
     def committed_end(self) -> int:
-        """Behind the last batch that is committed."""
+        """The offset after the last committed batch."""
         return min(self.end_offset, self.partition.committed.end)
 
     def groups(self, settled: int, target_bytes: int) -> list[SegmentGroup]:
-        """How segments are put together: those that are settled, then each of the others alone."""
+        """Group the first `settled` segments up to the target size; each later one is alone."""
         found, first = [], 0
         for group in groups(self._objects()[:settled], target_bytes):
             found.append(SegmentGroup(first, len(group), is_settled=True))
@@ -115,7 +109,7 @@ class Indexed:
         ]
 
     def group_plan(self, group: SegmentGroup, now_ms: int, expiration_ms: int) -> GroupPlan:
-        """What a group has to know of the rest."""
+        """Return the facts about the rest of the log that rewriting a group needs."""
         start = self.facts[group.first].base_offset
         end = self.fences[group.first + group.count - 1]
         known = self.transactions if group.is_settled else self._all_transactions
@@ -140,8 +134,8 @@ class Indexed:
         return [*(facts.base_offset for facts in self.facts[1:]), self.facts[-1].end_offset]
 
     def _walk(self, found: Sequence[Records]) -> None:
-        """Go through the transactions twice: what they came to, then which batches that concerns. A marker
-        that is not committed decides nothing, but the index of a segment that stays as it is has it."""
+        """Find the outcomes of transactions, then the batches concerned. An uncommitted marker decides
+        nothing, but the index files of a segment that is copied unchanged include it."""
         self._all_transactions = _followed(found)
         end = self.partition.committed.end
         found = [headers[headers["last_offset"] < end] for headers in found]
@@ -150,7 +144,7 @@ class Indexed:
         self.first_in_transaction: int | None = None
         """The first offset of a batch with records that belong to a transaction."""
         self.first_marker = _deciding(found, self.partition.parts[0].base_offset)
-        """The last offset of the marker that decides the very first batch; `None` where none does."""
+        """The last offset of the marker that decides the partition's first batch; `None` if there is none."""
         for headers in found:
             in_transaction = headers[(headers["attributes"] & CONTROL == 0) & (headers["count"] > 0)]
             if self.first_in_transaction is None and len(in_transaction):
@@ -169,7 +163,6 @@ def _followed(found: Sequence[Records]) -> Transactions:
 
 
 def _deciding(found: Sequence[Records], base_offset: int) -> int | None:
-    """The last offset of the marker that decides the batch at this offset."""
     headers = np.concatenate(found)
     is_control = headers["attributes"] & CONTROL != 0
     mine = headers[(headers["base_offset"] == base_offset) & ~is_control]

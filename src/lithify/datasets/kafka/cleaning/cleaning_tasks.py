@@ -1,11 +1,10 @@
-"""What tasks are told in each step of a round (`dataset.py`), and where they leave what they make.
+"""Prepares the tasks of each step of a round (`dataset.py`).
 
-1. A step is prepared only if it is what it was when it was planned. Ranges that are recorded as finished are
-   done again by nobody.
-2. Indexing has a range for each part of the folder, matching one for each slice of hash space, rewriting one
-   for each new segment, or each chunk of objects, publishing one.
-3. What a range has to know of the others is put into the step's own folder before: only small values travel.
-4. Whoever prepares a step makes the same ranges of it: they follow from listing, terms and the steps before.
+1. A step is prepared only if the partition is unchanged since planning. Finished ranges are not run again.
+2. Indexing has a range for each part of the folder, matching one for each slice of the hash space, rewriting
+   one for each new segment or chunk of objects, publishing one.
+3. Facts about other ranges are put into the step's own folder first, so that tasks carry only small values.
+4. Every worker derives the same ranges from the listing, the terms and the earlier steps.
 """
 
 from __future__ import annotations
@@ -56,8 +55,6 @@ NEVER_MS = (1 << 63) - 1
 
 
 class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
-    """A log whose rounds can be carried out."""
-
     def __init__(
         self,
         url: str,
@@ -70,7 +67,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         output_options: Mapping[str, str] | None = None,
         member: LogMember | None = None,
     ) -> None:
-        """Stores with a prefix in each; the options are those with which tasks open them."""
+        """`source` and `output` are a store and a prefix in it; tasks open them with the options."""
         self.output_root = output[1]
         super().__init__(url, output[0], join(output[1], OWN_FOLDER), LEDGERS, clock, ids, random.Random())
         self._source, self._root = source
@@ -90,22 +87,19 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         place = self._source, self._root
         return ObjectTopic(*place) if ObjectTopic.is_at(*place) else SegmentFolders(*place)
 
-    # Where things lie
+    # Folders
 
     def work_folder(self, compaction_id: Ulid) -> str:
-        """Where a step leaves what the next one needs."""
+        """Return the folder in which a step leaves results for the next one."""
         return join(self.own_folder, "work", compaction_id)
 
     def index_folder(self, partition: str) -> str:
-        """Where the indexes of a partition's segments are kept."""
         return join(self.own_folder, "index", partition)
 
     def output_folder(self, compaction_id: Ulid, partition: str) -> str:
-        """Where a partition is written anew."""
         return join(self.output_root, compaction_id, partition)
 
     def _staged(self, compaction_id: Ulid) -> str:
-        """Where what was merged of a partition waits to be published."""
         return join(self.work_folder(compaction_id), "staged")
 
     def _report_key(self, compaction_id: Ulid) -> str:
@@ -223,7 +217,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
         staged = self._staged(found.done[-1])
         listed = list(self.store.list(staged))
-        # It was merged after the index was published, and with it what the broker had written last.
+        # Merging began after the index, and with it the broker's last activity, was recorded in the state.
         seen_ms = min((meta.last_modified_ms for meta in listed), default=NEVER_MS)
         task = PublishTask(
             self._work(compaction, 0, self._report_key(compaction.id)),
@@ -263,10 +257,9 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
 
 def _rules(compaction: LogCompaction, found: PartitionRound) -> Rules:
-    """How a round is rewritten."""
     terms = compaction.spec.terms
     return Rules(
-        ulid_ms(compaction.id),  # the same for whoever takes it up
+        ulid_ms(compaction.id),  # not this machine's time, so that every worker uses the same
         terms.delete_retention_ms,
         terms.keep_unkeyed,
         found.bound,

@@ -1,18 +1,17 @@
-"""What is superseded in a log of any number of keys, in bounded memory and without a shuffle.
+"""Finds superseded records in a log with any number of keys, in bounded memory and without a shuffle.
 
-1. *Index*: each settled object is read once. `index` gives an entry of 32 bytes for each record that counts
-   (a hash of its key, its offset, its size, whether it is a tombstone), ordered by hash and offset: a *run*.
-   Keys themselves go no further. Markers, records without a key and aborted records have no entry: an
-   aborted record is never the newest of its key.
-2. *Match*: the hash space is cut into equal slices. A slice of every run lies in one piece (`part`), so a
-   task reads only its slice of all runs, and its memory is bounded by the number of slices. `match` finds the
-   newest offset of each key; all older ones are dead.
-3. Once what was dead in some runs is gone, they may be merged into one (`merge`), which keeps only the newest
-   entry of each key: the next round reads that one and what is new.
+1. *Index* reads each settled object once. `index` returns a *run*: an entry of 32 bytes for each valid record
+   (hash of the key, offset, size, whether it is a tombstone), ordered by hash and offset. Markers, records
+   without a key and aborted records have no entry: an aborted record is never the newest of its key.
+2. *Match* cuts the hash space into equal slices. A slice is contiguous in every run (`part`), so a task reads
+   only its slice, and the number of slices bounds its memory. `match` finds the newest offset of each key;
+   all older ones are dead.
+3. Once the dead records of some runs are removed, `merge` may combine these runs into one for the next round,
+   with only the newest entry of each key.
 
-A tombstone that is the newest of its key and has an older record in any run is *pinned*: it still deletes
-something, and must not go in the publication that removes that. Runs have to cover the log from its start, or
-from behind what holds no such key, for that to be the whole truth.
+A tombstone is *pinned* if it is the newest of its key and any run has an older record of the key: it still
+deletes something and must not be removed together with that record. For this, the runs must cover the log
+from its start, or from a point before which no such key occurs.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ Run = Records
 """An array of `ENTRY`, ordered by hash and offset."""
 _HASHES = 1 << 64
 _FEW_BITS = 3
-"""Of the number of entries that share a bucket while they are sorted."""
+"""Binary logarithm of the entries that share a bucket while they are sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The keys whose first half of the hash lies from `start` up to, and without, `end`."""
+    """The keys whose first half of the hash is at least `start` and below `end`."""
 
     start: int
     end: int
@@ -47,22 +46,20 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What a slice of all runs says of its keys."""
-
     keys: int
     dead: Offsets
-    """Records that a newer one of their key supersedes."""
+    """Offsets of records that a newer record of the same key supersedes."""
     pinned: Offsets
-    """Tombstones that still delete something."""
+    """Offsets of tombstones that still delete something."""
 
 
 def index(source: RecordBatches, fates: Fates, bound: int) -> Run:
-    """The run of these batches below the offset `bound`: what is not decided supersedes nothing."""
+    """Return the run of the batches below the offset `bound`: undecided records supersede nothing."""
     return ordered(entries(source, fates, bound))
 
 
 def entries(source: RecordBatches, fates: Fates, bound: int) -> Records:
-    """What a run of these batches has, in the order of the records."""
+    """Return the entries of these batches, in the order of the records."""
     skipped = fates.aborted | (source.batches["attributes"] & CONTROL != 0)
     found = np.empty(len(source.records), ENTRY)
     count = hash_keys(source.memory.ctypes.data, source.records, skipped, found)
@@ -70,13 +67,12 @@ def entries(source: RecordBatches, fates: Fates, bound: int) -> Records:
 
 
 def slices(count: int) -> list[Slice]:
-    """The hash space in so many slices of equal size."""
+    """Cut the hash space into `count` slices of equal size."""
     bounds = [_HASHES * number // count for number in range(count + 1)]
     return [Slice(start, end) for start, end in pairwise(bounds)]
 
 
 def part(run: Run, within: Slice) -> Run:
-    """What a run has of a slice."""
     high = run["high"]
     start = np.searchsorted(high, np.uint64(within.start))
     end = len(run) if within.end == _HASHES else np.searchsorted(high, np.uint64(within.end))
@@ -84,7 +80,7 @@ def part(run: Run, within: Slice) -> Run:
 
 
 def match(runs: Sequence[Run]) -> Matched:
-    """Compare all runs, or the same part of all of them."""
+    """Compare all runs, or the same slice of all of them."""
     entries = _together(runs)
     newest = _newest(entries)
     dead = entries[~newest]
@@ -97,20 +93,20 @@ def match(runs: Sequence[Run]) -> Matched:
 
 
 def merge(runs: Sequence[Run]) -> Run:
-    """One run with the newest entry of each key of all of them."""
+    """Return one run with the newest entry of each key in any of the runs."""
     entries = _together(runs)
     return entries[_newest(entries)]
 
 
 def _together(runs: Sequence[Run]) -> Run:
-    """All entries in order, each record once: an object may have been indexed twice."""
+    """Return all entries in order, each record once: an object may have been indexed twice."""
     entries = ordered(np.concatenate([np.empty(0, ENTRY), *runs]))
     again = _equal(entries, "high") & _equal(entries, "low") & _equal(entries, "offset")
     return _where(entries, np.concatenate([~again, np.ones(min(1, len(entries)), np.bool_)]))
 
 
 def ordered(entries: Records) -> Run:
-    """Order by hash and offset; equal entries stay in the order they had."""
+    """Sort by hash and offset; equal entries keep their order."""
     if not len(entries):
         return entries
     least, greatest = int(entries["high"].min()), int(entries["high"].max())
@@ -123,21 +119,19 @@ def ordered(entries: Records) -> Run:
 
 
 def _where(entries: Records, wanted: Flags) -> Records:
-    """Those entries; mostly all are, and copying them costs more than asking."""
+    """Return the wanted entries; usually they are all, and the check is cheaper than a copy."""
     return entries if wanted.all() else entries[wanted]
 
 
 def _equal(entries: Run, field: str) -> Flags:
-    """Whether each entry but the last has in this field what the next one has."""
+    """Return for each entry but the last whether the next one has the same value."""
     return np.asarray(entries[field][1:] == entries[field][:-1], np.bool_)
 
 
 def _newest(entries: Run) -> Flags:
-    """Which entries are the last of their key."""
     superseded = _equal(entries, "high") & _equal(entries, "low")
     return np.concatenate([~superseded, np.ones(min(1, len(entries)), np.bool_)])
 
 
 def _oldest(newest: Flags) -> Flags:
-    """Which entries are the first of their key: those behind the last of another."""
     return np.concatenate([np.ones(min(1, len(newest)), np.bool_), newest[:-1]])

@@ -1,15 +1,15 @@
-"""Indexes of segments, kept for the rounds to come: an object that has not changed is read once.
+"""Indexes of segments, kept for later rounds, so that an unchanged object is read only once.
 
-    index/<partition>/<base offset>-<stamp>.facts, .transactions, -<number>.run   (`facts.py`)
+    index/<partition>/<base offset>-<stamp>.facts, .transactions, -<number>.run   (`segment_stats.py`)
 
-1. The *stamp* is a hash of the object's name, size, time and etag as they were listed, and of what an index
-   is in this version. So an index is of one very object, and another object is never taken for it.
-2. What is written has a name and bytes that depend on the object alone: whoever makes the same index, twice
-   or at once, writes the same. Facts come last; without them there is no index.
-3. Before the facts are written the object is asked for once more: had it been replaced while it was read,
-   its index would stand under another's stamp.
-4. Nothing here has to be there. What is missing, damaged or was written under another name is made anew from
-   the object, by whoever needs it (`index_of`, `run_of`). Checksums are of all that is read.
+1. The *stamp* is a hash of the object's name, size, time and etag as listed, and of `VERSION`. So an index is
+   never used for another object or version.
+2. Names and bytes of an index depend on the object alone, so repeated or concurrent writers write the same.
+   The facts are written last; without them there is no index.
+3. Before that, the object's metadata are checked again: if it was replaced meanwhile, the index would carry
+   the old object's stamp.
+4. A reader rebuilds an index of which a part is missing, damaged or written under another name (`index_of`,
+   `run_of`). Everything read has a checksum.
 5. Indexes of objects that are not listed any more are garbage (`garbage.py`).
 """
 
@@ -49,17 +49,17 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 VERSION = 1
-"""Of what an index says of a segment: another one makes all of them anew."""
+"""The version of the indexes' content. A change makes every index be rebuilt."""
 _SUFFIXES = "|".join(map(re.escape, (FACTS_SUFFIX, HEADERS_SUFFIX)))
 _INDEX = re.compile(rf"(.*/[0-9]{{20}}-[0-9a-f]{{32}})(?:{_SUFFIXES}|-[0-9]+{re.escape(RUN_SUFFIX)})")
 _MS_PER_S = 1000
 Moved = Callable[[int, int], None]
-"""Told how many bytes were read and written."""
+"""Receives the numbers of bytes read and written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """What is known of a segment besides its runs, which stay in the store."""
+    """The index of a segment without its runs, which stay in the store."""
 
     facts: SegmentFacts
     transactional: Records
@@ -67,23 +67,23 @@ class SegmentIndex:
 
 
 def _nothing(read: int, written: int) -> None:
-    """Nobody asks how many bytes moved."""
+    """Ignore the numbers."""
 
 
 def index_key(folder: str, segment: Segment) -> str:
-    """Key, without a suffix, of the index of this very object; `folder` is of its partition."""
+    """Return the key, without a suffix, of this object's index; `folder` is its partition's."""
     what = [VERSION, segment.key, segment.size_bytes, segment.modified_ms, segment.etag]
     stamp = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
     return join(folder, f"{segment.base_offset:020d}-{stamp}")
 
 
 def is_facts(key: str) -> bool:
-    """Whether an object says that there is an index."""
+    """Return whether this is the key of an index's facts."""
     return key.endswith(FACTS_SUFFIX)
 
 
 def index_of_object(key: str) -> str | None:
-    """The key of the index that an object belongs to; `None` for what is none of an index."""
+    """Return the key of the index that an object belongs to; `None` if it belongs to none."""
     found = _INDEX.fullmatch(key)
     return None if found is None else found[1]
 
@@ -91,14 +91,14 @@ def index_of_object(key: str) -> str | None:
 def index_of(
     source: ObjectStore, own: ObjectStore, segment: Segment, key: str, moved: Moved = _nothing
 ) -> SegmentIndex:
-    """The index of a segment: the one that was kept, or a new one.
+    """Return the kept index of a segment, or build it.
 
-    Raises `CorruptObject` for a damaged segment, `Refused` for one that is another object by now.
+    Raises `CorruptObject` if the segment is damaged, `Refused` if it was replaced meanwhile.
     """
     try:
         facts = get_facts(own, key)
         return SegmentIndex(facts, get_transactional(own, key, facts))
-    except CorruptObject:  # of the index: it is missing, damaged, or another's
+    except CorruptObject:  # the index is missing, damaged or another object's
         return _make(source, own, segment, key, moved)
 
 
@@ -111,14 +111,14 @@ def run_of(
     parts: tuple[int, int],
     moved: Moved,
 ) -> Run:
-    """The parts from the first of `parts` up to, and without, the last of a run of this segment's index. If
-    it is not what was written, the index is made anew.
+    """Return the parts `parts[0]` to `parts[1] - 1` of a run of this segment's index. Rebuild the index if
+    the run is missing or damaged.
 
-    Raises `CorruptObject` for a damaged segment, `Refused` for one that is another object by now.
+    Raises `CorruptObject` and `Refused` like `index_of`.
     """
     try:
         found = get_parts(own, run.key, ENTRY, run.parts, *parts)
-    except CorruptObject:  # of the run
+    except CorruptObject:  # the run is missing or damaged
         _make(source, own, segment, key, moved)
         found = get_parts(own, run.key, ENTRY, run.parts, *parts)
     moved(found.nbytes, 0)
@@ -126,7 +126,6 @@ def run_of(
 
 
 def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, moved: Moved) -> SegmentIndex:
-    """Read a segment, checking everything, a piece at a time."""
     facts = replace(no_facts(segment.base_offset), size_bytes=segment.size_bytes)
     transactional = [np.empty(0, BATCH)]
     for piece in pieces(source, segment):
@@ -157,7 +156,7 @@ def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, mov
 
 
 def _check_same(source: ObjectStore, segment: Segment) -> None:
-    if isinstance(segment, ObjectChunk):  # each object was compared while it was read, whole as it was
+    if isinstance(segment, ObjectChunk):  # each object was compared when it was read, whole
         return
     try:
         meta = source.head(segment.key)
@@ -168,8 +167,7 @@ def _check_same(source: ObjectStore, segment: Segment) -> None:
 
 
 def _is_same(segment: Segment, meta: ObjectMeta) -> bool:
-    """By its etag; where a store lists none, by its time, which some stores tell in whole seconds if asked
-    for one object."""
+    """Compare etags; without them whole seconds, since some stores return only these for a single object."""
     if meta.size != segment.size_bytes:
         return False
     if segment.etag is not None and meta.etag is not None:

@@ -1,10 +1,10 @@
-"""Arrays in the store of which a task reads some parts alone.
+"""Arrays in the store whose parts can be read separately.
 
-A *fenced array* is an object: `LFENCED1`, the number of parts u32, a CRC-32 u32 of the table, the table, then
-the elements. The table has for each part where it ends (counted in elements, u64) and the CRC-32 of its bytes
-(u64). So who wants parts asks for the table and then for one piece. Numbers are little-endian.
+A partitioned array is one object: `LFENCED1`, the number of parts u32, the CRC-32 u32 of the table, the
+table, the elements. The table has for each part its end (in elements, u64) and the CRC-32 of its bytes (u64).
+So a reader needs two requests: for the table, and for adjacent parts. Numbers are little-endian.
 
-The checksum of the table begins with the object's key: an array under the name of another one is damaged.
+The table's checksum includes the object's key: an array stored under another key counts as damaged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PART = np.dtype([("end", "<u8"), ("crc", "<u8")])
 
 
 def put_fenced(store: ObjectStore, key: str, elements: Records, ends: Sequence[int] | Records) -> int:
-    """Write the array; `ends` say for each part where it ends. How many bytes that are."""
+    """Write the array and return its size in bytes; `ends` has the end of each part."""
     table = np.zeros(len(ends), _PART)
     table["end"] = ends
     data = np.ascontiguousarray(elements).view(np.uint8).data
@@ -46,7 +46,7 @@ def put_fenced(store: ObjectStore, key: str, elements: Records, ends: Sequence[i
 def get_parts(
     store: ObjectStore, key: str, kind: npt.DTypeLike, parts: int, first: int, last: int
 ) -> Records:
-    """The elements of the parts from `first` up to, and without, `last`; the array has `parts` of them.
+    """Return the elements of the parts `first` to `last - 1` of an array with `parts` parts.
 
     Raises `CorruptObject`.
     """
@@ -65,7 +65,7 @@ def get_parts(
 
 
 def first_element(store: ObjectStore, key: str, kind: npt.DTypeLike, parts: int) -> Any:
-    """The first element of an array of so many parts; `None` if it has none.
+    """Return the first element of an array with `parts` parts; `None` if it is empty.
 
     Raises `CorruptObject`.
     """
@@ -90,7 +90,7 @@ def _checksum(key: str, table: bytes) -> int:
 
 
 def _range(store: ObjectStore, key: str, offset: int, length: int) -> bytes:
-    """`CorruptObject` if the object is gone or ends before."""
+    """Read a range; raise `CorruptObject` if the object is gone or too short."""
     try:
         return store.get_range(key, offset, length)
     except ObjectNotFound as error:

@@ -1,22 +1,22 @@
-"""What a pass over a log keeps, record by record.
+"""Decides which records a pass over a log keeps.
 
-| of                       | stays                                                                        |
+| records                  | kept                                                                         |
 |--------------------------|------------------------------------------------------------------------------|
-| aborted transactions     | nothing                                                                      |
-| records with a key       | the newest of each key, and what `dead` does not name                        |
-| records without a key    | all or none, as the layout says                                              |
-| tombstones               | until the delete horizon of their batch has come, it lies below the          |
-|                          | threshold for tombstones, and it is not `pinned`                             |
-| markers                  | until they are empty, their delete horizon has come, and they lie below the  |
-|                          | threshold for markers                                                        |
-| what is past the bound   | everything                                                                   |
-| batches left empty       | the last one of a producer that is still active, and the one at the bound    |
+| of aborted transactions  | none                                                                         |
+| with a key               | the newest of each key, and all that `dead` does not name                    |
+| without a key            | all or none, as the layout says                                              |
+| tombstones               | until their batch's delete horizon has passed, they are below the threshold  |
+|                          | for tombstones, and they are not `pinned`                                    |
+| markers                  | until they are empty, their delete horizon has passed, and they are below    |
+|                          | the threshold for markers                                                    |
+| from the bound on        | all                                                                          |
+| batches left empty       | the last one of each active producer, and the one at the bound               |
 
-Two passes at least lie between a tombstone and its end: the first one that keeps it sets the delete horizon.
-*Pinned* is a tombstone that still deletes something: what is older of its key lies in an object that is not
-rewritten, or is removed by this very pass, whose publication may be interrupted.
+The first pass that keeps a tombstone sets its delete horizon, so a later pass removes it. A *pinned*
+tombstone still deletes something: an older record of its key is not rewritten, or is removed by this very
+pass, whose publication may be interrupted.
 
-What holds for a whole batch is decided here, on records one by one in compiled code (`kernel/retaining.py`).
+This module decides about whole batches, compiled code about single records (`kernel/retaining.py`).
 """
 
 from __future__ import annotations
@@ -60,27 +60,28 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a pass treats what it meets. Bounds are offsets and exclude the offset itself."""
+    """The rules of a pass. Bounds are offsets and exclusive."""
 
     now_ms: int
     delete_retention_ms: int
-    """How long tombstones and empty markers stay once nothing older is left, `delete.retention.ms`."""
+    """How long tombstones and empty markers are kept once nothing older is left, `delete.retention.ms`."""
     keep_unkeyed: bool
-    """Whether records without a key stay."""
+    """Whether records without a key are kept."""
     bound: int
-    """Records from here on stay as they are: they are not decided or not settled."""
+    """Records from here on stay as they are: they are undecided or not settled."""
     tombstones_below: int = NO_BOUND
-    """Tombstones from here on stay: some copy may still have what they delete."""
+    """Tombstones from here on are kept: a copy may still have the records they delete."""
     markers_below: int = NO_BOUND
-    """Markers from here on stay: some copy may still have what they decide."""
+    """Markers from here on are kept: a copy may still have the records they decide."""
 
     @property
     def new_horizon_ms(self) -> int:
-        """What a delete horizon is set to, in milliseconds since 1970; at most the last one there is."""
+        """The delete horizon of batches that get one, in milliseconds since 1970, limited to the largest
+        i64."""
         return min(self.now_ms + self.delete_retention_ms, _LAST_MS)
 
     def way(self, batches: Records, dead: Offsets, pinned: Offsets) -> Records:
-        """The rules for compiled code, at the first of these batches (`PASS`)."""
+        """Return the rules for compiled code (`PASS`), positioned at the first of these batches."""
         return pass_along(
             dead,
             pinned,
@@ -94,11 +95,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last that is known of a producer."""
-
     epoch: int
     data_offset: int | None
-    """Last offset of its last data batch; `None` when only a marker has its present epoch."""
+    """Last offset of its last data batch; `None` if only a marker has its current epoch."""
     timestamp_ms: int
 
 
@@ -110,13 +109,13 @@ def retention(
     dead: Offsets,
     pinned: Offsets,
 ) -> BatchRetention:
-    """What stays of these batches; `dead` and `pinned` are offsets of records, of any part of the log."""
+    """Return what to keep of these batches; `dead` and `pinned` are offsets in any part of the log."""
     keep = reasons(source, fates, rules, dead, pinned) == RemovalReason.STAYS
     return BatchRetention(keep, retain_empty, fates.empty_marker, rules.new_horizon_ms)
 
 
 def reasons(source: RecordBatches, fates: Fates, rules: Rules, dead: Offsets, pinned: Offsets) -> Reasons:
-    """Why each record goes (`RemovalReason`)."""
+    """Return why each record is removed, or `STAYS` (`RemovalReason`)."""
     found = np.empty(len(source.records), np.uint8)
     what = verdicts(source.batches, fates, rules, np.zeros(len(source.batches), np.bool_))
     way = rules.way(source.batches, dead, pinned)
@@ -125,7 +124,7 @@ def reasons(source: RecordBatches, fates: Fates, rules: Rules, dead: Offsets, pi
 
 
 def verdicts(batches: Records, fates: Fates, rules: Rules, retain_empty: Flags) -> Verdicts:
-    """What holds for all records of each batch."""
+    """Return the facts that hold for all records of each batch."""
     horizon_came = _have(batches, DELETE_HORIZON) & (batches["base_timestamp"] <= rules.now_ms)
     marker_goes = fates.empty_marker & horizon_came & (batches["last_offset"] < rules.markers_below)
     found = np.zeros(len(batches), np.uint8)
@@ -142,12 +141,12 @@ def verdicts(batches: Records, fates: Fates, rules: Rules, retain_empty: Flags) 
 
 
 def dropped(tally: Tally) -> dict[str, int]:
-    """How many records do not stay, by reason in words."""
+    """Return how many records are removed, by reason."""
     return {name: int(tally[reason]) for reason, name in _REASONS.items()}
 
 
 def last_records(batches: Records, before: Mapping[int, LastRecord] | None = None) -> dict[int, LastRecord]:
-    """The last of each producer after these batches, which follow those that `before` tells of."""
+    """Return each producer's last state after these batches, which follow those of `before`."""
     found = dict(before or {})
     for batch in batches[batches["producer_id"] != NO_PRODUCER]:
         if batch["attributes"] & CONTROL and not batch["count"]:
@@ -164,8 +163,8 @@ def last_records(batches: Records, before: Mapping[int, LastRecord] | None = Non
 
 
 def empty_to_retain(batches: Records, producers: Mapping[int, LastRecord], bound: int) -> Flags:
-    """Which batches keep their header when no record stays: what a broker needs to know the last sequence
-    or epoch of the producers that are active, and where the log ends, if it ends at `bound`."""
+    """Return which batches keep their header without records. Brokers need them for the last sequence or
+    epoch of active producers, and for the end of the log if it ends at `bound`."""
     retained = batches["last_offset"] + 1 == bound
     for at in np.flatnonzero(np.isin(batches["producer_id"], list(producers))):
         batch = batches[at]
@@ -178,7 +177,7 @@ def empty_to_retain(batches: Records, producers: Mapping[int, LastRecord], bound
 
 
 def active(producers: Mapping[int, LastRecord], now_ms: int, expiration_ms: int) -> dict[int, LastRecord]:
-    """The producers a broker still knows: those heard of within `producer.id.expiration.ms`."""
+    """Return the producers that a broker still knows: those active within `producer.id.expiration.ms`."""
     return {who: last for who, last in producers.items() if now_ms - last.timestamp_ms < expiration_ms}
 
 

@@ -1,9 +1,8 @@
-"""Writing what stays of record batches, in one pass over memory that is used again.
+"""Writes the kept records of batches in one pass over reused memory.
 
-Records are read, checked, decided on and written batch by batch in compiled code (`kernel/rewrite.py`),
-which comes back for each batch that has to be compressed. Nothing is made for a record but its bytes, and
-nothing is allocated for a bite once buffers are large enough: pages that a process has not touched yet cost
-more than what is written into them.
+Compiled code (`kernel/rewrite.py`) reads, checks, filters and writes batch by batch, and returns for each
+batch that has to be compressed. Buffers are reused without allocation, since touching new pages costs more
+than writing into them.
 """
 
 from __future__ import annotations
@@ -28,32 +27,30 @@ from lithify.datasets.kafka.format.kernel.rewrite import rewrite
 from lithify.kernel.buffers import Bytes, new_bytes
 
 _BATCH_ROOM_BYTES = 256
-"""For the header of a batch and what a codec adds to few bytes."""
+"""Space for a batch's header and a codec's overhead on little data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What stays of some batches."""
-
     kept: memoryview
-    """Bytes that stay as they are until the next but one are written."""
+    """Valid until the second next write."""
     tally: Tally
-    """How many records go, by `RemovalReason`."""
+    """Number of records by `RemovalReason`, kept ones included."""
 
 
 class BadRecords(Exception):
-    """Records that are refused; nothing that counts was written."""
+    """Invalid records were found; ignore the buffer."""
 
     def __init__(self, status: KernelStatus, at: int) -> None:
         super().__init__(status, at)
         self.status = status
         self.at = at
-        """Number of their batch."""
+        """Index of their batch."""
 
 
 class Rewriter:
-    """Writes what stays, for one thread. What was handed out last that has any bytes stays as it is while the
-    next is written: whoever writes a file may still read it."""
+    """A writer of kept records, for one thread. The last non-empty result stays valid during the next write,
+    since the writer of a file may still be reading it."""
 
     def __init__(self) -> None:
         self._targets = [new_bytes(0), new_bytes(0)]
@@ -67,7 +64,8 @@ class Rewriter:
         verdicts: Verdicts,
         way: Records,
     ) -> Rewritten:
-        """Of batches whose payloads are counted from the start of `memory`; `way` is a `PASS`, moved on.
+        """Write the kept records of batches whose payloads are positions in `memory`; advance `way`, a
+        `PASS`.
 
         Raises `BadRecords`.
         """
@@ -87,11 +85,10 @@ class Rewriter:
         if status != KernelStatus.OK:
             raise BadRecords(status, int(output["batch"]) - 1)
         if not output["position"]:
-            self._targets.reverse()  # nobody is handed this one, so the next goes here, not into the other
+            self._targets.reverse()  # empty: the next write reuses this buffer and spares the other
         return Rewritten(target[: output["position"]].data, tally)
 
     def _target(self, size: int) -> Bytes:
-        """Where the next go."""
         self._targets.reverse()
         if len(self._targets[0]) < size:
             self._targets[0] = new_bytes(size)
@@ -99,8 +96,8 @@ class Rewriter:
 
 
 def room(batches: Records, records: int) -> int:
-    """The most bytes that these batches with so many records can have when they are written again, whatever
-    of them is kept: deltas may grow, and what is compressed may be larger than before."""
+    """Return the most bytes that these batches with so many records can take, whichever are kept: deltas may
+    grow, and compression may get worse."""
     payload_bytes = int(batches["payload_len"].sum()) + MAX_RECORD_OVERHEAD_BYTES * records
     return payload_bytes + payload_bytes // 6 + _BATCH_ROOM_BYTES * len(batches)
 

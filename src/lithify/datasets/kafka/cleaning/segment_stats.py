@@ -1,14 +1,13 @@
-"""What the index of a segment says of it besides its keys, and headers of what is in transactions.
+"""The parts of a segment's index besides its keys: facts, and headers of transactional batches.
 
     <key of the index>.facts          a CRC-32 in hexadecimal, a line feed, then JSON; written last
     <key of the index>.transactions   headers of the segment's transactional and control batches
     <key of the index>-0.run          the runs (`index.py`), counted from 0
 
-Facts name the key they were written under and have the checksum of the headers, and so has a run of its parts
-(`fenced.py`). So an index that is cut off, damaged or another's is told from a whole one.
+Facts contain their key and the headers' checksum; runs have checksums (`partitioned_arrays.py`). So an index
+that is truncated, damaged or another object's is detected.
 
-Segments are indexed apart from each other, so what goes over their bounds is put together here, in the order
-of offsets: transactions that began in one and ended in another, and the last that is known of a producer.
+Segments are indexed separately. `last_of` combines the last states of producers across segments.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from lithify.datasets.kafka.format.kernel.layout import BATCH, NO_TIMESTAMP, Rec
 from lithify.store.objects import ObjectStore
 
 FENCES = 1024
-"""Parts of a run at most: the finest slices of the hash space."""
+"""The most parts of a run: the finest slices of the hash space."""
 PART_BYTES = 16 << 10
-"""Of a part at least, if a run has several."""
+"""The least average size of a part, if a run has several."""
 FACTS_SUFFIX = ".facts"
 HEADERS_SUFFIX = ".transactions"
 RUN_SUFFIX = ".run"
@@ -40,25 +39,23 @@ _BODY_AT = len("01234567\n")
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """Where a run (`index.Run`) lies: a fenced array whose parts are equal shares of the hash space."""
+    """A run (`index.Run`) in the store: a partitioned array with equal shares of the hash space as parts."""
 
     key: str
     entries: int
 
     @property
     def parts(self) -> int:
-        """A power of two: as many as keep the table of its parts small beside the parts."""
+        """A power of two, limited so that the table stays small compared to the parts."""
         most = self.entries * ENTRY.itemsize // PART_BYTES
         return min(FENCES, 1 << max(0, most.bit_length() - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What is known of a segment that was read."""
-
     base_offset: int
     end_offset: int
-    """Behind its last batch; its base if it has none."""
+    """The offset after its last batch; its base if it has no batch."""
     size_bytes: int
     max_timestamp_ms: int
     records: int
@@ -66,16 +63,15 @@ class SegmentFacts:
     runs: tuple[StoredRun, ...]
     producers: Mapping[int, LastRecord]
     transactions_crc: int = 0
-    """Checksum of the headers beside."""
+    """Checksum of the headers object."""
 
 
 def run_key(key: str, number: int) -> str:
-    """The key of a run of the index with this key."""
     return f"{key}-{number}{RUN_SUFFIX}"
 
 
 def put_facts(store: ObjectStore, key: str, facts: SegmentFacts, transactional: Records) -> int:
-    """Write them, after the runs; how many bytes that are. `key` has no suffix."""
+    """Write headers and facts, after the runs, and return their size in bytes. `key` has no suffix."""
     headers = transactional.tobytes()
     store.put(key + HEADERS_SUFFIX, headers)
     document: dict[str, Any] = {
@@ -94,7 +90,7 @@ def put_facts(store: ObjectStore, key: str, facts: SegmentFacts, transactional: 
 
 
 def get_facts(store: ObjectStore, key: str) -> SegmentFacts:
-    """What `put_facts` wrote.
+    """Return the facts written by `put_facts`.
 
     Raises `CorruptObject`.
     """
@@ -119,7 +115,7 @@ def get_facts(store: ObjectStore, key: str) -> SegmentFacts:
 
 
 def get_transactional(store: ObjectStore, key: str, facts: SegmentFacts) -> Records:
-    """The headers of the segment's transactional and control batches (`BATCH`).
+    """Return the headers written by `put_facts` (`BATCH`).
 
     Raises `CorruptObject`.
     """
@@ -133,7 +129,7 @@ def get_transactional(store: ObjectStore, key: str, facts: SegmentFacts) -> Reco
 
 
 def last_of(facts: Iterable[SegmentFacts]) -> dict[int, LastRecord]:
-    """The last of each producer after these segments, which follow each other."""
+    """Return each producer's last state after these consecutive segments."""
     known: dict[int, LastRecord] = {}
     for segment in facts:
         for who, last in segment.producers.items():
@@ -145,5 +141,5 @@ def last_of(facts: Iterable[SegmentFacts]) -> dict[int, LastRecord]:
 
 
 def no_facts(base_offset: int) -> SegmentFacts:
-    """Of a segment of which nothing was read yet."""
+    """Return the facts of a segment before it is read."""
     return SegmentFacts(base_offset, base_offset, 0, NO_TIMESTAMP, 0, 0, (), {})

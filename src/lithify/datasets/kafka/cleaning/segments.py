@@ -1,14 +1,14 @@
-"""A pass over segments: what stays of them, a bite at a time.
+"""A pass over segments that removes records chunk by chunk.
 
-For each bite of whole batches (`bites.py`):
+For each chunk of whole batches (`chunked_decode.py`):
 
-1. Check headers, and unpack what is compressed (`record_batches.opened`).
-2. Read the markers among them, and tell what transactions mean for each batch (`transactions.fates`).
-3. Read, check and decide on all records, and write those that stay (`rewriting.py`).
+1. Check headers, and unpack compressed batches (`record_batches.opened`).
+2. Read the markers, and find the transactions' outcome for each batch (`transactions.fates`).
+3. Read, check and filter all records, and write the kept ones (`rewriting.py`).
 
-Checksums are made in the third step too, while the processor has the batch near, so what the first two do may
-be nonsense until then. Whatever is damaged is refused with the words of `record_batches.decode`, of several
-things the first, before anything of the bite is handed on.
+Step 3 verifies the checksums of uncompressed batches, while they are in the processor's cache, so steps 1 and
+2 may see garbage before. A damaged chunk raises the first error of `record_batches.decode`, before any of its
+bytes are returned.
 """
 
 from __future__ import annotations
@@ -30,24 +30,20 @@ from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passe
 from lithify.kernel.buffers import Bytes
 
 PASS_BYTES = 4 << 20
-"""Of a bite. Nothing is made for its records, so it may be larger than one that is decoded."""
+"""Size of a chunk. Its records are not materialized, so it may be larger than a decoded chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What stays of a bite."""
-
     kept: memoryview
-    """Its bytes; they stay as they are until the next but one is asked for."""
+    """Valid until the second next result is requested."""
     size: int
-    """Bytes of the bite."""
+    """Bytes of the chunk."""
     tally: Tally
-    """How many records go, by `Reason`."""
+    """Number of records by `RemovalReason`, kept ones included."""
 
 
 class Cleaner:
-    """A pass over batches that follow each other."""
-
     def __init__(
         self,
         rules: Rules,
@@ -59,8 +55,8 @@ class Cleaner:
         producers: Mapping[int, LastRecord] | None = None,
         after: int = -1,
     ) -> None:
-        """`dead` and `pinned` are offsets of records of any part of the log; `producers` are those whose last
-        batch keeps its header; `after` is the last offset before the first batch."""
+        """`dead` and `pinned` are offsets in any part of the log. The last batches of `producers` keep their
+        header. `after` is the last offset before the first batch."""
         self._rules, self._dead, self._pinned = rules, dead, pinned
         self._aborted, self._passed, self._producers = aborted, passed, producers or {}
         self._after = after
@@ -69,7 +65,7 @@ class Cleaner:
     def cleaned(
         self, pieces: Iterable[tuple[str, bytes | memoryview]], *, bite_bytes: int = PASS_BYTES
     ) -> Iterator[Cleaned]:
-        """What stays of these pieces, which have whole batches.
+        """Yield the kept part of each chunk of these pieces, which consist of whole batches.
 
         Raises `CorruptObject` and `Unsupported`.
         """
@@ -83,7 +79,6 @@ class Cleaner:
             self._after = after
 
     def _one(self, data: memoryview, name: str) -> tuple[Cleaned, int]:
-        """What stays of a bite, and its last offset."""
         rules, dead, pinned = self._rules, self._dead, self._pinned
         memory, batches = opened(data, name, after=self._after)
         _read_markers(memory, batches)
@@ -94,7 +89,6 @@ class Cleaner:
 
 
 def _read_markers(memory: Bytes, batches: Records) -> None:
-    """What control batches mark."""
     control = np.flatnonzero(batches["attributes"] & CONTROL)
     if not len(control):
         return

@@ -1,15 +1,14 @@
-"""What Spark tasks do to a partition, in three steps of which each waits for the one before.
+"""The Spark tasks of a partition's round, in three consecutive steps.
 
 | step    | a task takes        | reads                                   | writes                           |
 |---------|---------------------|-----------------------------------------|----------------------------------|
 | index   | a segment           | its batches, unless its index was kept  | sorted runs of hashes, and facts |
-| match   | a slice of hashes   | that slice of all runs                  | offsets of dead and pinned ones  |
-| rewrite | a group of segments | their batches, and what of them is dead | a segment with its index files   |
+| match   | a slice of hashes   | that slice of all runs                  | dead and pinned offsets          |
+| rewrite | a group of segments | their batches and dead offsets          | a segment with its index files   |
 
-No rows travel between tasks, and no task holds more than a piece of a segment, a slice of all runs, or the
-offsets that are dead in a group: any number of keys fits. What a task writes has a name and bytes that depend
-on nothing but its argument and the plan that this names, so a task that runs twice, or that nobody waits for
-any more, writes the same again.
+No rows travel between tasks. A task holds at most a piece of a segment, a slice of all runs, or the dead
+offsets of a group, so any number of keys fits. Names and bytes of its output depend only on its argument and
+the plan that this names, so a repeated or obsolete task writes the same again.
 """
 
 from __future__ import annotations
@@ -60,8 +59,6 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store, as a task on another machine opens it."""
-
     url: str
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -71,30 +68,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What all steps have."""
-
     source: Place
     own: Place
-    """Where Lithify writes."""
+    """The store that Lithify writes to."""
     target: str
-    """Key of what is written, without a suffix; in the last step a folder."""
+    """Key of the output, without a suffix; in the last step a folder."""
     reporting: Reporting | None
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """A segment to read."""
+    """A segment to index."""
 
     work: StepWork
     segment: Segment
     end_offset: int
-    """The base of the next one."""
+    """The base of the next segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchTask:
-    """A slice of hashes to compare."""
-
     work: StepWork
     slice: int
     slices: int
@@ -102,7 +95,7 @@ class MatchTask:
     bound: int
     """Records from here on supersede nothing."""
     plan: str
-    """Key of what all slices need (`MatchPlan`)."""
+    """Key of the `MatchPlan` that all slices share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,61 +106,56 @@ class RewriteTask:
     base_offset: int
     segments: tuple[Segment, ...]
     matched: str
-    """The folder of what the slices wrote. Empty: the segments are copied as they are."""
+    """Folder with the match results; empty if the segments are copied as they are."""
     slices: int
     part: int
-    """Of what they wrote, that of the first segment."""
+    """Index of the first segment's part in the match results."""
     parts: int
     plan: str
-    """Key of what goes over the bounds of groups (`GroupPlan`)."""
+    """Key of the `GroupPlan`."""
     rules: Rules
     companions: tuple[str, ...] = ()
-    """Keys of what is copied beside."""
+    """Keys of files that are copied unchanged into the new folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Something a task has written."""
-
     key: str
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What travels back."""
-
     output: Output
     rows: Mapping[str, int]
     bytes_read: int
     bytes_written: int
     cpu_s: float
     peak_memory_bytes: int
-    """Of its process."""
+    """Peak of the task's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedSegment:
-    """A segment and its index."""
-
     segment: Segment
     key: str
-    """Of the index, without a suffix."""
+    """Key of the index, without a suffix."""
     entries: tuple[int, ...]
-    """Of each of its runs."""
+    """Number of entries of each of its runs."""
 
     @property
     def runs(self) -> list[StoredRun]:
         return [StoredRun(run_key(self.key, number), count) for number, count in enumerate(self.entries)]
 
     def fields(self) -> list[object]:
-        """As JSON values."""
+        """Return JSON values, which `of` reads."""
         objects = self.segment.objects if isinstance(self.segment, ObjectChunk) else ()
         return [*_listed(self.segment), list(map(_listed, objects)), self.key, *self.entries]
 
     @classmethod
     def of(cls, found: Sequence[Any]) -> IndexedSegment:
-        """What `fields` gave; `ValueError`, `TypeError` or `LookupError` for what is none."""
+        """Return the segment with these `fields`; raise `ValueError`, `TypeError` or `LookupError` if they
+        are invalid."""
         entries = tuple(whole_number(value, most=_MOST) for value in found[7:])
         segment = _segment(found[:5])
         if found[5]:
@@ -195,17 +183,16 @@ def _segment(found: Sequence[Any]) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class MatchPlan:
-    """What the slices have to know of the whole log, as two objects: it may be more than a task's argument
-    should be."""
+    """Facts about the whole log for all slices, as two objects: they may be too large for a task's
+    argument."""
 
     segments: tuple[IndexedSegment, ...]
     fences: tuple[int, ...]
-    """Ends of the parts in which what was found is written: bounds of segments."""
+    """End offsets of the parts of the results: the bounds of segments."""
     aborted: Records
     """First and last offsets of the batches whose transaction aborted."""
 
     def put(self, store: ObjectStore, key: str) -> None:
-        """Write it."""
         spans = np.ascontiguousarray(self.aborted, OFFSETS)
         put_fenced(store, f"{key}.aborted", spans.reshape(-1), [2 * len(spans)])
         document = {"segments": [one.fields() for one in self.segments], "fences": self.fences}
@@ -213,7 +200,7 @@ class MatchPlan:
 
     @classmethod
     def get(cls, store: ObjectStore, key: str) -> MatchPlan:
-        """What `put` wrote; `CorruptObject` for what is none."""
+        """Return the plan written by `put`; raise `CorruptObject` if it does not decode."""
         try:
             found = json.loads(store.get(key))
             segments = tuple(map(IndexedSegment.of, found["segments"]))
@@ -226,14 +213,13 @@ class MatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What a group has to know of the log before and after it."""
+    """Facts about the log before and after a group."""
 
     aborted: tuple[AbortedTransaction, ...]
     passed: Passed
     producers: Mapping[int, LastRecord]
 
     def encode(self) -> bytes:
-        """As JSON."""
         document = {
             "aborted": [
                 [one.producer_id, one.first_offset, one.last_offset, one.stable_offset]
@@ -250,7 +236,7 @@ class GroupPlan:
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> GroupPlan:
-        """What `encode` made; `CorruptObject` for what is none."""
+        """Return the plan that `encode` made; raise `CorruptObject` if it does not decode."""
         try:
             found = json.loads(data)
             return cls(
@@ -267,12 +253,12 @@ class GroupPlan:
 
 
 def recorded(result: TaskResult) -> TaskResult:
-    """Inside a Spark task: nothing is left to do of a range that an earlier attempt finished."""
+    """Inside a Spark task: return the result that an earlier attempt has recorded."""
     return result
 
 
 class Movements:
-    """Counts the bytes that move, and says so beside the ledger when it is time."""
+    """A counter of bytes read and written that also reports progress when due."""
 
     def __init__(self, reporter: BackgroundReporter | None) -> None:
         self.bytes_read = self.bytes_written = 0
@@ -280,36 +266,34 @@ class Movements:
         self._reporter = reporter
 
     def moved(self, read: int, written: int) -> None:
-        """So many bytes more."""
         self.bytes_read += read
         self.bytes_written += written
         if self._reporter is not None and self._reporter.is_due():
             self._reporter.report(self.bytes_read, self.bytes_written)
 
     def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
-        """What travels back at the end."""
         cpu_s = time.process_time() - self._began_s
         moved = self.bytes_read, self.bytes_written
         return TaskResult(output, dict(rows), *moved, cpu_s, peak_memory_bytes())
 
 
 def index_segment(task: IndexTask) -> TaskResult:
-    """Inside a Spark task: read a segment once, checking everything."""
+    """Inside a Spark task: read and check a segment, and write its index."""
     return reporting(task.work, lambda own, movements: _index(task, own, movements))
 
 
 def match_slice(task: MatchTask) -> TaskResult:
-    """Inside a Spark task: find what is superseded in a slice of the hash space."""
+    """Inside a Spark task: find superseded records in a slice of the hash space."""
     return reporting(task.work, lambda own, movements: _match(task, own, movements))
 
 
 def rewrite_group(task: RewriteTask) -> TaskResult:
-    """Inside a Spark task: write a segment of what stays of a group."""
+    """Inside a Spark task: write a segment of the kept records of a group."""
     return reporting(task.work, lambda own, movements: _rewrite(task, own, movements))
 
 
 def reporting(work: StepWork, run: Callable[[ObjectStore, Movements], TaskResult]) -> TaskResult:
-    """Run what a task does, with its own store and who says how far it is."""
+    """Run a task with its own store and progress reports."""
     keep_freed_memory()
     own = work.own.open()
     with reported(work.reporting, own, SystemClock(), RandomIds()) as reporter:
@@ -387,7 +371,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
 
 
 def matched_offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:
-    """What all slices say of the group, in order."""
+    """Return the offsets that all slices have found in the group, in order."""
     first, last = task.part, task.part + len(task.segments)
     found: Sequence[Records] = [
         get_parts(own, key + suffix, OFFSETS, task.parts, first, last)
@@ -397,5 +381,5 @@ def matched_offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets
 
 
 def slice_keys(folder: str, slices: int) -> list[str]:
-    """Keys, without a suffix, of what matching so many slices writes."""
+    """Return the keys, without a suffix, of all slices' results."""
     return [join(folder, f"{number:04d}") for number in range(slices)]

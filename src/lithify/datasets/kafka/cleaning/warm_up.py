@@ -1,4 +1,4 @@
-"""Compiling or loading all compiled code ahead of the first task, by running all of it on one small batch."""
+"""Compiles or loads all compiled code ahead of the first task, by running it on one small batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH = bytes.fromhex(
 
 
 def warm_up() -> None:
-    """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
+    """Compile the kernel or load it from the cache; later calls in the process cost almost nothing."""
     source = decode(_BATCH, "warm-up")
     what, _ = fates(source.batches, ())
     index(source, what, 8)

@@ -1,8 +1,8 @@
-"""Pieces of a segment, decoded a bite at a time.
+"""Decodes pieces of a segment in chunks of `BITE_BYTES`, or of one batch if that is larger.
 
-A piece is as large as a request should be. What decoding makes of it is several times as large: taken at once
-it would neither stay in the processor's cache nor in memory that is used again, and page faults alone would
-cost more than the decoding. So a piece is cut between batches, into bites of `BITE_BYTES` or one batch.
+A piece is as large as a request should be, and decoding makes several times as much of it. Decoded at once,
+it would fit neither into the processor's cache nor into reused memory, and page faults alone would cost more
+than decoding.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ BITE_BYTES = 512 << 10
 def decoded(
     pieces: Iterable[tuple[str, bytes | memoryview]], *, after: int, bite_bytes: int = BITE_BYTES
 ) -> Iterator[tuple[RecordBatches, int]]:
-    """What is in these pieces, which have whole batches, each time with how many bytes that was; `after` is
-    the last offset before them.
+    """Yield the decoded chunks of these pieces of whole batches, each with its size in bytes; `after` is the
+    last offset before them.
 
     Raises `CorruptObject` and `Unsupported`.
     """
@@ -34,8 +34,8 @@ def decoded(
 def bites(
     pieces: Iterable[tuple[str, bytes | memoryview]], bite_bytes: int
 ) -> Iterator[tuple[str, memoryview]]:
-    """The pieces cut between batches, with names for errors. What can be no batch is alone, for who decodes
-    it to refuse."""
+    """Cut the pieces between batches, and name the chunks for errors. Bytes that cannot be a batch come
+    alone, for the decoder to refuse."""
     for name, data in pieces:
         view, address, start = memoryview(data), np.frombuffer(data, np.uint8).ctypes.data, 0
         while start < len(view):

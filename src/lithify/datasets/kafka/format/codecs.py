@@ -7,9 +7,9 @@
 | lz4    | a frame of independent blocks of 64 KiB: Java refuses dependent ones | a frame of either kind |
 | zstd   | a frame of level 3                                             | any number of frames  |
 
-What is unpacked is limited, so that a small batch cannot make a task allocate gigabytes: a length that is
-declared is checked before anything is allocated, and no library is asked for more than the limit. Bytes
-behind the end of what is compressed are refused.
+Unpacking is limited, so that a small batch cannot make a task allocate gigabytes: a declared length is
+checked before the allocation, and every library gets the limit. Bytes after the end of the compressed data
+are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import lz4.frame
 import zstandard
 
 MAX_UNPACKED_BYTES = 256 << 20
-"""No batch may unpack to more. Brokers take batches of 1 MiB unless told otherwise."""
+"""No batch may unpack to more. Brokers accept batches of 1 MiB by default."""
 
 _ZSTD_LEVEL = 3
 _GZIP_WINDOW_BITS = 31
@@ -48,7 +48,7 @@ class BatchCodec(IntEnum):
 
 
 class BadCompression(Exception):
-    """The records of a batch do not unpack. The message says why, in words."""
+    """The records of a batch do not unpack. The message gives the reason."""
 
 
 class BatchCodecs:
@@ -60,7 +60,7 @@ class BatchCodecs:
         self._zstd_compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
 
     def unpack(self, codec: BatchCodec, data: memoryview) -> bytes:
-        """The records of a batch; raises `BadCompression`."""
+        """Decompress the records of a batch; raise `BadCompression` if they are damaged or too large."""
         try:
             match codec:
                 case BatchCodec.NONE:
@@ -77,7 +77,6 @@ class BatchCodecs:
             raise BadCompression(f"the records do not unpack as {codec.name.lower()} ({error})") from error
 
     def pack(self, codec: BatchCodec, data: memoryview) -> bytes:
-        """The records of a batch, compressed."""
         match codec:
             case BatchCodec.NONE:
                 return bytes(data)
@@ -166,7 +165,7 @@ class BatchCodecs:
 
 
 def _declared_size(data: memoryview) -> int:
-    """The uncompressed length that a raw snappy block begins with."""
+    """Return the uncompressed length with which a raw snappy block begins."""
     size = 0
     for index, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << (7 * index)

@@ -1,23 +1,23 @@
-"""Record batches: decoded, filtered and written again.
+"""Decodes, filters and writes record batches.
 
-`decode` takes whole batches, all of an object or a part that begins and ends between batches:
+`decode` takes whole batches, of an object or a part of it:
 
 1. Check every header and checksum in compiled code (`kernel/headers.py`).
-2. Unpack what is compressed, each batch once, behind the object's own bytes in memory.
+2. Unpack each compressed batch, behind the object's bytes in memory.
 3. Read and check every record in compiled code (`kernel/records.py`).
 
-Whatever is damaged is a `CorruptObject`, whatever this version does not know `Unsupported`; both name object
-and offset, and nothing has been written by then.
+Damaged data raise `CorruptObject`, data of an unknown version `Unsupported`; both name object and offset, and
+nothing has been written by then.
 
-`filtered` writes what a retention keeps (`kernel/rewrite.py`). Batches of which all is kept stay as they are,
+`filtered` writes the records that a retention keeps (`kernel/rewrite.py`). Batches of which all is kept stay
 byte for byte; the others keep offsets, last offset, producer, sequence, leader epoch, codec and type of
-timestamps. Uncompressed, the bytes are those Kafka's own record filter writes.
+timestamps. Uncompressed, the bytes equal those of Kafka's own record filter.
 
-`merged` writes what is kept of neighbouring batches as one batch, for layouts that keep one batch in an
-object. Offsets and timestamps stay, and the batch reaches from the first offset of the first to the last
-of the last. It has no producer any more and is in no transaction, so only decided data may be merged, and
-no marker. It has the leader epoch of the last, since a reader that was told an older one would think the
-log was cut off there.
+`merged` writes the kept records of neighbouring batches as one batch, for layouts with one batch in an
+object. Offsets and timestamps stay, and the batch reaches from the first batch's first offset to the last
+one's last. It has no producer and no transaction, so only decided data may be merged, and no markers. It has
+the last batch's leader epoch: a reader that knows that epoch would take an older one for a truncation of the
+log.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class BatchRetention:
-    """What a filter keeps of record batches."""
+    """The parts of record batches that a filter keeps."""
 
     keep: Flags
-    """For each record, whether it stays."""
+    """For each record, whether it is kept."""
     retain_empty: Flags
-    """For each batch, whether its header stays when no record does."""
+    """For each batch, whether its header is kept without records."""
     empty_marker: Flags
-    """For each batch, whether it is the marker of a transaction of which nothing is left: it gets a delete
+    """For each batch, whether it is the marker of a transaction without remaining data: it gets a delete
     horizon."""
     new_horizon_ms: int
-    """What a delete horizon is set to, in milliseconds since 1970."""
+    """The delete horizon of batches that get one, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class RecordBatches:
     """Batches and records in memory. Records are numbered through all batches."""
 
     name: str
-    """Object they come from."""
+    """The object they come from."""
     memory: Bytes
-    """The object's bytes, then the records of its compressed batches, unpacked, then slack."""
+    """The object's bytes, then the unpacked records of its compressed batches, then slack."""
     size: int
     """Bytes of the object."""
     batches: Records
@@ -98,17 +98,16 @@ class RecordBatches:
     """An array of `RECORD`."""
 
     def key(self, number: int) -> bytes | None:
-        """Key of a record."""
         record = self.records[number]
         return self._field(int(record["key"]), int(record["key_len"]))
 
     def value(self, number: int) -> bytes | None:
-        """Value of a record; None is a tombstone."""
+        """Return a record's value; `None` is a tombstone."""
         record = self.records[number]
         return self._field(int(record["value"]), int(record["value_len"]))
 
     def raw(self, at: int) -> bytes:
-        """The bytes of a batch, as they lie in the object."""
+        """Return the bytes of a batch as they are in the object."""
         batch = self.batches[at]
         return self.memory[batch["position"] : batch["position"] + batch["size"]].tobytes()
 
@@ -117,7 +116,7 @@ class RecordBatches:
 
 
 def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBatches:
-    """Decode and check whole batches; `after` is the last offset of the batch before them, if there is one.
+    """Decode and check whole batches; `after` is the last offset of the batch before them, if any.
 
     Raises `CorruptObject` and `Unsupported`.
     """
@@ -131,9 +130,9 @@ def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBat
 
 
 def opened(data: memoryview, name: str, *, after: int) -> tuple[Bytes, Records]:
-    """Memory with the batches' records, unpacked, and their headers (`BATCH`): what `decode` does before it
-    reads records. If nothing is compressed it is the data's own memory, and checksums are left to who reads
-    the records.
+    """Return memory with the unpacked batches, and their headers (`BATCH`), without reading records. If
+    nothing is compressed, this is the memory of `data`, and the reader of the records must verify
+    checksums.
 
     Raises `CorruptObject` and `Unsupported`.
     """
@@ -146,8 +145,7 @@ def opened(data: memoryview, name: str, *, after: int) -> tuple[Bytes, Records]:
 
 
 def headers(data: bytes | memoryview, name: str, *, after: int = -1, with_checksum: bool = True) -> Records:
-    """The headers of whole batches alone (`BATCH`), checked like their checksums; what a control batch marks
-    stays unknown.
+    """Return the checked headers of whole batches (`BATCH`); their `marker` is not read.
 
     Raises `CorruptObject` and `Unsupported`.
     """
@@ -160,12 +158,13 @@ def headers(data: bytes | memoryview, name: str, *, after: int = -1, with_checks
 
 
 def rebased(batch: bytes | memoryview, base_offset: int) -> bytes:
-    """One batch at another base offset, which its checksum does not cover: some layouts keep it in a name."""
+    """Return the batch with another base offset, which its checksum does not cover: some layouts keep it in a
+    name."""
     return base_offset.to_bytes(BASE_OFFSET_BYTES) + batch[BASE_OFFSET_BYTES:]
 
 
 def filtered(source: RecordBatches, retention: BatchRetention) -> memoryview:
-    """What the retention keeps, as the bytes of an object; empty when nothing is left."""
+    """Return the kept batches, as the bytes of an object; empty if nothing is kept."""
     verdicts = np.where(retention.retain_empty, RETAIN_EMPTY, 0).astype(np.uint8)
     verdicts[retention.empty_marker] |= EMPTY_MARKER
     dead = source.records["offset"][~retention.keep]
@@ -174,8 +173,8 @@ def filtered(source: RecordBatches, retention: BatchRetention) -> memoryview:
 
 
 def merged(source: RecordBatches, keep: Flags, codec: BatchCodec, new_horizon_ms: int) -> memoryview:
-    """The records kept, as one batch; empty when there are none. If tombstones are among them, the delete
-    horizon is the latest they had, or `new_horizon_ms` if one had none."""
+    """Return the kept records as one batch; empty if there are none. With tombstones, its delete horizon is
+    the latest of theirs; `new_horizon_ms` counts for those without one."""
     batches, records = source.batches, source.records[keep]
     if not len(records):
         return memoryview(b"")
@@ -200,7 +199,7 @@ def merged(source: RecordBatches, keep: Flags, codec: BatchCodec, new_horizon_ms
 
 
 def between(source: RecordBatches, first: int, last: int) -> RecordBatches:
-    """The batches from number `first` up to, and without, `last`, in the same memory."""
+    """Return the batches `first` to `last - 1`, in the same memory."""
     batches = source.batches[first:last].copy()
     start = int(batches[0]["first_record"])
     records = source.records[start : start + int(batches["count"].sum())].copy()
@@ -210,7 +209,7 @@ def between(source: RecordBatches, first: int, last: int) -> RecordBatches:
 
 
 def _horizon(source: RecordBatches, keep: Flags, new_horizon_ms: int) -> int:
-    """The delete horizon of a batch with these records."""
+    """Return the delete horizon of a batch with these records."""
     batches = source.batches[source.records["batch"][keep & (source.records["value_len"] < 0)]]
     if not len(batches):
         return NO_TIMESTAMP
@@ -219,7 +218,6 @@ def _horizon(source: RecordBatches, keep: Flags, new_horizon_ms: int) -> int:
 
 
 def _with_unpacked(data: bytes | memoryview, batches: Records, name: str) -> Bytes:
-    """Memory that holds the object and, behind it, what its compressed batches unpack to."""
     source = np.frombuffer(data, np.uint8)
     unpacked = list(_unpacked(source, batches, name))
     memory = new_bytes(len(source) + sum(len(content) for _, content in unpacked))
@@ -235,13 +233,12 @@ def _with_unpacked(data: bytes | memoryview, batches: Records, name: str) -> Byt
 
 
 def _check_counts(batches: Records, name: str) -> None:
-    """No memory is taken for more records than there are bytes for."""
+    """Refuse counts that exceed the bytes, before memory is allocated for so many records."""
     for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
         raise _refused_batch(name, KernelStatus.BAD_COUNT, batch)
 
 
 def _unpacked(source: npt.NDArray[np.uint8], batches: Records, name: str) -> Iterator[tuple[int, bytes]]:
-    """Number and unpacked records of each compressed batch. One without records is empty already."""
     compressed = (batches["attributes"] & CODEC_MASK != 0) & (batches["payload_len"] > 0)
     codecs: BatchCodecs | None = None
     for at in np.flatnonzero(compressed):
@@ -269,7 +266,6 @@ def _refused_batch(name: str, status: KernelStatus, batch: Records) -> CorruptOb
 def _refusal(
     name: str, status: KernelStatus, source: npt.NDArray[np.uint8], position: int, batch: Records, after: int
 ) -> CorruptObject | Unsupported:
-    """Why the headers were not read beyond this position."""
     if status == KernelStatus.BAD_MAGIC:
         magic = int(source[position + MAGIC_AT].view(np.int8))
         if magic in (0, 1):

@@ -1,22 +1,21 @@
-"""What transactions came to, from the headers of batches alone.
+"""Outcomes of transactions, from the headers of batches alone.
 
-A producer has one transaction open at a time: its transactional data batches up to the next marker with its
-id. The marker says whether they count (`COMMIT`) or never did (`ABORT`).
+A producer has at most one open transaction: its transactional data batches up to the next marker with its id,
+which commits (`COMMIT`) or aborts (`ABORT`) them.
 
-`follow` reads batches in order and tells which transactions aborted, and which are still open: nothing at
-or behind the first offset of an open one is decided (the *last stable offset*). Only batches that are
-transactional or markers matter, so it takes a moment for any log, and objects can be read one after
-another: what it returns is where it goes on.
+`follow` reads batches in order and returns the aborted and the open transactions. Nothing at or after the
+first offset of an open one is decided (the *last stable offset*). It reads only transactional batches and
+markers, so it is fast for any log, and continues from an earlier result.
 
-`fates` walks over the same batches while they are cleaned, with the aborted transactions known:
+`fates` decides about the same batches while they are cleaned, with the aborted transactions known:
 
-1. A data batch of an aborted transaction goes, all of it.
-2. A marker is *empty* when nothing of its transaction was met since the one before: an abort marker once
-   its data batches are gone, a commit marker once they are all superseded and gone. A control batch
-   without records is empty too. Only an empty marker may go, and only behind its delete horizon.
-3. Control batches of other types always stay.
+1. A data batch of an aborted transaction is removed.
+2. A marker is *empty* if the pass met no data of its transaction: an abort marker once its data batches are
+   removed, a commit marker once they are all superseded and removed. A control batch without records is empty
+   too. Only empty markers may be removed, and only after their delete horizon.
+3. Control batches of other types are always kept.
 
-So a marker never goes in the pass that removes the last of its transaction's data, as in Kafka.
+So a marker is never removed in the pass that removes the last data of its transaction, as in Kafka.
 """
 
 from __future__ import annotations
@@ -38,55 +37,53 @@ from lithify.datasets.kafka.format.kernel.rewrite import Flags
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """A transaction that aborted."""
-
     producer_id: int
     first_offset: int
-    """Of its first data batch."""
+    """First offset of its first data batch."""
     last_offset: int
-    """Of its marker."""
+    """Last offset of its marker."""
     stable_offset: int
-    """The last stable offset once it was decided."""
+    """The last stable offset once the transaction was decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """What is known after some batches."""
+    """The transactions known after some batches."""
 
     aborted: tuple[AbortedTransaction, ...] = ()
     """In the order of their markers."""
     open: Mapping[int, int] = field(default_factory=dict)
-    """First offset of the open transaction of each producer that has one."""
+    """First offset of each producer's open transaction."""
 
     def stable_offset(self, end: int) -> int:
-        """The first offset that is not decided: `end`, behind the log, if no transaction is open."""
+        """Return the first undecided offset: `end`, the end of the log, if no transaction is open."""
         return min(self.open.values(), default=end)
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The transactions in whose midst a pass over a log is."""
+    """The transactions that a pass over a log is in."""
 
     committed: frozenset[int] = frozenset()
-    """Producers of which a data batch was met that is not aborted."""
+    """Producers with a data batch that is not aborted and whose marker has not been met."""
     aborted: Mapping[int, bool] = field(default_factory=dict)
-    """Producers in an aborted transaction, and whether a data batch of it was met."""
+    """Producers in an aborted transaction, and whether the pass met one of its data batches."""
     last_offset: int = -1
-    """Of the batches passed."""
+    """The last offset passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """What transactions mean for each of some batches."""
+    """The outcome of transactions for each of some batches."""
 
     aborted: Flags
-    """Data that never counted."""
+    """Data of aborted transactions."""
     empty_marker: Flags
-    """The marker of a transaction of which nothing is left."""
+    """Markers of transactions without remaining data."""
 
 
 def follow(batches: Records, before: Transactions | None = None) -> Transactions:
-    """Read on over these batches (`BATCH`)."""
+    """Return the transactions after these batches (`BATCH`), which continue `before`."""
     before = before or Transactions()
     aborted, started = list(before.aborted), dict(before.open)
     for batch in _concerned(batches):
@@ -105,7 +102,7 @@ def follow(batches: Records, before: Transactions | None = None) -> Transactions
 def fates(
     batches: Records, aborted: Iterable[AbortedTransaction], before: Passed | None = None
 ) -> tuple[Fates, Passed]:
-    """What becomes of these batches; `before` is where the pass was at the end of the batches before them."""
+    """Return the outcome for these batches; `before` is the state of the pass after the previous batches."""
     before = before or Passed()
     committed, met = set(before.committed), dict(before.aborted)
     goes, empty = np.zeros(len(batches), np.bool_), np.zeros(len(batches), np.bool_)

@@ -1,14 +1,13 @@
-"""The record-batch kernel: compiled code that reads, filters and writes Kafka's record batches.
+"""Compiled code that reads, filters and writes Kafka's record batches.
 
-Floors, from the ground up:
+Modules, from the lowest level up:
 
-- `lithify.kernel` what it shares with other kinds' kernels: compilation, memory, numbers of variable length
-  (`zigzag`), checksums, hashes.
-- `layout` the records and status codes shared with Python.
-- `headers` the headers of batches: reading, checking, writing · `records` reading records, everything
-  checked · `rewrite` writing what a filter keeps · `keys` hashes of keys.
-- `ready` whether everything was compiled ahead of time.
+- `lithify.kernel` shared with other kinds: compilation, memory, varints (`zigzag`), checksums, hashes.
+- `layout` records and status codes shared with Python.
+- `headers` reads, checks and writes the headers of batches · `records` reads and checks records · `retaining`
+  decides about records · `rewrite` writes the kept records · `keys` hashes keys.
+- `ready` checks whether everything was compiled ahead of time.
 
-Compiled code runs without the interpreter's lock and never calls Python. Compression is done by Python,
-once for each batch, between calls.
+Compiled code runs without the interpreter's lock and never calls Python. Python compresses, once for each
+batch, between calls.
 """

@@ -1,15 +1,15 @@
-"""The headers of batches: reading, checking, writing.
+"""Reads, checks and writes the headers of batches.
 
-`scan` goes from batch to batch and checks each before the next:
+`scan` checks each batch before it reads the next:
 
-1. There is a whole header of message format 2, and the batch ends inside the object.
-2. The checksum matches, unless who reads the records looks at it while they are near.
+1. A whole header of message format 2 is there, and the batch ends inside the object.
+2. The checksum matches. The caller may verify it later instead, together with the records.
 3. Attributes and codec are known.
-4. Offsets are not negative, begin behind those of the batch before, and one more would not overflow; there
-   are no more records than offsets.
+4. Offsets are not negative, start after those of the previous batch, and leave room for one more; there are
+   no more records than offsets.
 5. Numbers of a producer are at least -1, and a transactional batch has one; a delete horizon is a time.
 
-What is compressed is not looked at here.
+Compressed records are not checked here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ _BAD_HORIZON = int(KernelStatus.BAD_HORIZON)
 
 @inlined
 def load_i16_be(address: int) -> int:
-    """A signed number of 16 bits."""
     number = load_u16_be(address)
     return number - ((number & 0x8000) << 1)
 
@@ -84,13 +83,13 @@ def _load_i32_be(address: int) -> int:
 
 @inlined
 def is_sound(address: int, size: int) -> bool:
-    """Whether the checksum of the whole batch at the address matches."""
+    """Return whether the batch's checksum matches."""
     return crc32c(address + ATTRIBUTES_AT, size - ATTRIBUTES_AT) == load_u32_be(address + CHECKSUM_AT)
 
 
 @inlined
 def _check_bytes(address: int, left: int, with_checksum: bool) -> int:
-    """Whether a whole and undamaged batch begins at the address."""
+    """Return `OK` if a whole and undamaged batch begins at the address."""
     if left < _LEAST_BYTES:
         return _CUT_OFF
     if load_u8(address + MAGIC_AT) != MAGIC:
@@ -129,7 +128,7 @@ def _read(address: int, position: int, batch: Record) -> None:
 
 @inlined
 def _check_numbers(batch: Record, previous_last: int) -> int:
-    """The same of its numbers; makes `last_offset` of the delta that stands there."""
+    """Check the header's numbers, and replace the delta in `last_offset` by the offset."""
     attributes = batch.attributes
     if attributes > KNOWN_ATTRIBUTES:
         return _UNKNOWN_ATTRIBUTES
@@ -156,9 +155,9 @@ def _check_numbers(batch: Record, previous_last: int) -> int:
 def scan(
     data: int, length: int, previous_last: int, with_checksum: bool, batches: Records
 ) -> tuple[int, int, int]:
-    """Read and check the headers of all batches: status, number of whole batches, and the position where
-    reading stopped. A batch whose bytes are sound but whose numbers are refused has been read into the
-    element behind the last."""
+    """Read and check the headers of all batches. Return status, number of whole batches, and the position
+    where reading stopped. If a batch's bytes are sound but its numbers are refused, its header is in the
+    element after the last."""
     position = 0
     count = 0
     while position < length:
@@ -178,9 +177,8 @@ def scan(
 
 @entry
 def whole_batches(data: int, length: int, most: int) -> tuple[int, int]:
-    """Where the last of the whole batches at the address ends of which all but the first end within `most`
-    bytes, and the size of the one behind it: 0 if it can be none, `UNCOUNTED_BYTES` if not even its size is
-    there."""
+    """Return where the last whole batch within `most` bytes ends (the first may be larger), and the size of
+    the next: 0 if it cannot be a batch, `UNCOUNTED_BYTES` if even its size is missing."""
     position = 0
     while position + UNCOUNTED_BYTES <= length:
         size = UNCOUNTED_BYTES + _load_i32_be(data + position + LENGTH_AT)
@@ -197,7 +195,7 @@ def whole_batches(data: int, length: int, most: int) -> tuple[int, int]:
 def write_header(
     address: int, batch: Record, attributes: int, base_timestamp: int, max_timestamp: int, count: int
 ) -> None:
-    """Write the header of `batch` with these changes, but for what `seal` writes."""
+    """Write the header of `batch` with these changes, without the fields that `seal` writes."""
     store_64_be(address, batch.base_offset)
     store_u32_be(address + LEADER_EPOCH_AT, batch.leader_epoch)
     store_u8(address + MAGIC_AT, MAGIC)
@@ -213,12 +211,11 @@ def write_header(
 
 @called
 def seal(address: int, size: int) -> None:
-    """Write length and checksum of a batch whose other bytes are in place."""
+    """Write length and checksum of a batch that is otherwise complete."""
     store_u32_be(address + LENGTH_AT, size - UNCOUNTED_BYTES)
     store_u32_be(address + CHECKSUM_AT, crc32c(address + ATTRIBUTES_AT, size - ATTRIBUTES_AT))
 
 
 @entry
 def seal_batch(address: int, size: int) -> None:
-    """The same for callers in Python."""
     seal(address, size)

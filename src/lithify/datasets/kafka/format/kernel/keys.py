@@ -1,12 +1,12 @@
-"""Hashes of keys, of 128 bits: that two of a billion keys share one is less likely than 1 in 10^20.
+"""Hashes of keys, of 128 bits: the probability that two of a billion keys share one is below 1 in 10^20.
 
-Entries are sorted (`sort_entries`) by hash and offset, and equal ones stay as they are:
+`sort_entries` sorts stably by hash and offset:
 
-1. Distribute them by the leading bits of what the first half of the hash is above the least one.
-2. Sort each bucket by insertion. Hashes are spread evenly, so a bucket has few of them.
+1. Distribute the entries to buckets by the leading bits of their hash's first half, above the least one.
+2. Sort each bucket by insertion. Hashes are spread evenly, so buckets are small.
 
-Keys with many entries that share a bucket would take quadratic time: after `_MOST_MOVES` for each entry it
-gives up, and who calls sorts in another way.
+Keys with many entries share a bucket and would take quadratic time: after `_MOST_MOVES` per entry the
+function gives up, and the caller sorts in another way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENTRY = np.dtype(
         ("flags", "u4"),
     ]
 )
-"""What an index knows of a record."""
+"""The data of one record in an index."""
 
 TOMBSTONE = 1
 _MOST_MOVES = 16
@@ -35,7 +35,8 @@ _MOST_MOVES = 16
 
 @entry
 def hash_keys(memory: int, records: Records, skipped: Flags, entries: Records) -> int:
-    """Write the entries of all records that have a key and are not in a skipped batch; how many."""
+    """Write the entries of all records that have a key and are not in a skipped batch; return their
+    number."""
     count = 0
     for number in range(len(records)):
         record = records[number]
@@ -53,7 +54,7 @@ def hash_keys(memory: int, records: Records, skipped: Flags, entries: Records) -
 
 @inlined
 def _is_behind(one: Record, high: U64, low: U64, offset: int) -> bool:
-    """Whether an entry comes after that of this hash and offset."""
+    """Return whether the entry sorts after this hash and offset."""
     if one.high != high:
         return bool(one.high > high)
     if one.low != low:
@@ -63,10 +64,11 @@ def _is_behind(one: Record, high: U64, low: U64, offset: int) -> bool:
 
 @entry
 def sort_entries(entries: Records, least: U64, shift: U64, ends: Records, target: Records) -> bool:
-    """Write the entries in order to `target`, unless that takes too long: then what is there is nonsense.
+    """Write the sorted entries to `target`. Return `False` if that takes too long; `target` is undefined
+    then.
 
-    No first half of a hash is below `least`; `ends` are zeros, one more than `(high - least) >> shift` is at
-    most.
+    `least` is at most every first half of a hash; `ends` are zeros, one more than the largest `(high - least)
+    >> shift`.
     """
     for number in range(len(entries)):
         ends[(entries[number].high - least) >> shift] += 1

@@ -1,4 +1,4 @@
-"""The records that compiled code and Python share, the codes they exchange, and the format's constants.
+"""Records shared by compiled code and Python, their status codes, and the format's constants.
 
 A record batch of message format 2, all numbers big-endian:
 
@@ -7,12 +7,12 @@ A record batch of message format 2, all numbers big-endian:
     27 base timestamp i64 · 35 greatest timestamp i64 · 43 producer id i64 · 51 producer epoch i16 ·
     53 base sequence i32 · 57 number of records i32 · 61 the records, compressed together
 
-A record: length of the rest · attributes i8 · timestamp delta · offset delta · key length, key ·
-value length, value · number of headers, each with key length, key, value length, value. All numbers are
-zigzag varints, a length of -1 means null.
+A record: length of the rest · attributes i8 · timestamp delta · offset delta · key length, key · value
+length, value · number of headers, each with key length, key, value length, value. All numbers are zigzag
+varints; a length of -1 means null.
 
-Positions are counted from the start of one block of memory: the bytes of the object, then what its
-compressed batches unpack to.
+Positions count from the start of one block of memory: the object's bytes, then the unpacked records of its
+compressed batches.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 Record = Any
-"""A record as compiled code sees it: its fields are attributes, which type checkers cannot know."""
+"""A record in compiled code: its fields are attributes, unknown to type checkers."""
 Records = Any
-"""An array of records."""
 
 MAGIC = 2
 HEADER_BYTES = 61
@@ -44,14 +43,14 @@ BASE_SEQUENCE_AT = 53
 COUNT_AT = 57
 MAX_OFFSET_DELTA = (1 << 31) - 1
 UNCOUNTED_BYTES = 12
-"""Bytes of a batch that its length does not count."""
+"""Bytes of a batch before the part that its length counts."""
 
 CODEC_MASK = 7
 LOG_APPEND_TIME = 8
 TRANSACTIONAL = 16
 CONTROL = 32
 DELETE_HORIZON = 64
-"""The base timestamp is the time from which tombstones and markers of this batch may go."""
+"""The base timestamp is the time from which this batch's tombstones and markers may be removed."""
 KNOWN_ATTRIBUTES = 127
 MAX_CODEC = 4
 
@@ -63,11 +62,11 @@ NO_PRODUCER = -1
 
 MIN_RECORD_BYTES = 7
 MAX_RECORD_OVERHEAD_BYTES = 21
-"""Most bytes of a record's length, attributes and two deltas."""
+"""The most bytes of a record's length, attributes and two deltas."""
 
 
 class KernelStatus(IntEnum):
-    """Why compiled code came back. Everything from `CUT_OFF` on means an input that is refused."""
+    """Why compiled code returned. Values from `CUT_OFF` on refuse the input."""
 
     OK = 0
     PACK = 1
@@ -126,19 +125,18 @@ BATCH = np.dtype(
         ("producer_epoch", "i8"),
         ("base_sequence", "i8"),
         ("count", "i8"),
-        ("payload", "i8"),  # where the records lie, unpacked
+        ("payload", "i8"),  # position of the unpacked records
         ("payload_len", "i8"),
-        ("first_record", "i8"),  # its number among the records of all batches
+        ("first_record", "i8"),  # index among the records of all batches
         ("marker", "i8"),  # type of the first control record
     ]
 )
-"""A batch."""
 
 RECORD = np.dtype(
     [
         ("offset", "i8"),
-        ("timestamp", "i8"),  # as a reader sees it
-        ("tail", "i8"),  # from here to `end` nothing depends on the batch: key length to headers
+        ("timestamp", "i8"),  # as readers see it: the broker's, if the batch has log append time
+        ("tail", "i8"),  # key length to headers, up to `end`: independent of the batch
         ("end", "i8"),
         ("key", "i8"),
         ("value", "i8"),
@@ -148,14 +146,13 @@ RECORD = np.dtype(
         ("header_count", "i4"),
     ]
 )
-"""A record."""
 
 OUTPUT = np.dtype(
     [
         ("buffer", "i8"),  # address
         ("position", "i8"),
         ("batch", "i8"),  # the next one
-        ("batch_start", "i8"),  # of the one that has to be compressed
+        ("batch_start", "i8"),  # position of the one to compress
     ]
 )
-"""Where filtered batches go."""
+"""The state of writing filtered batches."""

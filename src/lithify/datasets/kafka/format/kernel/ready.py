@@ -1,4 +1,4 @@
-"""Whether this machine has the kernel's code. Quick to import: no compiler."""
+"""Checks whether this machine has the kernel's compiled code. Quick to import: no compiler."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ KERNEL = "kafka"
 
 
 def is_compiled(environ: Mapping[str, str]) -> bool:
-    """Whether nothing is left to compile."""
+    """Return whether nothing is left to compile."""
     return fingerprint.is_compiled(environ, KERNEL)

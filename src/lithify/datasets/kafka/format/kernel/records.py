@@ -1,11 +1,11 @@
-"""Reading records, every length checked against what holds it before it is used.
+"""Reads records, and checks every length before it is used.
 
-`parse` reads the records of all batches, whose compressed ones are unpacked:
+`parse` reads the records of all batches, unpacked:
 
-1. The length of a record ends inside its batch, and everything in the record inside the record.
-2. Offsets ascend and lie in the offsets of the batch.
-3. Key, value and headers fill the record exactly, the records their batch.
-4. The first record of a control batch says what it marks.
+1. A record ends inside its batch, and every field inside its record.
+2. Offsets ascend and lie within the batch's offsets.
+3. Key, value and headers fill the record exactly, and records fill the batch.
+4. The first record of a control batch has its type of marker.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ _TRAILING = int(KernelStatus.TRAILING)
 
 @inlined
 def _read_field(position: int, end: int) -> tuple[int, int]:
-    """Length of a key or value and the address of its bytes, which end before `end`; the address is
-    `INVALID` if they do not."""
+    """Return length and address of a key or value; the address is `INVALID` if its bytes exceed `end`."""
     length, position = read_varint(position, end)
     if position == INVALID or length < -1 or length > end - position:
         return 0, INVALID
@@ -45,7 +44,6 @@ def _read_field(position: int, end: int) -> tuple[int, int]:
 
 @called
 def _skip_headers(position: int, end: int, count: int) -> int:
-    """Where the headers end, or `INVALID`."""
     for _ in range(count):
         length, position = _read_field(position, end)
         if position == INVALID or length < 0:
@@ -59,9 +57,9 @@ def _skip_headers(position: int, end: int, count: int) -> int:
 
 @inlined
 def read_record(position: int, stop: int) -> tuple[int, int, int, int, int, int, int, int, int, int]:
-    """Read and check the record at the address, of a batch that ends at `stop`: status, address behind it,
-    timestamp delta, offset delta, address of the key's length, key and its length, value and its length,
-    number of headers."""
+    """Read and check the record at the address, in a batch that ends at `stop`. Return status, address after
+    it, timestamp delta, offset delta, address of the key's length, key and its length, value and its
+    length, number of headers."""
     length, position = read_varint(position, stop)
     if position == INVALID or length <= 0 or length > stop - position:
         return _BAD_LENGTH, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
@@ -93,13 +91,12 @@ def read_record(position: int, stop: int) -> tuple[int, int, int, int, int, int,
 
 @inlined
 def is_in_order(offset_delta: int, previous_delta: int, last_delta: int) -> bool:
-    """Whether a record's offset is above that of the one before, and in its batch."""
     return previous_delta < offset_delta <= last_delta
 
 
 @inlined
 def timestamp_of(batch: Record, delta: int) -> int:
-    """A record's timestamp, as a reader sees it."""
+    """Return a record's timestamp as readers see it: the batch's greatest with log append time."""
     timestamp: int = batch.base_timestamp + delta
     if batch.attributes & LOG_APPEND_TIME:
         timestamp = batch.max_timestamp
@@ -108,7 +105,7 @@ def timestamp_of(batch: Record, delta: int) -> int:
 
 @entry
 def parse(memory: int, batches: Records, records: Records) -> tuple[int, int]:
-    """Read the records of all batches: status, and the number of the batch it is about."""
+    """Read the records of all batches. Return the status and the index of the batch it is about."""
     number = 0
     for at in range(len(batches)):
         batch = batches[at]

@@ -1,13 +1,12 @@
-"""Whether a record stays, decided in one place: for a table of records, and while batches are rewritten.
+"""Decides whether a record is kept, both for a table of records and while batches are rewritten.
 
-What holds for a whole batch is a *verdict*, bits that Python computes once for each batch. What goes is told
-by its first reason: aborted, superseded, a marker, without a key, a tombstone. `retention.py` has the rules
-in words.
+A *verdict* has the facts about a whole batch, as bits that Python computes. A removal has the first reason
+that applies: aborted, superseded, marker, without a key, tombstone. `retention.py` has the rules.
 
-Offsets ascend, and so do those of dead and pinned records: a cursor goes along with each, so nothing is
-searched for. Which records are dead no processor can predict, so who reads many asks of the *usual* ones
-only that, and does not branch on the answer. Cursors are addresses: an array that is handed from function to
-function for each record would be counted each time, which costs more than reading the record.
+Offsets ascend, and so do those of dead and pinned records, so a cursor in each replaces searching. A
+processor cannot predict which records are dead; so hot loops check only that for *usual* records, and do not
+branch on the answer. Cursors are addresses: arrays passed per record would be reference-counted each time, at
+a higher cost than reading the record.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lithify.kernel.cache import called, entry, inlined
 from lithify.kernel.memory import load_i64
 
 Offsets = npt.NDArray[np.int64]
-"""Offsets in ascending order."""
+"""Ascending offsets."""
 Verdicts = npt.NDArray[np.uint8]
 Reasons = npt.NDArray[np.uint8]
 Tally = npt.NDArray[np.int64]
@@ -37,7 +36,7 @@ _OF_RECORDS = ABORTED | CONTROL_BATCH | MARKER_GOES | HORIZON_CAME
 
 
 class RemovalReason(IntEnum):
-    """Why a record goes."""
+    """Why a record is removed."""
 
     STAYS = 0
     ABORTED = 1
@@ -56,13 +55,13 @@ PASS = np.dtype(
         ("bound", "i8"),
         ("tombstones_below", "i8"),
         ("new_horizon_ms", "i8"),
-        ("dead", "i8"),  # cursors: addresses of offsets
+        ("dead", "i8"),  # cursor: address of an offset
         ("dead_end", "i8"),
         ("pinned", "i8"),
         ("pinned_end", "i8"),
     ]
 )
-"""The rules of a pass, and how far it is."""
+"""The rules and the cursors of a pass."""
 
 NO_OFFSETS: Offsets = np.empty(0, np.int64)
 NO_BOUND = (1 << 63) - 1
@@ -78,7 +77,7 @@ def pass_along(
     tombstones_below: int = NO_BOUND,
     new_horizon_ms: int,
 ) -> Records:
-    """A `PASS` over records from the offset `first` on, for as long as the arrays live."""
+    """Return a `PASS` from the offset `first` on. The arrays must outlive it."""
     found = np.zeros(1, PASS)
     found["keep_unkeyed"], found["bound"], found["tombstones_below"] = keep_unkeyed, bound, tombstones_below
     found["new_horizon_ms"] = new_horizon_ms
@@ -101,7 +100,6 @@ _TOMBSTONE = int(RemovalReason.TOMBSTONE)
 
 @called
 def _behind(cursor: int, end: int, offset: int) -> int:
-    """The cursor behind all offsets below this one."""
     while cursor < end and load_i64(cursor) < offset:
         cursor += _OFFSET_BYTES
     return cursor
@@ -109,13 +107,13 @@ def _behind(cursor: int, end: int, offset: int) -> int:
 
 @inlined
 def offset_at(cursor: int, end: int) -> int:
-    """The offset at a cursor, or one that no record has."""
+    """Return the offset at a cursor, or one that no record has."""
     return load_i64(cursor) if cursor < end else _NO_OFFSET
 
 
 @inlined
 def is_among(cursor: int, end: int, following: int, offset: int) -> tuple[int, int, int]:
-    """Whether the offset is among those from the cursor on (1 or 0), the cursor behind all up to it, and the
+    """Return whether the offset is in the array (1 or 0), the cursor after all offsets up to it, and the
     offset there; `following` is the one at `cursor`."""
     if following < offset:
         cursor = _behind(cursor, end, offset)
@@ -127,13 +125,12 @@ def is_among(cursor: int, end: int, following: int, offset: int) -> tuple[int, i
 
 @inlined
 def is_usual(verdict: int, offset: int, key_len: int, value_len: int, way: Record) -> bool:
-    """Whether it only depends on whether the record is dead."""
+    """Return whether the record is kept unless it is dead."""
     return (verdict & _OF_RECORDS) == 0 and (key_len | value_len) >= 0 and offset < way.bound
 
 
 @called
 def reason_of(verdict: int, offset: int, key_len: int, value_len: int, is_dead: int, way: Record) -> int:
-    """Why a record goes, or `STAYS`."""
     if verdict & CONTROL_BATCH:
         return _MARKER if verdict & MARKER_GOES else _STAYS
     if offset >= way.bound:
@@ -154,7 +151,6 @@ def reason_of(verdict: int, offset: int, key_len: int, value_len: int, is_dead: 
 
 @entry
 def give_reasons(records: Records, verdicts: Verdicts, ways: Records, reasons: Reasons) -> None:
-    """Of all records of a table."""
     way = ways[0]
     for number in range(len(records)):
         record = records[number]

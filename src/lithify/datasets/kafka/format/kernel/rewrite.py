@@ -1,23 +1,19 @@
-"""Writing what a filter keeps of batches, byte for byte as Kafka's own record filter does.
+"""Writes the kept records of batches, byte for byte as Kafka's own record filter does.
 
-`rewrite` goes through the batches:
+`rewrite` handles each batch:
 
-1. Nothing is kept: the batch goes, or stays as a bare header that has its offsets and its producer, no
-   codec, no delete horizon, no base timestamp, and the greatest timestamp as it was.
-2. Everything is kept, and no delete horizon has to be set: the bytes stay as they are.
-3. Otherwise the kept records are written again. Offsets, timestamps, keys, values and headers stay. The
-   base timestamp is the delete horizon if there is one, else that of the first record kept. The greatest
-   timestamp is that of the records kept, or stays if the broker set it.
-4. A delete horizon is set when a tombstone or the marker of an empty transaction is kept and the batch has
-   none. It is never set anew.
+1. Without kept records, the batch is removed, or stays as a bare header with its offsets, producer and
+   greatest timestamp, without codec, delete horizon and base timestamp.
+2. If all are kept and no delete horizon has to be set, the bytes stay as they are.
+3. Otherwise the kept records are written again, unchanged but for deltas. The base timestamp is the delete
+   horizon if there is one, else that of the first kept record. The greatest timestamp is that of the kept
+   records, or unchanged if the broker set it.
+4. A delete horizon is set if a tombstone or the marker of an empty transaction is kept and the batch has
+   none. It never changes later.
 
-The records of a batch are read, checked and decided on one by one (`records`, `retaining`); what stays of
-them is noted in a scratch that the processor's cache holds, and written from there. A status that is neither
-`OK` nor `PACK` is about the batch before `output.batch`, of which nothing is written.
-
-What has to be compressed is handed to Python, which calls again behind it.
-
-`merge` writes records of several batches as those of one.
+Records are read, checked and filtered one by one (`records`, `retaining`), noted in a scratch array that fits
+the processor's cache, and written from there. An error status is about the batch before `output.batch`, of
+which nothing is written. `PACK` returns a batch to Python for compression; the next call continues after it.
 """
 
 from __future__ import annotations
@@ -67,7 +63,7 @@ _SUPERSEDED = int(RemovalReason.SUPERSEDED)
 def _write_record(
     memory: int, end: int, record: Record, base_timestamp: int, base_offset: int, position: int
 ) -> int:
-    """Write a record relative to these bases; where it ends. Nothing at or behind `end` is read."""
+    """Write a record relative to these bases; return its end. Never reads at or after `end`."""
     timestamp_delta = record.timestamp - base_timestamp
     offset_delta = record.offset - base_offset
     tail_len: int = record.end - record.tail
@@ -85,7 +81,7 @@ def _write_record(
 
 @called
 def _write_empty(batch: Record, address: int) -> int:
-    """Write the bare header; where it ends."""
+    """Write the bare header; return its end."""
     attributes = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     write_header(address, batch, attributes, NO_TIMESTAMP, batch.max_timestamp, 0)
     seal(address, HEADER_BYTES)
@@ -96,8 +92,8 @@ def _write_empty(batch: Record, address: int) -> int:
 def _write_kept(
     memory: int, end: int, batch: Record, kept: Records, count: int, horizon_ms: int, address: int
 ) -> int:
-    """Write the first records of `kept`, uncompressed, with a delete horizon unless it is `NO_TIMESTAMP`;
-    where the batch ends."""
+    """Write the first records of `kept`, uncompressed, with a delete horizon unless that is `NO_TIMESTAMP`;
+    return the batch's end."""
     base_timestamp = kept[0].timestamp if horizon_ms == NO_TIMESTAMP else horizon_ms
     base_offset = batch.base_offset
     max_timestamp = NO_TIMESTAMP
@@ -124,8 +120,8 @@ def _read_kept(
     kept: Records,
     tally: Tally,
 ) -> tuple[int, int, bool]:
-    """Read the batch's records into `kept`, one that goes under the next: status, how many stay, and whether
-    a tombstone is among them."""
+    """Read the batch's records into `kept`, where the next record overwrites a removed one. Return status,
+    number of kept records, and whether a tombstone is among them."""
     position = memory + batch.payload
     stop = position + batch.payload_len
     base_offset = batch.base_offset
@@ -177,9 +173,9 @@ def rewrite(
     tally: Tally,
     outputs: Records,
 ) -> int:
-    """Write what stays of the batches from `output.batch` on, and count records by reason. `kept` has room
-    for the records of any batch. `PACK`: the records of one of them lie between the header at `batch_start`
-    and `position`, and have to be compressed and sealed. Memory ends at the position `end`."""
+    """Write the kept records of the batches from `output.batch` on, and count records by reason. `kept` has
+    room for the records of any batch; memory ends at the position `end`. After `PACK`, the records between
+    the header at `batch_start` and `position` have to be compressed and sealed."""
     batches, verdicts, kept, tally = borrowed(batches), borrowed(verdicts), borrowed(kept), borrowed(tally)
     way, output = ways[0], outputs[0]
     while output.batch < len(batches):
@@ -214,6 +210,6 @@ def rewrite(
 
 @entry
 def merge(memory: int, end: int, records: Records, merged: Records, horizon_ms: int, address: int) -> int:
-    """Write the records, at least one, as those of the one batch in `merged`, uncompressed; where it ends."""
+    """Write the records, at least one, as the one batch in `merged`, uncompressed; return its end."""
     records = borrowed(records)
     return _write_kept(memory, end, merged[0], records, len(records), horizon_ms, address)
