@@ -149,7 +149,7 @@ class Dataset:
     def plan(self, *, full: bool = False, **options: Any) -> Proposals:
         """Return the compactions that would run now, the most urgent first: those that the planner considers
         worth their cost, or with `full` everything that can be compacted."""
-        asked = self._asked("plan", full, options)
+        args = self._args("plan", full, options)
         planner = self._kind.planner(self._dataset, args, self._clock)
         snapshot, ledger, choice = starting(self._dataset, self._clock, planner)
         plan = choice.plan
@@ -176,7 +176,7 @@ class Dataset:
         `take_over` is set, which fences that one; `Refused` if the dataset cannot be compacted; `Fenced` if
         another coordinator takes over meanwhile.
         """
-        args, totals = self._asked("compact", full, options), Totals()
+        args, totals = self._args("compact", full, options), Totals()
         with self._listening(on_event):
             return self._compact(args, totals, take_over, on_event)
 
@@ -237,7 +237,7 @@ class Dataset:
     def submit(self, *, full: bool = False, **options: Any) -> Job:
         """Submit compactions to the dataset's coordinator and return without waiting. The `options` are those
         of `lithify submit`. Raise `Refused` if there is nothing to compact or no coordinator has ever run."""
-        planner = self._kind.request(self._dataset, self._asked("submit", full, options), self._clock)
+        planner = self._kind.request(self._dataset, self._args("submit", full, options), self._clock)
         _, _, choice = starting(self._dataset, self._clock, planner)
         plan = choice.plan
         if plan.refusal:
@@ -332,7 +332,7 @@ class Dataset:
         younger than `min_age_s` seconds are kept; the default is in the settings. The result's `document` is
         the output of `lithify gc --json`."""
         min_age_ms = arguments.optional(arguments.milliseconds, "min_age_s", min_age_s)
-        args = self._asked("gc", False, options)
+        args = self._args("gc", False, options)
         return self._kind.collect(
             self.url,
             self._config,
@@ -406,7 +406,7 @@ class Dataset:
         """Register a reader of a table with Spark Structured Streaming, by its checkpoint folder. Snapshots
         that it still needs are not expired. The default name is derived from the folder. Raise `Refused` if
         snapshots that it needs may be gone already."""
-        asked = self._asked("readers add", False, options)
+        args = self._args("readers add", False, options)
         name = arguments.optional(arguments.text, "name", name)
         return self._maintenance().add_reader(arguments.place("checkpoint", checkpoint), name, args.given)
 
@@ -435,7 +435,7 @@ class Dataset:
         `grace_s` is in seconds, by default one hour. With `dry_run`, only report. `accept_loss` continues
         although holds or readers recorded in the table are lost from the store.
         """
-        asked = ExpiryAsked(
+        args = ExpiryAsked(
             arguments.optional(arguments.time_ms, "older_than", older_than),
             arguments.optional(arguments.number, "retain_last", retain_last),
             arguments.optional(arguments.milliseconds, "grace_s", grace_s),
@@ -527,7 +527,7 @@ class Dataset:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)
         return found
 
-    def _asked(self, command: str, full: bool, options: Mapping[str, Any]) -> CommandArgs:
+    def _args(self, command: str, full: bool, options: Mapping[str, Any]) -> CommandArgs:
         registered = registered_for(self.url)
         known = [o for o in registered.load_options().options if command in o.commands and o.setting is None]
         unknown = options.keys() - {option.name for option in known}

@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 def _sources() -> list[Path]:
     """Return all modules with compiled code of this package and of the kinds."""
-    return sorted([*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/*/kernel/*.py")])
+    return sorted([*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/**/kernel/*.py")])
 
 
 def fingerprint() -> str:

@@ -280,7 +280,7 @@ class DatasetMirror:
             )
 
     def plan_details(self) -> tuple[Retained | None, Any]:
-        """Return the retained history with its holders, and `DatasetPort.beside`, as last read."""
+        """Return the retained history with its holders, and `DatasetPort.plan_details`, as last read."""
         with self._lock:
             return self._retained, self._beside
 

@@ -44,7 +44,7 @@ class Given:
             if option.setting is not None and option.name in self.values
         }
 
-    def asked(self, *, full: bool = False) -> CommandArgs:
+    def args(self, *, full: bool = False) -> CommandArgs:
         """Return the values of the other options."""
         names = {option.name for _, option in self.options if option.setting is None}
         return CommandArgs(full, {name: value for name, value in self.values.items() if name in names})

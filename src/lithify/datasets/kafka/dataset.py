@@ -304,7 +304,9 @@ class LogDataset(LogSteps):
         place: elsewhere the same source would be read again."""
         return folder.topic is not None and bool(self._tombstones_due(found, folder))
 
-    def save_planner_state(self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool) -> None:
+    def save_planner_state(
+        self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool
+    ) -> None:
         """Do nothing: this planner keeps no state."""
 
     def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
