@@ -1,8 +1,8 @@
 """What a fleet costs, idle and busy: requests by verb and the bill of a day, by real ticks on a manual clock.
 
 `DATABASES` databases, each a copy of one that the official client has made and that rests, are watched by
-`KEEPERS` keepers and served by `WORKERS` workers. All requests are counted for an hour in the middle of a
-silence; a day is 24 such hours. A listing counts once for each 1,000 keys, as S3 does.
+`COORDINATORS` coordinators and served by `WORKERS` workers. All requests are counted for an hour in the
+middle of a silence; a day is 24 such hours. A listing counts once for each 1,000 keys, as S3 does.
 
 Busy is the same while `PER_MINUTE` times a minute one of `HOT` of them has had enough flushes for a
 compaction, which is carried out by the real kernel, with tasks that run at once; now and then what came of
@@ -42,11 +42,11 @@ from lithify.datasets.slatedb.format.manifest import encode_manifest
 from lithify.datasets.slatedb.model import View
 from lithify.fleet.catalog.changes import add_rules, first_catalog
 from lithify.fleet.catalog.model import DatasetRule
-from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
+from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, new_member_name
-from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
+from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.slots import WorkerSlots
@@ -60,7 +60,7 @@ from lithify.testing.engine import InlineEngine
 from lithify.testing.memory import MemoryStore
 
 NAME = "fleet"
-DATABASES, KEEPERS, WORKERS = 10_000, 4, 100
+DATABASES, COORDINATORS, WORKERS = 10_000, 4, 100
 HOT, PER_MINUTE = 100, 50
 """So often there is enough for a compaction of L0s; with those of runs that makes 60 a minute."""
 FLUSHES = 4
@@ -79,7 +79,7 @@ class FleetCost:
     """What a fleet asks for."""
 
     databases: int
-    keepers: int
+    coordinators: int
     workers: int
     per_minute: dict[str, float]
     """Requests by verb."""
@@ -97,7 +97,7 @@ class FleetCost:
     def print_table(self, console: Console) -> None:
         """For people."""
         table = Table(
-            title=f"{self.databases:,} databases, {self.keepers} keepers, {self.workers} workers, "
+            title=f"{self.databases:,} databases, {self.coordinators} coordinators, {self.workers} workers, "
             f"{self.compactions_per_minute:.0f} compactions a minute"
         )
         for column in (*self.per_minute, "$ a day", "target"):
@@ -110,7 +110,7 @@ class FleetCost:
     def to_json(self) -> dict[str, object]:
         return {
             "databases": self.databases,
-            "keepers": self.keepers,
+            "coordinators": self.coordinators,
             "workers": self.workers,
             "requests_per_minute": self.per_minute,
             "dollars_a_day": self.dollars_a_day,
@@ -122,7 +122,7 @@ class FleetCost:
 def measure(
     scale: float = 1.0,
     workers: int = WORKERS,
-    keepers: int = KEEPERS,
+    coordinators: int = COORDINATORS,
     counted_s: float | None = None,
     hot: int = 0,
     per_minute: float = PER_MINUTE,
@@ -136,17 +136,17 @@ def measure(
         world = _World(_template(Path(folder)), count, hot)
     stores = {world.hot.url.removeprefix("memory://"): world.hot}
     with mock.patch.object(concurrency, "background", AtOnce()), mock.patch.dict(urls._memory_stores, stores):
-        actors = [world.keeper() for _ in range(keepers)] + [world.crew() for _ in range(workers)]
+        actors = [world.coordinator() for _ in range(coordinators)] + [world.worker() for _ in range(workers)]
         actors += [world.writer(60 / per_minute)] if hot else []
         world.turn(actors, warm_up_s)
         world.reset()
         world.turn(actors, counted_s)
     requests = world.requests()
-    # Every keeper lists the folders of the pattern every five minutes; a page more for each 1,000.
+    # Every coordinator lists the folders of the pattern every five minutes; a page more for each 1,000.
     requests["LIST"] += (math.ceil(count / PAGE) - 1) * world.listings
     minutes = counted_s / 60
     asked = {verb: n / minutes for verb, n in sorted(requests.items())}
-    return FleetCost(count, keepers, workers, asked, world.written, world.committed / minutes)
+    return FleetCost(count, coordinators, workers, asked, world.written, world.committed / minutes)
 
 
 def measure_both(scale: float) -> tuple[FleetCost, FleetCost]:
@@ -249,8 +249,8 @@ class _World:
         changed = replace(manifest, root=replace(manifest.root, l0=l0))
         store.create(f"{paths.manifest_folder}/{number + 1:020}.manifest", encode_manifest(changed))
 
-    def keeper(self) -> Callable[[], float]:
-        name = new_member_name(FleetRole.KEEPER, self.ids.ulid(self.clock.now_ms()))
+    def coordinator(self) -> Callable[[], float]:
+        name = new_member_name(FleetRole.COORDINATOR, self.ids.ulid(self.clock.now_ms()))
         watch = WatchPorts(
             self._open,
             lambda dataset, rule, admit, counts: Coordinator(
@@ -260,12 +260,12 @@ class _World:
             self.clock,
             LoopOptions(),
         )
-        ports = KeeperPorts(
+        ports = FleetCoordinatorPorts(
             self._files(), watch, self._find, lambda url, rule: None, self.clock, "host", "0", looks_at_once=1
         )
         return FleetCoordinator(name, ports).tick
 
-    def crew(self) -> Callable[[], float]:
+    def worker(self) -> Callable[[], float]:
         name = new_member_name(FleetRole.WORKER, self.ids.ulid(self.clock.now_ms()))
         engine = InlineEngine()
         room = WorkerSlots(engine, WorkerOptions())
@@ -274,12 +274,12 @@ class _World:
             return Worker(self._open(url, DatasetRule(url)), engine, self.clock, name, room=room)
 
         pool = WorkerPool(NoSource(), open_worker, room, self.clock)
-        crew = FleetWorker(name, CrewPorts(self._files(), pool, self.clock, "host", "0"))
-        crew.start()
+        worker = FleetWorker(name, FleetWorkerPorts(self._files(), pool, self.clock, "host", "0"))
+        worker.start()
 
         def tick() -> float:
-            crew.tick()
-            return crew.due_in_s()
+            worker.tick()
+            return worker.due_in_s()
 
         return tick
 

@@ -5,8 +5,8 @@ One `lithify fleet run` on `local[2]` with a queue for what is small, and a slot
 `ARRIVE_EVERY_S`, which is said to the fleet. Both are counted from the first claim of a large one to the
 last commit of one, so without the start of Spark.
 
-1. *Wait*: from when the keeper first sees the work, as the board says, to the claim. Of work that came while
-   large compactions ran.
+1. *Wait*: from when the coordinator first sees the work, as the board says, to the claim. Of work that came
+   while large compactions ran.
 2. *Done*: from the same to the commit.
 3. *Loss*: how much longer the large ones take than alone.
 

@@ -1,12 +1,12 @@
-"""How long a fleet lets wait, on a slow store: real keepers and crews in threads, by the real clock.
+"""How long a fleet lets wait, on a slow store: real coordinators and workers in threads, by the real clock.
 
-1. *Claims*: `WORKERS` idle workers with a slot each and `KEEPERS` keepers; every request takes `LATENCY_S`.
-   Work arrives at one of `HOT` datasets after the other, which is said to the fleet. From when a keeper first
-   sees it to the claim, and how many claims are lost for each that is won.
-2. *Cold start*: one keeper that knows nothing, until it has seen all datasets; a request takes
+1. *Claims*: `WORKERS` idle workers with a slot each and `COORDINATORS` coordinators; every request takes
+   `LATENCY_S`. Work arrives at one of `HOT` datasets after the other, which is said to the fleet. From when
+   a coordinator first sees it to the claim, and how many claims are lost for each that is won.
+2. *Cold start*: one coordinator that knows nothing, until it has seen all datasets; a request takes
    `START_LATENCY_S`.
-3. *Take-over*: of two keepers that watch all of them one dies. From when the other takes it for dead, until
-   it has seen all that was the dead one's.
+3. *Take-over*: of two coordinators that watch all of them one dies. From when the other takes it for dead,
+   until it has seen all that was the dead one's.
 
 Datasets are folders of texts (`tests.kinds.texts`), so that what is measured is the fleet.
 
@@ -38,11 +38,11 @@ from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog.changes import add_rules, first_catalog
 from lithify.fleet.catalog.model import DatasetRule
-from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
+from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, new_member_name
-from lithify.fleet.worker import CrewPorts, FleetWorker
+from lithify.fleet.worker import FleetWorker, FleetWorkerPorts
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.slots import WorkerSlots
@@ -52,7 +52,7 @@ from lithify.store.objects import ObjectStore
 from lithify.testing import DelayingStore, MemoryStore
 from lithify.testing.engine import InlineEngine
 
-WORKERS, KEEPERS, HOT, ARRIVALS = 100, 2, 40, 120
+WORKERS, COORDINATORS, HOT, ARRIVALS = 100, 2, 40, 120
 ARRIVE_EVERY_S = 0.5
 LATENCY_S, START_LATENCY_S = 0.06, 0.03
 DATASETS = 2_500
@@ -117,10 +117,10 @@ def _claims(workers: int, arrivals: int, hot: int) -> tuple[list[float], Counter
     """Of hints, by compaction."""
     with world.known(), world.running() as run:
         for _ in range(workers):
-            run(world.crew())
-        for _ in range(KEEPERS):
-            run(world.keeper().tick)
-        _until(lambda: len(world.files.members.listed()) == workers + KEEPERS)
+            run(world.worker())
+        for _ in range(COORDINATORS):
+            run(world.coordinator().tick)
+        _until(lambda: len(world.files.members.listed()) == workers + COORDINATORS)
         time.sleep(12)  # all have said who they are, and heard it of the others
         world.claims.clear()
         due_s = time.monotonic()
@@ -141,12 +141,14 @@ def _claims(workers: int, arrivals: int, hot: int) -> tuple[list[float], Counter
 
 
 def cold_start(datasets: int) -> float:
-    """Seconds until one keeper has seen all of them."""
+    """Seconds until one coordinator has seen all of them."""
     world = _World(datasets, START_LATENCY_S)
     with world.known():
-        started_s, keeper = time.monotonic(), world.keeper()
-        while len(keeper.watched) < datasets or not all(w.is_known for w in keeper.watched.values()):
-            keeper.tick()
+        started_s, coordinator = time.monotonic(), world.coordinator()
+        while len(coordinator.watched) < datasets or not all(
+            w.is_known for w in coordinator.watched.values()
+        ):
+            coordinator.tick()
             if time.monotonic() - started_s > LIMIT_S:
                 raise RuntimeError(f"a cold start takes more than {LIMIT_S:g} s")
         return time.monotonic() - started_s
@@ -155,7 +157,7 @@ def cold_start(datasets: int) -> float:
 def _take_over(datasets: int) -> float:
     world = _World(datasets, START_LATENCY_S)
     with world.known(), world.running() as run, world.running() as run_first:
-        first, second = world.keeper(), world.keeper()
+        first, second = world.coordinator(), world.coordinator()
         end_first = run_first(first.tick)
         run(second.tick)
         _until(lambda: len(first.watched) + len(second.watched) == datasets and len(first.watched) > 0)
@@ -242,8 +244,8 @@ class _World:
     def is_at_rest(self) -> bool:
         return all(len(self._dataset(url_of(name), self._memory).snapshot()) == 1 for name in self._names)
 
-    def keeper(self) -> FleetCoordinator:
-        name = self._name(FleetRole.KEEPER)
+    def coordinator(self) -> FleetCoordinator:
+        name = self._name(FleetRole.COORDINATOR)
 
         def coordinator(dataset: Any, rule: DatasetRule, admit: Any, counts: Any) -> Any:
             return Coordinator(dataset, self._clock, self._ids, admit=admit, counts=counts)
@@ -257,7 +259,7 @@ class _World:
         )
         return FleetCoordinator(
             name,
-            KeeperPorts(
+            FleetCoordinatorPorts(
                 self._files_in(self._slow),
                 watch,
                 lambda rule: [url_of(known) for known in self._names],
@@ -268,7 +270,7 @@ class _World:
             ),
         )
 
-    def crew(self) -> Callable[[], float]:
+    def worker(self) -> Callable[[], float]:
         name, engine = self._name(FleetRole.WORKER), InlineEngine(slots=1)
         room = WorkerSlots(engine, WorkerOptions(max_concurrent_compactions=1))
 
@@ -281,11 +283,13 @@ class _World:
             return Worker(dataset, engine, self._clock, name, room=room, observer=observe)
 
         pool = Claiming(self.claims, open_worker, room, self._clock, observe)
-        crew = FleetWorker(name, CrewPorts(self._files_in(self._slow), pool, self._clock, "host", "0"))
-        crew.start()
+        worker = FleetWorker(
+            name, FleetWorkerPorts(self._files_in(self._slow), pool, self._clock, "host", "0")
+        )
+        worker.start()
 
         def tick() -> float:
-            return 0.0 if crew.tick() else crew.due_in_s()
+            return 0.0 if worker.tick() else worker.due_in_s()
 
         return tick
 

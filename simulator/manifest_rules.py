@@ -109,7 +109,7 @@ class ManifestRules:
                 continue
             expires_ms = checkpoint.expire_time_s * 1000
             is_expired = 0 < expires_ms <= self._world.now_ms + MAX_SKEW_MS
-            if not is_expired and checkpoint.name != process.name and process.kind != "keeper":
+            if not is_expired and checkpoint.name != process.name and process.kind != "coordinator":
                 self._fail(rules.KEPT, process, f"removes the checkpoint {checkpoint}")
         before = {c.id for c in old.checkpoints}
         pinned = number - 1 if process.kind == "coordinator" else number

@@ -217,7 +217,7 @@ def _live(process: Process, body: Callable[[Process], None]) -> None:
 
 def _keep(world: World, body: Callable[[Process], None]) -> None:
     """Let a person put something in order."""
-    world.scheduler.spawn(lambda: _live(world.process("keeper"), body))
+    world.scheduler.spawn(lambda: _live(world.process("coordinator"), body))
 
 
 def _settle(world: World, judge: Judge) -> None:

@@ -23,7 +23,7 @@ class _Call:
 
 
 class ToyEngine:
-    """The engine of one crew (`lithify.engine.ports.Engine`)."""
+    """The engine of one worker (`lithify.engine.ports.Engine`)."""
 
     def __init__(self, world: World, slots: int, *, is_sick: bool) -> None:
         self._world = world

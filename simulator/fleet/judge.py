@@ -1,6 +1,6 @@
-"""The judge: sees every write and every deletion of keepers and crews, and says what does not hold (`rules`).
+"""The judge: sees every write and every deletion of members, and says what does not hold (`rules`).
 
-What is true of a dataset it works out from what is written. Of keepers and crews it looks at what they hold
+What is true of a dataset it works out from what is written. Of members it looks at what they hold
 in memory only to know what they need, lead, and have been told.
 
 *Peace* begins when nothing goes wrong any more and all know who is alive: then some rules hold to the second.
@@ -31,7 +31,7 @@ from simulator.fleet.scenario import (
     FAILOVER_MS,
     SMALL_QUEUE,
     SMALL_QUEUE_BYTES,
-    CrewPlan,
+    WorkerPlan,
 )
 from simulator.fleet.shelves import (
     FOLDER,
@@ -48,7 +48,7 @@ from simulator.fleet.world import FLEET, Process, World
 ADMITTED_AFTER_PAUSE_MS = 50_000
 """What was admitted before its queue was paused may begin so much later, when its dataset is led."""
 CLAIMED_AFTER_PAUSE_MS = 15_000
-"""So long it takes a crew to hear of it."""
+"""So long it takes a worker to hear of it."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class _Facts:
     """By compaction, when its worker last wrote that it lives."""
     submitted_ms: dict[str, int] = field(default_factory=dict)
     failed_ms: dict[str, int] = field(default_factory=dict)
-    """By keeper, when a look at it failed."""
+    """By coordinator, when a look at it failed."""
 
 
 class Judge:
@@ -73,12 +73,12 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.keepers: dict[str, FleetCoordinator] = {}
-        self.crews: dict[str, FleetWorker] = {}
-        self.plans: dict[str, CrewPlan] = {}
+        self.coordinators: dict[str, FleetCoordinator] = {}
+        self.workers: dict[str, FleetWorker] = {}
+        self.plans: dict[str, WorkerPlan] = {}
         self.processes: dict[str, Process] = {}
         self.ticks: defaultdict[str, int] = defaultdict(int)
-        """Of keepers, by name; also of who is dead, as all of these."""
+        """Of coordinators, by name; also of who is dead, as all of these."""
         self.is_peace = False
         self.paused_ms: int | None = None
         """Since when the small queue is paused, in peace."""
@@ -94,12 +94,12 @@ class Judge:
         self._thresholds: list[tuple[int, int]] = []
         """When a higher one was published, and which."""
         self._shown: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-        """By keeper and worker: with which datasets it failed, and in which tick that was first shown."""
+        """By coordinator and worker: with which datasets it failed, and in which tick that was first seen."""
 
     def close(self) -> None:
-        """All is over: what keepers have open is closed, which reaches nobody any more."""
-        for keeper in self.keepers.values():
-            for watched in keeper.watched.values():
+        """All is over: what coordinators have open is closed, which reaches nobody any more."""
+        for coordinator in self.coordinators.values():
+            for watched in coordinator.watched.values():
                 if watched._lead is not None:
                     with suppress(BaseException):
                         watched._lead.stack.close()
@@ -223,11 +223,13 @@ class Judge:
         if before is None:
             facts.submitted_ms[new.id] = now_ms
             self._begun(place, facts, new, ADMITTED_AFTER_PAUSE_MS, f"{process.name} admits {what}")
-        is_beat = new.state in (CompactionState.RUNNING, CompactionState.COMPACTED) and process.kind == "crew"
+        is_beat = (
+            new.state in (CompactionState.RUNNING, CompactionState.COMPACTED) and process.kind == "worker"
+        )
         if (
             before is CompactionState.RUNNING
             and new.state is CompactionState.SCHEDULED
-            and process.kind == "keeper"
+            and process.kind == "coordinator"
         ):
             silent_ms = now_ms - facts.beats_ms[new.id]
             if silent_ms < COORDINATOR.worker_heartbeat_timeout_ms:
@@ -278,31 +280,33 @@ class Judge:
         raise self._fail(rules.PEACE, f"{facts.lease.holder} takes {place.plan.name} from {before.holder}")
 
     def _leads(self, name: str, place: Place) -> bool:
-        """Whether this keeper is alive, awake and leads it."""
-        keeper, process = self.keepers.get(name), self.processes.get(name)
-        if keeper is None or process is None or process.is_dead:
+        """Whether this coordinator is alive, awake and leads it."""
+        coordinator, process = self.coordinators.get(name), self.processes.get(name)
+        if coordinator is None or process is None or process.is_dead:
             return False
-        watched = keeper.watched.get(place.url)
+        watched = coordinator.watched.get(place.url)
         return watched is not None and watched.is_led and process.frozen_until_ms == 0
 
     def check_failover(self) -> None:
-        """`FAILOVER_MS` after a keeper was killed, in peace."""
+        """`FAILOVER_MS` after a coordinator was killed, in peace."""
         for name, facts in self._facts.items():
             holder = None if facts.lease is None else facts.lease.holder
             process = self.processes.get(holder or "")
             is_healthy = self._world.places[name].plan.is_healthy
             if is_healthy and facts.ledger.active() and (process is None or process.is_dead):
-                text = f"{name} has work, and is {holder}'s {FAILOVER_MS / 1000:.0f} s after a keeper died"
+                text = (
+                    f"{name} has work, and is {holder}'s {FAILOVER_MS / 1000:.0f} s after a coordinator died"
+                )
                 raise self._fail(rules.FAILOVER, text)
 
     # Whose fault it is
 
     def counted(self, process: Process, url: str, attempts: Sequence[Attempt], counted: int) -> None:
-        """A keeper was shown attempts at a compaction, and counts so many of them."""
-        keeper = self.keepers.get(process.member)
-        if keeper is None:
+        """A coordinator was shown attempts at a compaction, and counts so many of them."""
+        coordinator = self.coordinators.get(process.member)
+        if coordinator is None:
             return
-        tick, peers = self.ticks[process.member], keeper._peers
+        tick, peers = self.ticks[process.member], coordinator._peers
         excusable = 0
         for attempt in attempts:
             plan = self.plans.get(attempt.worker)
@@ -311,7 +315,7 @@ class Judge:
             shown = self._shown[process.member, attempt.worker]
             if sum(first < tick for first in shown.values()) >= SUSPECT_DATASETS:
                 excusable += 1
-            if url not in self._anew:  # a keeper forgets what it was shown, once it notices
+            if url not in self._anew:  # a coordinator forgets what it was shown, once it notices
                 shown.setdefault(url, tick)
         others = [name for name in peers.workers if name in self.plans and not self.plans[name].is_sick]
         is_there_another = any(not peers.faults.is_suspect(name) for name in others)
@@ -325,12 +329,12 @@ class Judge:
     def failed(self, process: Process, place: Place) -> None:
         """A look at what is damaged fails."""
         facts, now_ms = self._facts[place.plan.name], self._world.now_ms
-        if process.kind != "keeper" or not place.plan.is_damaged:
+        if process.kind != "coordinator" or not place.plan.is_damaged:
             return
         last_ms = facts.failed_ms.get(process.member)
         facts.failed_ms[process.member] = now_ms
         least_ms = QUARANTINE_PAUSE.first_ms - 1_000  # by the time at which the look before began
-        # Before, its rule may have changed, or it may have been another keeper's meanwhile.
+        # Before, its rule may have changed, or it may have been another coordinator's meanwhile.
         if self.is_peace and last_ms is not None and now_ms - last_ms < least_ms:
             text = f"{process.name} looks at {place.plan.name} again after {now_ms - last_ms} ms"
             raise self._fail(rules.PAUSES, text)
@@ -363,13 +367,13 @@ class Judge:
 
     def _needed(self, name: str, told_ms: int) -> int | None:
         """The oldest version that this one works with, of what it has told of."""
-        if name in self.keepers:
-            return self.keepers[name].needs
-        if name in self.crews:
-            crew = self.crews[name]
-            claimed = crew._claimed.values()
+        if name in self.coordinators:
+            return self.coordinators[name].needs
+        if name in self.workers:
+            worker = self.workers[name]
+            claimed = worker._claimed.values()
             told = [one.catalog for one in claimed if one.since_ms + EPOCH_MS <= told_ms]
-            return min((crew._catalog.now.number, *told))
+            return min((worker._catalog.now.number, *told))
         return None
 
     # What is left

@@ -1,4 +1,4 @@
-"""Who is beside keepers and crews: writers, a vandal, a person, and members that come and go."""
+"""Who is beside coordinators and workers: writers, a vandal, a person, and members that come and go."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """The invariants of this world by name. Every violation names one of these.
 
-| rule       | says                                                                                     |
-|------------|------------------------------------------------------------------------------------------|
+| rule       | says                                                                                       |
+|------------|--------------------------------------------------------------------------------------------|
 | DONE       | in peace every healthy dataset with work is done within `Scenario.patience_ms`             |
 | STARVED    | so is each beside a dataset that is hot all the time                                       |
 | ONCE       | each compaction is committed once, and nothing is lost or doubled                          |
 | COMMITTING | what is done is committed: it is neither tried again nor given up                          |
 | BEATING    | a worker that beats keeps what it has                                                      |
 | IDLE       | an idle dataset is never written, and what has come to rest is not written any more        |
-| PEACE      | what a live keeper leads is not taken from it, and a keeper that thaws takes nothing back  |
-| FAILOVER   | in peace somebody leads what a dead keeper led within `FAILOVER_MS`                        |
+| PEACE      | a live coordinator loses no leadership, and one that thaws takes nothing back              |
+| FAILOVER   | in peace somebody leads what a dead coordinator led within `FAILOVER_MS`                   |
 | BLAME      | what fails with a worker that fails whatever it tries is not counted against the work      |
 | PAUSES     | a dataset that is broken is left alone for a pause that grows                              |
 | PAUSED     | nothing of a queue that is paused is admitted or claimed                                   |
-| QUEUES     | a crew claims only what is its queues'                                                     |
+| QUEUES     | a worker claims only what is its queues'                                                   |
 | NEEDED     | no version of the catalog goes that a member, or what it admitted or runs, needs           |
 | GONE       | in the end those that nobody needs are gone                                                |
-| SURVIVES   | nothing that is wrong with a dataset, or the store, ends a keeper or a crew                |
+| SURVIVES   | nothing that is wrong with a dataset, or the store, ends a coordinator or a worker         |
 | ANEW       | a dataset that was made anew is worked on, and nothing of the one before stays in its place |
 | LEFT       | in the end nobody leads anything, and no board has a hint                                  |
 """
@@ -29,15 +29,15 @@ ONCE = "each compaction is committed once"
 COMMITTING = "what is done is committed"
 BEATING = "who beats keeps what it has"
 IDLE = "an idle dataset is not written"
-PEACE = "what a live keeper leads stays its own"
-FAILOVER = "what a dead keeper led is taken over in time"
+PEACE = "what a live coordinator leads stays its own"
+FAILOVER = "what a dead coordinator led is taken over in time"
 BLAME = "work is not blamed for its worker"
 PAUSES = "what is broken is left alone for its pause"
 PAUSED = "nothing of a paused queue is begun"
-QUEUES = "a crew claims what is its queues'"
+QUEUES = "a worker claims what is its queues'"
 NEEDED = "no catalog goes that somebody needs"
 GONE = "catalogs that nobody needs go"
-SURVIVES = "nothing ends a keeper or a crew"
+SURVIVES = "nothing ends a coordinator or a worker"
 ANEW = "a dataset that was made anew is another one"
 LEFT = "nothing is left over"
 

@@ -21,7 +21,7 @@ BUSY_MS = 120_000
 SETTLE_MS = 180_000
 """Then nothing goes wrong any more. By the end of this time all know who is alive, and pauses are over."""
 REST_S = 60.0
-"""In place of ten minutes: so long a keeper keeps a leadership without work."""
+"""In place of ten minutes: so long a coordinator keeps a leadership without work."""
 KEEP_MS = 20_000
 TRUNCATE_EVERY_S = 10.0
 FORGOTTEN_AFTER_MS = 90_000
@@ -54,11 +54,11 @@ class Drill(Enum):
     """What happens in peace."""
 
     NOTHING = "nothing"
-    JOIN = "a keeper joins"
-    LEAVE = "a keeper leaves"
-    KILL = "a keeper is killed"
-    FREEZE = "a keeper is frozen, and thaws"
-    KILL_CREW = "a crew is killed"
+    JOIN = "a coordinator joins"
+    LEAVE = "a coordinator leaves"
+    KILL = "a coordinator is killed"
+    FREEZE = "a coordinator is frozen, and thaws"
+    KILL_WORKER = "a worker is killed"
     PAUSE = "the small queue is paused"
 
 
@@ -94,8 +94,8 @@ class ShelfPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class CrewPlan:
-    """One seat of crews."""
+class WorkerPlan:
+    """One seat of workers."""
 
     slots: int
     queues: tuple[str, ...] = ()
@@ -109,8 +109,8 @@ class Scenario:
     """What one seed plays."""
 
     shelves: tuple[ShelfPlan, ...]
-    keepers: int
-    crews: tuple[CrewPlan, ...]
+    coordinators: int
+    workers: tuple[WorkerPlan, ...]
     max_task_ms: int
     largest_share: float
     """Of the slots of a queue that one dataset may have."""
@@ -126,17 +126,17 @@ class Scenario:
 
     @property
     def slots(self) -> int:
-        """Of healthy crews that serve all queues."""
-        return sum(crew.slots for crew in self.crews if not (crew.is_sick or crew.queues))
+        """Of healthy workers that serve all queues."""
+        return sum(worker.slots for worker in self.workers if not (worker.is_sick or worker.queues))
 
     def patience_ms(self) -> int:
         """How long all that is healthy takes in peace, at most.
 
         1. A sweep until all has been looked at, and `SETTLE_MS` until nobody holds anything up.
-        2. A *turn* is a task, and what passes between a commit and the next claim: a look of the keeper, the
-           board, a question of the worker, a pause of a hint that is meant for another.
+        2. A *turn* is a task, and what passes between a commit and the next claim: a look of the coordinator,
+           the board, a question of the worker, a pause of a hint that is meant for another.
         3. At the worst all units, each with something new while it was compacted, have their turns one after
-           another in the slots of the crews that serve all queues, and the hot dataset one for each.
+           another in the slots of the workers that serve all queues, and the hot dataset one for each.
         """
         units = sum(shelf.units for shelf in self.shelves)
         turn_ms = self.max_task_ms + 20_000
@@ -146,17 +146,17 @@ class Scenario:
     def draw(cls, rng: random.Random) -> Scenario:
         """The scenario of a seed."""
         sick = rng.random() < 0.4
-        crews = [CrewPlan(rng.choice((1, 2, 3)))]
-        crews += [
-            CrewPlan(rng.choice((1, 2)), rng.choice(((), (SMALL_QUEUE,), ("default",))))
+        workers = [WorkerPlan(rng.choice((1, 2, 3)))]
+        workers += [
+            WorkerPlan(rng.choice((1, 2)), rng.choice(((), (SMALL_QUEUE,), ("default",))))
             for _ in range(rng.choice((0, 1, 2)))
         ]
         if sick:
-            crews.append(CrewPlan(rng.choice((1, 4)), is_sick=True))
+            workers.append(WorkerPlan(rng.choice((1, 4)), is_sick=True))
         return cls(
             shelves=_shelves(rng),
-            keepers=rng.choice((1, 2, 2, 3)),
-            crews=tuple(crews),
+            coordinators=rng.choice((1, 2, 2, 3)),
+            workers=tuple(workers),
             max_task_ms=rng.choice((1_000, 4_000, 12_000)),
             largest_share=rng.choice((0.5, 1.0, 1.0)),
             looks_at_once=rng.choice((1, 4)),

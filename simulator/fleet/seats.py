@@ -1,4 +1,4 @@
-"""Keepers and crews: one process after the other in each seat, with the loops of
+"""Coordinators and workers: one process after the other in each seat, with the loops of
 `lithify.api.fleet_serving`."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from lithify.base.errors import LithifyError
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import DatasetPort
 from lithify.fleet.catalog.model import DatasetRule
-from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
+from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, new_member_name
-from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
+from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction
@@ -27,7 +27,7 @@ from lithify.testing.faulty import Crash
 from simulator.fleet import rules
 from simulator.fleet.engine import ToyEngine
 from simulator.fleet.judge import Judge
-from simulator.fleet.scenario import COORDINATOR, LOOPS, WORKER, CrewPlan
+from simulator.fleet.scenario import COORDINATOR, LOOPS, WORKER, WorkerPlan
 from simulator.fleet.shelves import Shelf
 from simulator.fleet.world import Process, World
 
@@ -106,34 +106,34 @@ class Seat:
                 process.clock.sleep_s(PAUSE_S)
 
 
-class KeeperSeat(Seat):
-    """Keepers."""
+class CoordinatorSeat(Seat):
+    """Coordinators."""
 
-    kind = "keeper"
+    kind = "coordinator"
 
     def _live(self, process: Process) -> None:
-        keeper: FleetCoordinator = self._made(process, lambda: self._keeper(process))
-        self._judge.keepers[process.member] = keeper
+        coordinator: FleetCoordinator = self._made(process, lambda: self._coordinator(process))
+        self._judge.coordinators[process.member] = coordinator
         self._judge.processes[process.member] = process
-        self._beat_beside(process, keeper.beat)
+        self._beat_beside(process, coordinator.beat)
         while self.is_wanted:
             self._judge.ticks[process.member] += 1
             try:
-                pause_s = max(LEAST_PAUSE_S, keeper.tick())
+                pause_s = max(LEAST_PAUSE_S, coordinator.tick())
             except LithifyError as error:
                 process.log(f"{type(error).__name__}: {error}")
                 pause_s = PAUSE_S
             process.clock.sleep_s(pause_s)
         try:
-            keeper.close()
+            coordinator.close()
         except LithifyError as error:
             process.log(f"cannot leave in order: {error}")
 
-    def _keeper(self, process: Process) -> FleetCoordinator:
-        name = self._named(process, FleetRole.KEEPER)
+    def _coordinator(self, process: Process) -> FleetCoordinator:
+        name = self._named(process, FleetRole.COORDINATOR)
         return FleetCoordinator(name, self._ports(process, name))
 
-    def _ports(self, process: Process, name: str) -> KeeperPorts:
+    def _ports(self, process: Process, name: str) -> FleetCoordinatorPorts:
         world, judge = self._world, self._judge
 
         def opened(url: str, rule: DatasetRule) -> Shelf:
@@ -165,7 +165,7 @@ class KeeperSeat(Seat):
             LOOPS,
             world.observer(process),
         )
-        return KeeperPorts(
+        return FleetCoordinatorPorts(
             process.files,
             watch,
             lambda rule: list(world.by_url),
@@ -177,12 +177,12 @@ class KeeperSeat(Seat):
         )
 
 
-class CrewSeat(Seat):
-    """Crews."""
+class WorkerSeat(Seat):
+    """Workers."""
 
-    kind = "crew"
+    kind = "worker"
 
-    def __init__(self, world: World, judge: Judge, plan: CrewPlan) -> None:
+    def __init__(self, world: World, judge: Judge, plan: WorkerPlan) -> None:
         super().__init__(world, judge)
         self.plan = plan
 
@@ -195,35 +195,35 @@ class CrewSeat(Seat):
 
     def _work(self, process: Process, engine: ToyEngine) -> None:
         ports = self._ports(process, engine)
-        crew: FleetWorker = self._made(
+        worker: FleetWorker = self._made(
             process, lambda: self._begun(FleetWorker(process.member, ports, self.plan.queues))
         )
-        self._judge.crews[process.member] = crew
+        self._judge.workers[process.member] = worker
         self._judge.processes[process.member] = process
         self._judge.plans[process.member] = self.plan
-        self._beat_beside(process, crew.beat)
-        while self.is_wanted and not crew.is_over:
+        self._beat_beside(process, worker.beat)
+        while self.is_wanted and not worker.is_over:
             pause_s = LEAST_PAUSE_S
             try:
-                if not crew.tick():
-                    pause_s = max(LEAST_PAUSE_S, crew.due_in_s())
+                if not worker.tick():
+                    pause_s = max(LEAST_PAUSE_S, worker.due_in_s())
             except LithifyError as error:
                 process.log(f"{type(error).__name__}: {error}")
                 pause_s = PAUSE_S
-            if crew.idle_s:
+            if worker.idle_s:
                 process.clock.sleep_s(pause_s)
             else:
-                crew.wait(min(pause_s, LOOPS.commit_compacted_interval_s))
+                worker.wait(min(pause_s, LOOPS.commit_compacted_interval_s))
         try:
-            crew.close()
+            worker.close()
         except LithifyError as error:
             process.log(f"cannot leave in order: {error}")
 
-    def _begun(self, crew: FleetWorker) -> FleetWorker:
-        crew.start()
-        return crew
+    def _begun(self, worker: FleetWorker) -> FleetWorker:
+        worker.start()
+        return worker
 
-    def _ports(self, process: Process, engine: ToyEngine) -> CrewPorts:
+    def _ports(self, process: Process, engine: ToyEngine) -> FleetWorkerPorts:
         world = self._world
         name = self._named(process, FleetRole.WORKER)
 
@@ -239,4 +239,4 @@ class CrewSeat(Seat):
             heartbeat_interval_ms=WORKER.heartbeat_interval_ms,
             observer=world.observer(process),
         )
-        return CrewPorts(process.files, pool, process.clock, "host", "0.1.0")
+        return FleetWorkerPorts(process.files, pool, process.clock, "host", "0.1.0")

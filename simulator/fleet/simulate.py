@@ -1,6 +1,6 @@
 """One run: a fleet over many datasets while things go wrong, then peace, then rest.
 
-1. Fleet and datasets are made; keepers and crews start.
+1. Fleet and datasets are made; coordinators and workers start.
 2. For `BUSY_MS` work arrives and things go wrong. The judge sees everything that is written.
 3. Then nothing goes wrong any more; clocks stay as they are. A person restores the queues and wakes what was
    left alone; healthy units that failed are forgiven. After `SETTLE_MS` it is peace.
@@ -42,7 +42,7 @@ from simulator.fleet.scenario import (
     SMALL_QUEUE,
     Drill,
 )
-from simulator.fleet.seats import CrewSeat, KeeperSeat, Seat
+from simulator.fleet.seats import CoordinatorSeat, Seat, WorkerSeat
 from simulator.fleet.shelves import PATTERN
 from simulator.fleet.world import World
 
@@ -75,12 +75,12 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcom
 
 def _play(world: World, judge: Judge) -> None:
     scenario, until_ms = world.scenario, world.now_ms + BUSY_MS
-    keepers: list[Seat] = [KeeperSeat(world, judge) for _ in range(scenario.keepers)]
-    crews: list[Seat] = [CrewSeat(world, judge, plan) for plan in scenario.crews]
-    joins = KeeperSeat(world, judge)
+    coordinators: list[Seat] = [CoordinatorSeat(world, judge) for _ in range(scenario.coordinators)]
+    workers: list[Seat] = [WorkerSeat(world, judge, plan) for plan in scenario.workers]
+    joins = CoordinatorSeat(world, judge)
     joins.is_wanted = False
     arrivals = [Arrivals(world, place) for place in world.places.values()]
-    seats = [*keepers, *crews]
+    seats = [*coordinators, *workers]
     for seat in (*seats, joins):
         world.scheduler.spawn(seat.run, world.rng.randint(0, _START_MS))
     for one in arrivals:
@@ -93,7 +93,7 @@ def _play(world: World, judge: Judge) -> None:
     world.scheduler.run_until(until_ms)
     _settle(world, judge, seats)
     backups = {name: place.backup() for name, place in world.places.items()}
-    _siege(world, judge, keepers, crews, joins)
+    _siege(world, judge, coordinators, workers, joins)
     for one in arrivals:
         one.is_over = True
     _until_done(world, judge, rules.DONE, with_hot=True)
@@ -132,11 +132,13 @@ def _settle(world: World, judge: Judge, seats: Sequence[Seat]) -> None:
     judge.begin_peace()
 
 
-def _siege(world: World, judge: Judge, keepers: Sequence[Seat], crews: Sequence[Seat], joins: Seat) -> None:
+def _siege(
+    world: World, judge: Judge, coordinators: Sequence[Seat], workers: Sequence[Seat], joins: Seat
+) -> None:
     drill, scheduler = world.scenario.drill, world.scheduler
     world.count(f"drill: {drill.value}")
     world.log("world", f"drill: {drill.value}")
-    seat = world.rng.choice(keepers)
+    seat = world.rng.choice(coordinators)
     _arrive(world)
     if drill is Drill.JOIN:
         joins.is_wanted = True
@@ -148,8 +150,8 @@ def _siege(world: World, judge: Judge, keepers: Sequence[Seat], crews: Sequence[
         judge.check_failover()
     elif drill is Drill.FREEZE and seat.process is not None:
         seat.process.frozen_until_ms = world.now_ms + _FROZEN_MS
-    elif drill is Drill.KILL_CREW:
-        world.rng.choice(crews).kill()
+    elif drill is Drill.KILL_WORKER:
+        world.rng.choice(workers).kill()
     elif drill is Drill.PAUSE:
         _pause(world, judge)
     scheduler.run_until(world.now_ms + 20_000)

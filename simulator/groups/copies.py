@@ -36,7 +36,7 @@ def run_compactor(process: Process, name: str) -> None:
     now_and_then(process, process.world.scenario.compact_pause_ms, lambda: _compact(process, name))
 
 
-class LogKeeper:
+class LogMemberState:
     """A copy, as far as a membership changes it."""
 
     def __init__(self, process: Process, name: str) -> None:
@@ -66,11 +66,11 @@ class LogKeeper:
         return self._process.change_log(self._name, what, changed) is not None
 
 
-def entered(process: Process, name: str, role: GroupRole, keeper: MemberStateStore) -> GroupMember | None:
+def entered(process: Process, name: str, role: GroupRole, state: MemberStateStore) -> GroupMember | None:
     """The member, if it may go on; otherwise the next step towards that is done."""
     if name not in process.world.wanted:
         return None
-    entry, member = Membership(process.files, name, role, keeper).enter()
+    entry, member = Membership(process.files, name, role, state).enter()
     if entry is EntryStep.MEMBER:
         return member
     process.count(f"event: {role} {entry}")
@@ -114,11 +114,11 @@ def _copy(process: Process, name: str, opened: list[GroupMember]) -> None:
 
 
 def is_still_member(process: Process, name: str, member: GroupMember) -> bool:
-    return Membership(process.files, name, GroupRole.COPY, LogKeeper(process, name)).is_still(member)
+    return Membership(process.files, name, GroupRole.COPY, LogMemberState(process, name)).is_still(member)
 
 
 def _entered(process: Process, name: str) -> GroupMember | None:
-    return entered(process, name, GroupRole.COPY, LogKeeper(process, name))
+    return entered(process, name, GroupRole.COPY, LogMemberState(process, name))
 
 
 def _compact(process: Process, name: str) -> None:

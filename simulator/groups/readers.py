@@ -30,7 +30,7 @@ def run_reader(process: Process, name: str) -> None:
 
 
 def _read(process: Process, name: str) -> None:
-    member = entered(process, name, GroupRole.READER, StateKeeper(process, name))
+    member = entered(process, name, GroupRole.READER, ReaderMemberState(process, name))
     if member is None:
         return
     before = process.files.said(member)
@@ -50,7 +50,7 @@ def _read(process: Process, name: str) -> None:
         process.log(f"has read {found[0]} to {position}")
 
 
-class StateKeeper:
+class ReaderMemberState:
     """A reader's state, as far as a membership changes it."""
 
     def __init__(self, process: Process, name: str) -> None:

@@ -25,7 +25,7 @@ def answer(**variables: str) -> str:
     [
         ("lithify his", ["history"]),
         ("lithify status --wat", ["--watch"]),
-        ("lithify fleet kee", ["keeper"]),
+        ("lithify fleet kee", ["coordinator"]),
         ("lithify nothing", []),
     ],
 )

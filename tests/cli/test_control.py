@@ -34,8 +34,8 @@ def coordinated_by_invoke(path: Path) -> None:
         pass
 
 
-def test_who_submits_to_a_fleet_is_told_of_its_keepers(path: Path) -> None:
-    name = new_member_name(FleetRole.KEEPER, RandomIds().ulid(0))
+def test_who_submits_to_a_fleet_is_told_of_its_coordinators(path: Path) -> None:
+    name = new_member_name(FleetRole.COORDINATOR, RandomIds().ulid(0))
     with Leadership(dataset_at(path), SystemClock(), RandomIds(), name).acquire(take_over=True):
         pass
     submitted = invoke("submit", "--full", path)

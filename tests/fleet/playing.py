@@ -1,6 +1,4 @@
-"""Keepers and crews over folders of texts (`tests.kinds.texts`), in memory, second by second on a manual
-clock.
-"""
+"""A fleet over folders of texts (`tests.kinds.texts`), in memory, second by second on a manual clock."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from lithify.base.ids import Ulid
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import DatasetRule, Queue
-from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
+from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
-from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
+from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.loops import LoopOptions
@@ -105,16 +103,16 @@ class Claiming(WorkerPool):
 
 
 class Play(World):
-    """A fleet with datasets, keepers and crews."""
+    """A fleet with datasets, coordinators and workers."""
 
     def __init__(self, faults: float = 0.0) -> None:
-        """Requests of keepers and crews fail with this probability, half of them after they took effect."""
+        """Requests of members fail with this probability, half of them after they took effect."""
         super().__init__()
         self.init()
         self.flaky = FaultyStore.seeded(self.store, random.Random(3), faults)
         self.names: list[str] = []
-        self.keepers: list[FleetCoordinator] = []
-        self.crews: list[FleetWorker] = []
+        self.coordinators: list[FleetCoordinator] = []
+        self.workers: list[FleetWorker] = []
         self.engines: dict[str, InlineEngine] = {}
         self.broken: dict[str, LithifyError] = {}
         """What opening a dataset ends with, by URL."""
@@ -124,9 +122,9 @@ class Play(World):
         """Names of workers that fail whatever they try."""
         self.opened: Counter[str] = Counter()
         self.while_waiting: Callable[[], None] = lambda: None
-        """What others do in each second in which a keeper waits for one of them."""
+        """What others do in each second in which a coordinator waits for one of them."""
         self.slowly: Callable[[str], None] = lambda what: None
-        """What goes on while a keeper looks for a pattern, or a keeper or worker opens a URL."""
+        """What goes on while a coordinator looks for a pattern, or a coordinator or worker opens a URL."""
         self.says: ReportListener = unheard
         self.worked_with: list[tuple[str, dict[str, str]]] = []
         """Datasets that workers have opened, and with which settings of a rule."""
@@ -135,9 +133,9 @@ class Play(World):
         self.events: list[Event] = []
         self.collected: list[str] = []
         self.left: list[str] = []
-        """What keepers watch no more."""
+        """What coordinators watch no more."""
         self.collects: Callable[[DatasetRule], bool] = lambda rule: True
-        """Whether garbage of a rule's datasets is collected, as keepers ask."""
+        """Whether garbage of a rule's datasets is collected, as coordinators ask."""
         self.change(lambda catalog: changes.add_rules(catalog, [DatasetRule(ALL)]))
 
     def change(self, change: changes.CatalogChange) -> None:
@@ -166,7 +164,7 @@ class Play(World):
         return [url_of(name) for name in self.names]
 
     def open(self, url: str, rule: DatasetRule) -> Any:
-        """As a keeper or a worker does."""
+        """As a coordinator or a worker does."""
         self.opened[url] += 1
         self.slowly(url)
         if url in self.broken:
@@ -189,12 +187,12 @@ class Play(World):
 
     # Parties
 
-    def keeper(self, skew_ms: int = 0, store: ObjectStore | None = None) -> FleetCoordinator:
+    def coordinator(self, skew_ms: int = 0, store: ObjectStore | None = None) -> FleetCoordinator:
         """One whose clock is so far ahead, with its own way to the store if it has one."""
         clock = SkewedClock(self, skew_ms)
-        name = new_member_name(FleetRole.KEEPER, self.ids.ulid(self.clock.now_ms()))
+        name = new_member_name(FleetRole.COORDINATOR, self.ids.ulid(self.clock.now_ms()))
 
-        def coordinator(
+        def coordinate(
             dataset: TextDataset, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
         ) -> Coordinator:
             return Coordinator(
@@ -209,13 +207,13 @@ class Play(World):
 
         watch = WatchPorts(
             self.open if store is None else lambda url, rule: self._opened(url, store),
-            coordinator,  # type: ignore[arg-type]
+            coordinate,  # type: ignore[arg-type]
             lambda dataset: Leadership(dataset, WaitingClock(self), self.ids, name),
             clock,
             LoopOptions(),
             self.events.append,
         )
-        ports = KeeperPorts(
+        ports = FleetCoordinatorPorts(
             self.process(store if store is not None else self.flaky),
             watch,
             self.find,
@@ -228,11 +226,11 @@ class Play(World):
             left=self.left.append,
             says=self.says,
         )
-        keeper = FleetCoordinator(name, ports)
-        self.keepers.append(keeper)
-        return keeper
+        coordinator = FleetCoordinator(name, ports)
+        self.coordinators.append(coordinator)
+        return coordinator
 
-    def crew(self, *queues: str, slots: int = 2, stepped: bool = False, skew_ms: int = 0) -> FleetWorker:
+    def worker(self, *queues: str, slots: int = 2, stepped: bool = False, skew_ms: int = 0) -> FleetWorker:
         clock = SkewedClock(self, skew_ms)
         name = new_member_name(FleetRole.WORKER, self.ids.ulid(self.clock.now_ms()))
 
@@ -243,16 +241,16 @@ class Play(World):
         room = WorkerSlots(engine, WorkerOptions(max_concurrent_compactions=slots, heartbeat_bytes=0))
 
         def open_worker(url: str, room: WorkerSlots) -> Worker:
-            rule = crew.rule_for(url)
+            rule = worker.rule_for(url)
             self.worked_with.append((url, dict(rule.settings)))
             dataset = self.open(url, rule)
             return Worker(dataset, engine, clock, name, room=room, observer=self.events.append)
 
         pool = Claiming(self.claims, open_worker, room, clock, self.events.append)
-        ports = CrewPorts(self.process(self.flaky), pool, clock, "host", "0.1.0", self.says)
-        crew = FleetWorker(name, ports, queues)
-        self.crews.append(crew)
-        return crew
+        ports = FleetWorkerPorts(self.process(self.flaky), pool, clock, "host", "0.1.0", self.says)
+        worker = FleetWorker(name, ports, queues)
+        self.workers.append(worker)
+        return worker
 
     def _fault(self, call: SubmittedCall) -> TaskFault:
         is_poisoned = any(f"data/{name}/" in call.argument.target for name in self.poisoned)
@@ -262,7 +260,7 @@ class Play(World):
         """Let all parties tick once a second."""
         for _ in range(seconds):
             each()
-            parties: list[FleetCoordinator | FleetWorker] = [*self.keepers, *self.crews]
+            parties: list[FleetCoordinator | FleetWorker] = [*self.coordinators, *self.workers]
             for party in parties:
                 try:
                     party.tick()

@@ -3,9 +3,9 @@ members come, freeze and die.
 
 1. Real clients write: SlateDB's opens one database after the other, writes, overwrites, deletes and flushes;
    PyIceberg appends small files. A tenth of the databases are hot: they have half of all writes.
-2. Two keepers and three workers of two cores serve all of them. Every few seconds one, chosen by the seed,
-   is killed (SIGKILL), ended (SIGTERM), frozen (SIGSTOP) for a while, or ended and left out for a while; now
-   and then one more joins. One worker and one keeper that are up are always left alone.
+2. Two coordinators and three workers of two cores serve all of them. Every few seconds one, chosen by the
+   seed, is killed (SIGKILL), ended (SIGTERM), frozen (SIGSTOP) for a while, or ended and left out for a while;
+   now and then one more joins. One worker and one coordinator that are up are always left alone.
 3. Each member's requests are read from its metrics every few seconds; what it asks for in the last ones
    before it is killed is not counted, nor what tasks ask for.
 4. At the end all members are up and left alone; each database is written to once more, and all is compacted.
@@ -52,7 +52,7 @@ from tests.processes.nodes import Nodes, Process, nodes_in
 from tests.soak import LAST_FLUSHES, OLDEST_S, is_quiet, leaked, repeating, youngest_garbage_ms
 
 DATABASES, TABLES, MINUTES = 300, 30, 30.0
-KEEPERS, WORKERS = 2, 3
+COORDINATORS, WORKERS = 2, 3
 KEYS, BATCH, VALUE_BYTES = 400, 60, 100
 ROWS = 50
 HOT_PART, HOT_SHARE = 0.1, 0.5
@@ -222,7 +222,9 @@ class Members:
         self.bill = Bill()
         self._nodes, self._fleet, self._environment, self._config = nodes, fleet, environment, config
         self._rng = rng
-        self.seats = [Seat("keeper") for _ in range(KEEPERS)] + [Seat("worker") for _ in range(WORKERS)]
+        self.seats = [Seat("coordinator") for _ in range(COORDINATORS)] + [
+            Seat("worker") for _ in range(WORKERS)
+        ]
         self._below: list[int] = []
         """Children of those that were killed."""
         for seat in self.seats:

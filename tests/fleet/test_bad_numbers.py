@@ -27,37 +27,37 @@ def says_it_is_large(world: Play, name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", TOO_LARGE)
-def test_the_other_datasets_of_its_keeper_are_compacted_all_the_same(world: Play, size: int) -> None:
+def test_the_other_datasets_of_its_coordinator_are_compacted_all_the_same(world: Play, size: int) -> None:
     says_it_is_large(world, "bad", size)
     world.dataset("good", 5)
-    world.keeper()
-    world.crew()
+    world.coordinator()
+    world.worker()
     world.until(lambda: world.texts()["good"] == 1, 60)
 
 
 @pytest.mark.parametrize("size", TOO_LARGE)
-def test_its_keeper_and_who_works_on_it_are_heard(world: Play, size: int) -> None:
+def test_its_coordinator_and_who_works_on_it_are_heard(world: Play, size: int) -> None:
     for name in ("bad", "worse"):
         says_it_is_large(world, name, size)
-    world.keeper()
-    crew = world.crew(stepped=True)
+    world.coordinator()
+    worker = world.worker(stepped=True)
     world.until(lambda: len(world.seen(events.Claimed)) == 2, 60)
     world.run(20)
     status = fleet_status(world.files, world.clock.now_ms())
     assert all(member.says is not None for member in status.members)
     (queue,) = status.queues
     assert (queue.slots, queue.running) == (2, 2)
-    world.engines[crew.name].run_all()
+    world.engines[worker.name].run_all()
     world.run(20)
     assert url_of("bad") in world.committed()
     assert all(member.says is not None for member in fleet_status(world.files, 0).members)
 
 
 @pytest.mark.parametrize("why", ["x" * 2_000_000, "names \ud800"])
-def test_its_keeper_is_heard_whatever_is_wrong_with_it(world: Play, why: str) -> None:
+def test_its_coordinator_is_heard_whatever_is_wrong_with_it(world: Play, why: str) -> None:
     world.dataset("bad", 5)
     world.broken[url_of("bad")] = Refused(why)
-    world.keeper()
+    world.coordinator()
     world.run(20)
     (member,) = fleet_status(world.files, world.clock.now_ms()).members
     assert member.says is not None

@@ -21,7 +21,7 @@ from lithify.watermarks.model import BlockReason
 from tests.fleet.playing import play, url_of
 from tests.fleet.worlds import World
 
-KEEPER = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1, needs=1)
+COORDINATOR = FleetMember("coordinator-1", FleetRole.COORDINATOR, "host", "0.1.0", 1, needs=1)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def change(world: World, times: int = 1) -> int:
 
 
 def needs(world: World, name: str, number: int) -> None:
-    world.files.members.beat(replace(KEEPER, name=name, catalog=number, needs=number))
+    world.files.members.beat(replace(COORDINATOR, name=name, catalog=number, needs=number))
 
 
 def later(world: World, milliseconds: int = KEEP_MS) -> None:
@@ -58,7 +58,7 @@ def there(world: World) -> list[int]:
 
 def test_what_nobody_needs_goes_after_a_day(world: World) -> None:
     change(world, 4)
-    needs(world, "keeper-1", 5)
+    needs(world, "coordinator-1", 5)
     assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.NOTHING_TO_DO)
     later(world)
     assert world.files.history.run().cut_below == 5
@@ -73,7 +73,7 @@ def test_who_has_not_looked_for_long_changes_the_latest(world: World) -> None:
     sleeper = world.process()
     queue_id = sleeper.catalog.read().catalog.queues[0].id
     world.files.catalog.update(lambda catalog: changes.pause_queue(catalog, queue_id))
-    needs(world, "keeper-1", change(world, 3))
+    needs(world, "coordinator-1", change(world, 3))
     later(world)
     world.files.history.run()
     sleeper.catalog.update(lambda catalog: changes.resume_queue(catalog, queue_id))
@@ -82,7 +82,7 @@ def test_who_has_not_looked_for_long_changes_the_latest(world: World) -> None:
 
 def test_what_was_the_newest_within_a_day_stays(world: World) -> None:
     change(world, 2)
-    needs(world, "keeper-1", 3)
+    needs(world, "coordinator-1", 3)
     later(world, KEEP_MS // 2)
     change(world, 2)
     later(world, KEEP_MS // 2)
@@ -92,7 +92,7 @@ def test_what_was_the_newest_within_a_day_stays(world: World) -> None:
 
 def test_what_a_member_works_with_stays_however_old(world: World) -> None:
     change(world, 4)
-    needs(world, "keeper-1", 5)
+    needs(world, "coordinator-1", 5)
     needs(world, "worker-1", 3)
     later(world)
     assert world.files.history.run() == HistoryRunEnd(cut_below=3, by="worker-1")
@@ -104,7 +104,7 @@ def test_what_a_member_works_with_stays_however_old(world: World) -> None:
 
 def test_what_a_reader_holds_stays_until_its_lease_is_over(world: World) -> None:
     change(world, 4)
-    needs(world, "keeper-1", 5)
+    needs(world, "coordinator-1", 5)
     history = world.files.history
     history.holds.take("reader", "me", 2, KEEP_MS + 60_000, {})
     later(world)
@@ -119,12 +119,12 @@ def test_what_a_reader_holds_stays_until_its_lease_is_over(world: World) -> None
 
 def test_a_member_that_has_not_said_what_it_needs_keeps_all(world: World) -> None:
     change(world, 4)
-    needs(world, "keeper-1", 5)
-    world.files.members.beat(replace(KEEPER, name="keeper-2", needs=0))
+    needs(world, "coordinator-1", 5)
+    world.files.members.beat(replace(COORDINATOR, name="coordinator-2", needs=0))
     later(world)
-    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.UNPUBLISHED, by="keeper-2")
-    world.store.put("fleet/members/keeper-2.json", b"junk")
-    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.MISSING_MEMBER, by="keeper-2")
+    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.UNPUBLISHED, by="coordinator-2")
+    world.store.put("fleet/members/coordinator-2.json", b"junk")
+    assert world.files.history.run() == HistoryRunEnd(reason=BlockReason.MISSING_MEMBER, by="coordinator-2")
     assert there(world) == [1, 2, 3, 4, 5]
 
 
@@ -133,7 +133,7 @@ def test_a_version_and_a_time_are_answered_or_too_old(world: World) -> None:
     for _ in range(4):
         world.clock.advance_s(100)
         change(world)
-    needs(world, "keeper-1", 5)
+    needs(world, "coordinator-1", 5)
     history = world.files.history
     assert [history.number_at(first_ms + ms) for ms in (0, 99_999, 100_000, 250_000, 10**9)] == [
         1,
@@ -162,7 +162,7 @@ def test_a_version_and_a_time_are_answered_or_too_old(world: World) -> None:
 def test_a_run_may_die_at_any_request(world: World) -> None:
     """Then nothing that is needed is gone, and the next run does the rest."""
     change(world, 6)
-    needs(world, "keeper-1", 7)
+    needs(world, "coordinator-1", 7)
     needs(world, "worker-1", 4)
     later(world)
     rng = random.Random(5)
@@ -182,15 +182,15 @@ SHORT = mock.patch("lithify.fleet.catalog.history.KEEP_MS", 60_000)
 def test_a_compaction_holds_the_catalog_it_was_admitted_under() -> None:
     with play() as world, SHORT:
         world.dataset("a", 5)
-        keeper, crew = world.keeper(), world.crew(stepped=True)
+        coordinator, worker = world.coordinator(), world.worker(stepped=True)
         world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 30)
         admitted = world.files.catalog.read().number
         newest = change(world, 3)
         world.run(320)
         assert {member.needs for member in said(world)} == {admitted}
-        assert keeper.truncation == HistoryRunEnd(cut_below=admitted, by=keeper.name)
+        assert coordinator.truncation == HistoryRunEnd(cut_below=admitted, by=coordinator.name)
         assert there(world)[0] == admitted
-        world.engines[crew.name].run_all()
+        world.engines[worker.name].run_all()
         world.until(lambda: world.texts() == {"a": 1}, 60)
         world.run(320)
         assert there(world) == [newest]
@@ -199,16 +199,16 @@ def test_a_compaction_holds_the_catalog_it_was_admitted_under() -> None:
 def test_who_was_away_for_too_long_works_with_the_newest() -> None:
     with play() as world, SHORT:
         world.dataset("a", 5)
-        sleeper, crew = world.keeper(), world.crew(stepped=True)
+        sleeper, worker = world.coordinator(), world.worker(stepped=True)
         world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 30)
-        world.keepers.remove(sleeper)
-        world.crews.remove(crew)
-        world.keeper()
+        world.coordinators.remove(sleeper)
+        world.workers.remove(worker)
+        world.coordinator()
         newest = change(world, 3)
         world.run(FORGOTTEN_AFTER_MS // 1000 + 700)
         assert there(world) == [newest]
-        world.keepers.append(sleeper)
-        world.crews.append(crew)
+        world.coordinators.append(sleeper)
+        world.workers.append(worker)
         world.run(40)
         assert {member.needs for member in said(world)} == {newest}
 

@@ -17,7 +17,7 @@ from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.protocol.finding import Finding, Severity
 from tests.fleet.worlds import World
 
-KEEPER = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 2)
+COORDINATOR = FleetMember("coordinator-1", FleetRole.COORDINATOR, "host", "0.1.0", 2)
 WORKER = FleetMember("worker-1", FleetRole.WORKER, "host", "0.1.0", 2, load={"Q0": Load(4)})
 
 
@@ -27,7 +27,7 @@ def world() -> World:
     made = World()
     made.init()
     made.files.catalog.update(lambda catalog: changes.add_rules(catalog, [DatasetRule("s3://b/*")]))
-    made.files.members.beat(KEEPER)
+    made.files.members.beat(COORDINATOR)
     made.files.members.beat(WORKER)
     return made
 
@@ -46,7 +46,7 @@ def test_a_sound_fleet_has_no_findings(world: World) -> None:
 
 
 def test_where_nobody_watches(world: World) -> None:
-    world.files.members.leave(KEEPER.name)
+    world.files.members.leave(COORDINATOR.name)
     (finding,) = found(world)
     assert finding.severity is Severity.PROBLEM
     assert "nobody watches its 1 datasets" in finding.says
@@ -54,10 +54,10 @@ def test_where_nobody_watches(world: World) -> None:
 
 def test_who_is_silent_and_of_another_version_and_behind(world: World) -> None:
     world.clock.advance_s(40)
-    world.files.members.beat(replace(KEEPER, name="keeper-2", version="0.2.0"))
+    world.files.members.beat(replace(COORDINATOR, name="coordinator-2", version="0.2.0"))
     world.files.members.beat(replace(WORKER, catalog=1))
     says = [finding.says for finding in found(world)]
-    assert "keeper-1 has been silent for 40 s" in says[0]
+    assert "coordinator-1 has been silent for 40 s" in says[0]
     assert "different versions: 0.1.0 (1), 0.2.0 (1)" in says[1]
     assert "worker-1 works with an older catalog than 2" in says[2]
 
@@ -65,10 +65,10 @@ def test_who_is_silent_and_of_another_version_and_behind(world: World) -> None:
 def test_a_queue_nobody_serves(world: World) -> None:
     queue = Queue("small", "Q1", 1_000)
     world.files.catalog.update(lambda catalog: changes.create_queue(catalog, queue))
-    world.files.members.beat(replace(KEEPER, catalog=3))
+    world.files.members.beat(replace(COORDINATOR, catalog=3))
     world.files.members.beat(replace(WORKER, catalog=3))
     assert found(world) == []
-    world.files.boards.write("Q1", KEEPER.name, [ClaimOffer("s3://b/x", "01", 3, 0.5, 1, 1)])
+    world.files.boards.write("Q1", COORDINATOR.name, [ClaimOffer("s3://b/x", "01", 3, 0.5, 1, 1)])
     (finding,) = found(world)
     assert finding.severity is Severity.PROBLEM
     assert "nobody serves queue small, and 1 wait in it" in finding.says
@@ -77,7 +77,7 @@ def test_a_queue_nobody_serves(world: World) -> None:
 def test_a_paused_queue_with_work(world: World) -> None:
     world.files.catalog.update(lambda catalog: changes.pause_queue(catalog, "Q0"))
     world.files.members.beat(
-        replace(KEEPER, catalog=3, load={"Q0": Load(tenants={None: Amounts(waiting=7)})})
+        replace(COORDINATOR, catalog=3, load={"Q0": Load(tenants={None: Amounts(waiting=7)})})
     )
     world.files.members.beat(replace(WORKER, catalog=3))
     (finding,) = found(world)
@@ -87,7 +87,7 @@ def test_a_paused_queue_with_work(world: World) -> None:
 def test_rules_that_name_nothing_the_same_or_cannot_be_looked_up(world: World) -> None:
     rules = [DatasetRule("s3://b/x*"), DatasetRule("s3://c/*"), DatasetRule("s3://d/*")]
     world.files.catalog.update(lambda catalog: changes.add_rules(catalog, rules))
-    world.files.members.beat(replace(KEEPER, catalog=3))
+    world.files.members.beat(replace(COORDINATOR, catalog=3))
     world.files.members.beat(replace(WORKER, catalog=3))
     says = [f.says for f in found(world, "s3://b/xy", problems={"s3://d/*": StoreError("it is forbidden")})]
     assert says == [
@@ -108,7 +108,7 @@ def test_a_clock_that_is_behind_the_stores(world: World) -> None:
 def test_a_members_clock_that_is_off(world: World) -> None:
     now_ms = world.clock.now_ms()
     world.files.members.beat(replace(WORKER, at_ms=now_ms - 3_600_000))
-    world.files.members.beat(replace(KEEPER, at_ms=now_ms + 30_000))
+    world.files.members.beat(replace(COORDINATOR, at_ms=now_ms + 30_000))
     (finding,) = found(world)
     assert finding.severity is Severity.WARNING
     assert finding.says == "the clock of host is 3600 s behind the store's"
@@ -116,10 +116,10 @@ def test_a_members_clock_that_is_off(world: World) -> None:
 
 def test_datasets_that_are_left_alone(world: World) -> None:
     troubled = {"s3://b/x": "index: is junk"}
-    world.files.members.beat(replace(KEEPER, quarantined=3, troubled=troubled))
+    world.files.members.beat(replace(COORDINATOR, quarantined=3, troubled=troubled))
     first, more = [finding.says for finding in found(world)]
     assert first == "s3://b/x is left alone: index: is junk"
-    assert more == "2 more datasets of keeper-1 are left alone"
+    assert more == "2 more datasets of coordinator-1 are left alone"
 
 
 def test_a_tenant_without_datasets(world: World) -> None:
@@ -127,6 +127,6 @@ def test_a_tenant_without_datasets(world: World) -> None:
     world.files.catalog.update(lambda catalog: changes.add_rules(catalog, [rule]))
     world.files.catalog.update(lambda catalog: changes.set_tenant(catalog, "x", weight=2))
     world.files.catalog.update(lambda catalog: changes.set_tenant(catalog, "y", weight=2))
-    for member in (KEEPER, WORKER):
+    for member in (COORDINATOR, WORKER):
         world.files.members.beat(replace(member, catalog=5))
     assert [f.says for f in found(world)] == ["tenant y has a weight or a limit, and no dataset"]

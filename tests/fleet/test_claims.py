@@ -24,9 +24,9 @@ def world() -> Iterator[Play]:
 def test_a_hundred_idle_workers_lose_few_claims_and_ask_for_little(world: Play, at_once: int) -> None:
     for n in range(DATASETS):
         world.dataset(f"d{n:02}", 2)
-    world.keeper()
+    world.coordinator()
     for _ in range(WORKERS):
-        world.crew(slots=1)
+        world.worker(slots=1)
     world.run(60)
     world.requests()
     names = [f"d{n:02}" for n in range(DATASETS)]
@@ -47,14 +47,14 @@ def test_a_hundred_idle_workers_lose_few_claims_and_ask_for_little(world: Play, 
 
 def test_a_hint_whose_worker_is_gone_is_found_by_another(world: Play) -> None:
     world.dataset("a", 2)
-    world.keeper()
-    crews = [world.crew(slots=1) for _ in range(20)]
+    world.coordinator()
+    workers = [world.worker(slots=1) for _ in range(20)]
     world.run(30)
     world.dataset("a", 4)
     world.files.wakes.wake(url_of("a"))
-    world.crews.clear()
+    world.workers.clear()
     world.until(lambda: bool(world.files.boards.read("Q0")), 30)
     (hint,) = world.files.boards.read("Q0")
-    assert hint.worker in {crew.name for crew in crews}
-    world.crews += [crew for crew in crews if crew.name != hint.worker]
+    assert hint.worker in {worker.name for worker in workers}
+    world.workers += [worker for worker in workers if worker.name != hint.worker]
     assert world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 90) <= 75

@@ -141,23 +141,23 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     works = Load(slots=4, tenants={"red": Amounts(running=1)})
     keeps = Load(tenants={"red": Amounts(waiting=5, lowest=0.2), None: Amounts(deferred=2, oldest_ms=7)})
     worker = FleetMember("worker-1", FleetRole.WORKER, "host", "0.1.0", 2, load={queue.id: works})
-    keeper = FleetMember(
-        "keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1, 12, {queue.id: keeps}, quarantined=3
+    coordinator = FleetMember(
+        "coordinator-1", FleetRole.COORDINATOR, "host", "0.1.0", 1, 12, {queue.id: keeps}, quarantined=3
     )
-    files.members.beat(keeper)
+    files.members.beat(coordinator)
     assert opened.queue("small").is_unserved, "while nobody serves it nothing is admitted"
     assert "7, since no worker serves the queue" in invoke("queue", "info", fleet, "small").stdout
     hint = ClaimOffer("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 700, 1)
-    files.boards.write(queue.id, keeper.name, [hint])
+    files.boards.write(queue.id, coordinator.name, [hint])
     assert opened.queue("small").is_unserved
     files.members.beat(worker)
     status = opened.status()
-    assert [member.says for member in status.members] == [keeper, worker]
+    assert [member.says for member in status.members] == [coordinator, worker]
     small = opened.queue("small")
     assert (small.slots, small.running, small.waiting, small.deferred, small.workers) == (4, 1, 5, 2, 1)
     assert (small.hints, small.queued_bytes, small.is_unserved) == ((hint,), 700, False)
     shown = invoke("fleet", "status", fleet)
-    assert "keeper-1" in shown.stdout
+    assert "coordinator-1" in shown.stdout
     document = invoke_json("queue", "info", fleet, "small")
     assert document["hints"][0]["url"] == "s3://b/db"
     assert document["queued"] == 1
@@ -170,7 +170,7 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     told = invoke("queue", "info", fleet, "small").stdout
     assert "8, until a worker claims it: seconds" in told
     assert "planned" in told
-    files.boards.write(queue.id, keeper.name, [replace(hint, band=0, attempts=2)])
+    files.boards.write(queue.id, coordinator.name, [replace(hint, band=0, attempts=2)])
     told = " ".join(invoke("queue", "info", fleet, "small").stdout.split())
     assert "its writer is near a stall; failed 2 times" in told
     files.members.beat(replace(worker, load={queue.id: replace(works, slots=1)}))

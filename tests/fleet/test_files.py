@@ -159,7 +159,7 @@ def member(name: str, **fields: object) -> FleetMember:
 
 def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
     members = world.files.members
-    members.beat(member("keeper-1"))
+    members.beat(member("coordinator-1"))
     world.clock.advance_s(10)
     runs = Running("s3://b/db", "C", "Q0", 3, 5)
     worker = member(
@@ -167,13 +167,13 @@ def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
     )
     members.beat(worker)
     world.clock.advance_s(19.9)
-    members.beat(member("keeper-2"))
+    members.beat(member("coordinator-2"))
     alive = {seen.name: seen.is_alive for seen in members.listed()}
-    assert alive == {"keeper-1": True, "keeper-2": True, "worker-1": True}
+    assert alive == {"coordinator-1": True, "coordinator-2": True, "worker-1": True}
     world.clock.advance_s(0.1)
-    members.beat(member("keeper-2"))
+    members.beat(member("coordinator-2"))
     alive = {seen.name: seen.is_alive for seen in members.listed()}
-    assert alive == {"keeper-1": False, "keeper-2": True, "worker-1": True}
+    assert alive == {"coordinator-1": False, "coordinator-2": True, "worker-1": True}
     assert [seen.says for seen in members.listed() if seen.name == "worker-1"] == [worker]
 
 
@@ -181,19 +181,19 @@ def test_one_with_something_of_every_tenant_in_many_queues_is_heard(world: World
     """As many tenants as a fleet may have policies for."""
     amounts = replace(LOAD.tenants["red"], waiting=10**9, queued_bytes=10**15, backlog_ms=10**12)
     load = replace(LOAD, tenants={f"a tenant of a usual name {n}": amounts for n in range(MAX_TENANTS)})
-    keeper = member("keeper-1", load={f"Q{n}": load for n in range(20)})
-    world.files.members.beat(keeper)
-    assert [seen.says for seen in world.files.members.listed()] == [keeper]
+    coordinator = member("coordinator-1", load={f"Q{n}": load for n in range(20)})
+    world.files.members.beat(coordinator)
+    assert [seen.says for seen in world.files.members.listed()] == [coordinator]
 
 
 def test_who_beats_more_rarely_is_dead_later(world: World) -> None:
     members = world.files.members
     members.beat(member("worker-1", beats_ms=IDLE_BEAT_EVERY_MS))
     world.clock.advance_s(179.9)
-    members.beat(member("keeper-1"))
+    members.beat(member("coordinator-1"))
     assert [seen.is_alive for seen in members.listed()] == [True, True]
     world.clock.advance_s(0.1)
-    members.beat(member("keeper-1"))
+    members.beat(member("coordinator-1"))
     assert [seen.is_alive for seen in members.listed()] == [True, False]
 
 
@@ -202,9 +202,9 @@ def test_nobody_is_alive_for_ever_by_what_it_says(world: World) -> None:
     members.beat(member("worker-1", beats_ms=IDLE_BEAT_EVERY_MS + 1))
     members.beat(member("worker-2"))
     world.clock.advance_s(30)
-    members.beat(member("keeper-1"))
+    members.beat(member("coordinator-1"))
     assert [(seen.name, seen.is_alive) for seen in members.listed()] == [
-        ("keeper-1", True),
+        ("coordinator-1", True),
         ("worker-1", False),
         ("worker-2", False),
     ]
@@ -228,7 +228,7 @@ def test_only_who_has_written_since_is_read_again(world: World) -> None:
 def test_no_clock_but_the_stores_counts(world: World) -> None:
     """Nobody gives a time: however wrong the clock of a reader or a member is, one listing says it all."""
     members = world.files.members
-    members.beat(member("keeper-1"))
+    members.beat(member("coordinator-1"))
     world.clock.advance_s(3_600)  # nobody wrote for an hour: there is nobody who could take anything over
     world.requests()
     (seen,) = members.listed()
@@ -238,14 +238,14 @@ def test_no_clock_but_the_stores_counts(world: World) -> None:
 
 def test_who_leaves_is_gone_and_strangers_do_not_count(world: World) -> None:
     members = world.files.members
-    members.beat(member("keeper-1"))
+    members.beat(member("coordinator-1"))
     world.store.put("fleet/members/readme.txt", b"x")
     world.store.put("fleet/members/worker-2.json", b"junk")
     assert [(seen.name, seen.says) for seen in members.listed()] == [
-        ("keeper-1", member("keeper-1")),
+        ("coordinator-1", member("coordinator-1")),
         ("worker-2", None),
     ]
-    members.leave("keeper-1")
+    members.leave("coordinator-1")
     assert [seen.name for seen in members.listed()] == ["worker-2"]
 
 
@@ -255,19 +255,19 @@ def test_who_leaves_is_gone_and_strangers_do_not_count(world: World) -> None:
 def test_boards_of_all_members_are_read_together_the_best_first(world: World) -> None:
     boards = world.files.boards
     one, two = replace(HINT, compaction="A"), replace(HINT, compaction="B", band=0)
-    boards.write("Q1", "keeper-1", [one])
-    boards.write("Q1", "keeper-2", [one, two])
-    boards.write("Q2", "keeper-2", [HINT])
+    boards.write("Q1", "coordinator-1", [one])
+    boards.write("Q1", "coordinator-2", [one, two])
+    boards.write("Q2", "coordinator-2", [HINT])
     assert boards.read("Q1") == (two, one)
-    assert [hint.board for hint in boards.read("Q1")] == ["keeper-2", "keeper-1"]
-    boards.write("Q1", "keeper-2", [])
+    assert [hint.board for hint in boards.read("Q1")] == ["coordinator-2", "coordinator-1"]
+    boards.write("Q1", "coordinator-2", [])
     assert boards.read("Q1") == (one,)
     assert boards.read("Q3") == ()
 
 
 def test_a_board_has_the_best_128_hints(world: World) -> None:
     hints = [replace(HINT, compaction=f"{n:03}", band=n % 7, priority=n / 1000) for n in range(500)]
-    world.files.boards.write("Q1", "keeper-1", hints)
+    world.files.boards.write("Q1", "coordinator-1", hints)
     found = world.files.boards.read("Q1")
     assert len(found) == MAX_HINTS
     assert list(found) == sorted(hints, key=order)[:MAX_HINTS]
@@ -275,11 +275,11 @@ def test_a_board_has_the_best_128_hints(world: World) -> None:
 
 def test_a_board_that_cannot_be_read_counts_as_not_there(world: World) -> None:
     boards = world.files.boards
-    boards.write("Q1", "keeper-1", [HINT])
+    boards.write("Q1", "coordinator-1", [HINT])
     for number, data in enumerate((b"", b"{}", b'{"hints": [{}]}', b'{"hints": 7}', b"[" * 100_000)):
-        world.store.put(f"fleet/boards/Q1/keeper-bad{number}.json", data)
+        world.store.put(f"fleet/boards/Q1/coordinator-bad{number}.json", data)
     assert boards.read("Q1") == (HINT,)
-    boards.forget(["keeper-1"])
+    boards.forget(["coordinator-1"])
     assert boards.read("Q1") == ()
 
 
@@ -294,7 +294,7 @@ def test_a_bad_hint_hides_no_other(world: World) -> None:
     )
     good = asdict(HINT)
     hints = [*({**good, **one, "compaction": "other"} if one else one for one in bad), good]
-    world.store.put("fleet/boards/Q1/keeper-1.json", json.dumps({"hints": hints}).encode())
+    world.store.put("fleet/boards/Q1/coordinator-1.json", json.dumps({"hints": hints}).encode())
     assert world.files.boards.read("Q1") == (HINT,)
 
 
@@ -305,11 +305,11 @@ def test_a_bell_is_heard_once_by_each_and_costs_a_get(world: World) -> None:
     world.requests()
     assert one.hears() == ()
     assert world.requests() == {"GET": 1}
-    bells.ring("Q1", "keeper-1", [replace(HINT, worker="worker-1", idle_workers=9)])
-    bells.ring("Q2", "keeper-1", [HINT])
+    bells.ring("Q1", "coordinator-1", [replace(HINT, worker="worker-1", idle_workers=9)])
+    bells.ring("Q2", "coordinator-1", [HINT])
     (ring,) = one.hears() or ()
     assert (ring.board, ring.workers, ring.is_open, ring.idle_workers) == (
-        "keeper-1",
+        "coordinator-1",
         ("worker-1",),
         False,
         9,
@@ -317,9 +317,9 @@ def test_a_bell_is_heard_once_by_each_and_costs_a_get(world: World) -> None:
     assert one.hears() == ()
     assert two.hears() is None
     for _ in range(MAX_RINGS):
-        bells.ring("Q1", "keeper-2", [HINT])
+        bells.ring("Q1", "coordinator-2", [HINT])
     assert one.hears() is None, "it may have missed one"
-    bells.ring("Q1", "keeper-2", [HINT])
+    bells.ring("Q1", "coordinator-2", [HINT])
     assert [ring.is_open for ring in one.hears() or ()] == [True]
     world.store.put("fleet/bells/Q1", b"junk")
     assert one.hears() is None
@@ -329,10 +329,10 @@ def test_of_two_who_ring_at_once_both_are_heard(world: World) -> None:
     bells = world.files.bells
     ear = Ear(bells, "Q1")
     ear.hears()
-    bells.ring("Q1", "keeper-0", [HINT], partial(bells.ring, "Q1", "keeper-1", [HINT]))
-    assert {ring.board for ring in bells.rings("Q1")} == {"keeper-0", "keeper-1"}
-    bells.ring("Q1", "keeper-2", [HINT], partial(bells.ring, "Q1", "keeper-3", [HINT]))
-    assert {ring.board for ring in ear.hears() or ()} == {f"keeper-{number}" for number in range(4)}
+    bells.ring("Q1", "coordinator-0", [HINT], partial(bells.ring, "Q1", "coordinator-1", [HINT]))
+    assert {ring.board for ring in bells.rings("Q1")} == {"coordinator-0", "coordinator-1"}
+    bells.ring("Q1", "coordinator-2", [HINT], partial(bells.ring, "Q1", "coordinator-3", [HINT]))
+    assert {ring.board for ring in ear.hears() or ()} == {f"coordinator-{number}" for number in range(4)}
 
 
 # Wakes and memory
@@ -349,36 +349,36 @@ def test_waking_twice_is_waking_once(world: World) -> None:
     assert [wake.url for wake in wakes.listed()] == ["s3://b/other"]
 
 
-def test_what_a_keeper_knows_is_read_by_the_next(world: World) -> None:
+def test_what_a_coordinator_knows_is_read_by_the_next(world: World) -> None:
     known = {f"s3://b/{n}": DatasetCheckpoint(n, None, 7) for n in range(1_000)}
-    world.files.memory.write("keeper-1", known)
-    assert world.process().memory.read("keeper-1") == known
-    assert world.files.memory.members() == ("keeper-1",)
-    world.files.memory.forget("keeper-1")
-    assert world.files.memory.read("keeper-1") == {}
+    world.files.memory.write("coordinator-1", known)
+    assert world.process().memory.read("coordinator-1") == known
+    assert world.files.memory.members() == ("coordinator-1",)
+    world.files.memory.forget("coordinator-1")
+    assert world.files.memory.read("coordinator-1") == {}
 
 
 def test_a_memory_that_cannot_be_read_is_none(world: World) -> None:
-    world.files.memory.write("keeper-1", {"s3://b/x": DatasetCheckpoint(1, 2, 3)})
-    key = "fleet/memory/keeper-1.json.zst"
+    world.files.memory.write("coordinator-1", {"s3://b/x": DatasetCheckpoint(1, 2, 3)})
+    key = "fleet/memory/coordinator-1.json.zst"
     whole = world.store.get(key)
     for data in (b"", b"junk", whole[:-3], whole[:5]):
         world.store.put(key, data)
-        assert world.files.memory.read("keeper-1") == {}
+        assert world.files.memory.read("coordinator-1") == {}
 
 
 def test_what_others_know_is_read_the_newest_first_and_once(world: World) -> None:
     memory = world.files.memory
     for number in (2, 1, 3):
-        memory.write(f"keeper-{number}", {"s3://b/x": DatasetCheckpoint(number)})
+        memory.write(f"coordinator-{number}", {"s3://b/x": DatasetCheckpoint(number)})
         world.clock.advance_s(1)
     world.requests()
-    assert [known["s3://b/x"].changed_ms for known in memory.others("keeper-3")] == [1, 2]
+    assert [known["s3://b/x"].changed_ms for known in memory.others("coordinator-3")] == [1, 2]
     assert world.requests() == {"LIST": 1, "GET": 2}
-    memory.write("keeper-2", {"s3://b/x": DatasetCheckpoint(4)})
-    memory.forget("keeper-3")
+    memory.write("coordinator-2", {"s3://b/x": DatasetCheckpoint(4)})
+    memory.forget("coordinator-3")
     world.requests()
-    assert [known["s3://b/x"].changed_ms for known in memory.others("keeper-4")] == [4, 1]
+    assert [known["s3://b/x"].changed_ms for known in memory.others("coordinator-4")] == [4, 1]
     assert world.requests() == {"LIST": 1, "GET": 1}
 
 
@@ -387,8 +387,8 @@ def test_what_cannot_be_read_of_a_memory_hides_nothing_else(world: World) -> Non
         "s3://b/\ud800": DatasetCheckpoint(1),
         "s3://b/late": DatasetCheckpoint(1 << 60),
     }
-    world.files.memory.write("keeper-1", {**known, "s3://b/x": DatasetCheckpoint(1, 2, 3)})
-    assert world.files.memory.read("keeper-1") == {"s3://b/x": DatasetCheckpoint(1, 2, 3)}
+    world.files.memory.write("coordinator-1", {**known, "s3://b/x": DatasetCheckpoint(1, 2, 3)})
+    assert world.files.memory.read("coordinator-1") == {"s3://b/x": DatasetCheckpoint(1, 2, 3)}
 
 
 # Discovery

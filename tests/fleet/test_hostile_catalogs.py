@@ -241,10 +241,10 @@ def test_a_hint_at_what_no_rule_names_is_followed_by_nobody() -> None:
     """Whoever can write a board would otherwise choose what workers open."""
     with play() as world:
         world.names.append("a")
-        world.crew()
+        world.worker()
         world.run(1)
         (queue,) = world.files.catalog.read().catalog.queues
-        board = f"fleet/boards/{queue.id}/keeper-01JFXAAAAAAAAAAAAAAAAAAAAA.json"
+        board = f"fleet/boards/{queue.id}/coordinator-01JFXAAAAAAAAAAAAAAAAAAAAA.json"
         hint = {
             "url": "s3://elsewhere/db",
             "compaction": "01JFXAAAAAAAAAAAAAAAAAAAAA",
@@ -268,13 +268,13 @@ def test_a_bell_that_names_no_board_keeps_nobody_from_working(board: str) -> Non
     with play() as world:
         world.names.append("a")
         world.dataset("a", 5)
-        world.crew()
+        world.worker()
         world.run(1)
         (queue,) = world.files.catalog.read().catalog.queues
         ring = {"id": "x", "board": board, "workers": [], "is_open": True, "idle_workers": 1}
         world.memory.put(f"fleet/bells/{queue.id}", json.dumps([ring]).encode())
         world.run(5)
-        world.keeper()
+        world.coordinator()
         world.until(lambda: world.texts() == {"a": 1}, 90)
 
 

@@ -32,22 +32,22 @@ def said_in(world: Play, seconds: int) -> list[FleetMember]:
 
 
 def test_it_beats_once_a_minute(world: Play) -> None:
-    world.crew()
+    world.worker()
     world.run(2)
     said = said_in(world, 3_600)
     assert 60 <= len(said) <= 63
     assert {member.beats_ms for member in said[1:]} == {IDLE_BEAT_EVERY_MS}, "soon after its start"
 
 
-def test_no_keeper_takes_it_for_dead(world: Play) -> None:
-    keeper = world.keeper()
-    crew = world.crew()
+def test_no_coordinator_takes_it_for_dead(world: Play) -> None:
+    coordinator = world.coordinator()
+    worker = world.worker()
     world.run(300)
     missed: list[str] = []
 
     def look() -> None:
         alive = {seen.name for seen in world.files.members.listed() if seen.is_alive}
-        missed.extend({keeper.name, crew.name} - alive)
+        missed.extend({coordinator.name, worker.name} - alive)
 
     world.run(600, look)
     assert not missed
@@ -55,24 +55,24 @@ def test_no_keeper_takes_it_for_dead(world: Play) -> None:
 
 def test_it_says_at_once_that_it_is_busy(world: Play) -> None:
     world.dataset("a", 2)
-    world.keeper()
-    crew = world.crew(slots=1, stepped=True)
+    world.coordinator()
+    worker = world.worker(slots=1, stepped=True)
     world.run(300)
     assert not world.seen(events.Claimed)
     world.dataset("a", 4)
     world.files.wakes.wake(url_of("a"))
     world.until(lambda: bool(world.seen(events.Claimed)), 60)
     world.run(2)
-    (says,) = (seen.says for seen in world.files.members.listed() if seen.name == crew.name)
+    (says,) = (seen.says for seen in world.files.members.listed() if seen.name == worker.name)
     assert says is not None
     assert (len(says.running), says.beats_ms) == (1, BEAT_EVERY_MS)
 
 
 def test_it_hears_of_a_new_catalog_as_soon_as_others(world: Play) -> None:
-    crew = world.crew()
+    worker = world.worker()
     world.run(300)
     world.change(lambda catalog: pause_queue(catalog, catalog.queues[0].id))
     world.run(BEAT_EVERY_MS // 1000 + 1)
-    (says,) = (seen.says for seen in world.files.members.listed() if seen.name == crew.name)
+    (says,) = (seen.says for seen in world.files.members.listed() if seen.name == worker.name)
     assert says is not None
     assert says.catalog == world.files.catalog.read().number

@@ -1,4 +1,4 @@
-"""What a keeper makes of datasets that come, go and change while nobody looks."""
+"""What a coordinator makes of datasets that come, go and change while nobody looks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def waiting(world: Play) -> int:
 
 def test_wants_vanish_when_they_are_no_longer_needed(world: Play) -> None:
     dataset = world.dataset("a", 5)
-    world.keeper()
+    world.coordinator()
     world.run(25)
     assert waiting(world) == 1
     dataset._change(lambda texts: texts[:1])  # its writer has dropped the rest
@@ -35,11 +35,11 @@ def test_wants_vanish_when_they_are_no_longer_needed(world: Play) -> None:
 
 def test_what_is_written_between_want_and_admission_is_compacted_with_it(world: Play) -> None:
     world.dataset("a", 5)
-    world.keeper()
+    world.coordinator()
     world.run(60)
     assert waiting(world) == 1
     dataset = world.dataset("a", 3)
-    world.crew()
+    world.worker()
     world.until(lambda: world.texts() == {"a": 1}, 60)
     assert world.committed() == {url_of("a"): 1}, "all of it at once"
     ((_, size),) = dataset.snapshot()
@@ -48,21 +48,21 @@ def test_what_is_written_between_want_and_admission_is_compacted_with_it(world: 
 
 def test_new_folders_are_found_and_deleted_ones_dropped(world: Play) -> None:
     world.dataset("a", 2)
-    keeper = world.keeper()
-    world.crew()
+    coordinator = world.coordinator()
+    world.worker()
     world.run(30)
     world.dataset("new", 5)
     world.until(lambda: world.texts()["new"] == 1, 340)
     world.names.remove("a")
     world.run(340)
-    assert set(keeper.watched) == {url_of("new")}
+    assert set(coordinator.watched) == {url_of("new")}
 
 
 def test_a_change_is_seen_although_all_that_was_known_was_collected(world: Play) -> None:
     """Then the number after the last one that was seen is not there, which looks like no change."""
     world.dataset("a", 2)
-    world.keeper()
-    world.crew()
+    world.coordinator()
+    world.worker()
     world.run(1_200)
     index = world.dataset("a", 6)._index
     latest = index.ids()[-1]
@@ -76,10 +76,10 @@ def test_clocks_an_hour_off_change_nothing(world: Play) -> None:
     names = [f"d{n}" for n in range(12)]
     for name in names:
         world.dataset(name, 5)
-    world.keeper(skew_ms=HOUR_MS)
-    world.keeper(skew_ms=-HOUR_MS)
-    world.crew(slots=1, skew_ms=-HOUR_MS)
-    world.crew(slots=1, skew_ms=HOUR_MS)
+    world.coordinator(skew_ms=HOUR_MS)
+    world.coordinator(skew_ms=-HOUR_MS)
+    world.worker(slots=1, skew_ms=-HOUR_MS)
+    world.worker(slots=1, skew_ms=HOUR_MS)
     world.until(lambda: set(world.texts().values()) == {1}, 120)
     assert world.committed() == {url_of(name): 1 for name in names}
     status = fleet_status(world.files, world.clock.now_ms())

@@ -171,8 +171,8 @@ def test_in_any_second_of_a_fleets_work(
     fleet: Watching, templates: Templates, change: Change, second: int
 ) -> None:
     path, before = fleet.folder / NAME, rows(templates.old)
-    fleet.keeper()
-    fleet.crew()
+    fleet.coordinator()
+    fleet.worker()
     fleet.run(second)
     wanted = change(path, templates)
     fleet.until(lambda: is_done(fleet, path, wanted, before), BOUND_S)
@@ -187,16 +187,16 @@ def test_while_a_worker_is_busy_with_it(
     fleet: Watching, templates: Templates, change: Change, second: int
 ) -> None:
     path, before = fleet.folder / NAME, rows(templates.old)
-    fleet.keeper()
-    crew = fleet.crew(stepped=True)
+    fleet.coordinator()
+    worker = fleet.worker(stepped=True)
     fleet.until(lambda: bool(fleet.seen(events.Claimed)), 60)
     fleet.run(second)
     wanted = change(path, templates)
     fleet.run(second)
-    fleet.engines[crew.name].run_all()
+    fleet.engines[worker.name].run_all()
 
     def go_on() -> bool:
-        fleet.engines[crew.name].run_all()
+        fleet.engines[worker.name].run_all()
         return is_done(fleet, path, wanted, before)
 
     fleet.until(go_on, BOUND_S)
@@ -208,8 +208,8 @@ def test_while_a_worker_is_busy_with_it(
 def test_at_any_request(fleet: Watching, templates: Templates, change: Change, part: int) -> None:
     """Whatever was written between two looks is taken back."""
     path, before = fleet.folder / NAME, rows(templates.old)
-    fleet.keeper()
-    fleet.crew()
+    fleet.coordinator()
+    fleet.worker()
     fleet.run(40)
     assert fleet.is_compacted(path)
     requests = fleet.asked_for
@@ -221,8 +221,8 @@ def test_at_any_request(fleet: Watching, templates: Templates, change: Change, p
             found.at = at
             wanted: list[Path | None] = [templates.old]
             found.event = lambda: wanted.append(change(path, templates))  # noqa: B023
-            found.keeper()
-            found.crew()
+            found.coordinator()
+            found.worker()
             found.run(40)
             last = wanted[-1] if len(wanted) > 1 else None
             found.until(lambda: is_done(found, path, last, before), BOUND_S)  # noqa: B023
@@ -231,8 +231,8 @@ def test_at_any_request(fleet: Watching, templates: Templates, change: Change, p
 def test_what_is_gone_for_long_is_found_when_it_is_there_again(fleet: Watching, templates: Templates) -> None:
     path = fleet.folder / NAME
     fleet.add(NAME)  # by its URL: no listing shows that it is there again
-    fleet.keeper()
-    fleet.crew()
+    fleet.coordinator()
+    fleet.worker()
     fleet.run(60)
     assert fleet.is_compacted(path)
     _remove(path)
@@ -241,20 +241,20 @@ def test_what_is_gone_for_long_is_found_when_it_is_there_again(fleet: Watching, 
     fleet.until(lambda: is_done(fleet, path, templates.short, {}), 120)
 
 
-def test_another_keepers_memory_of_it_plays_no_part(fleet: Watching, templates: Templates) -> None:
+def test_another_coordinators_memory_of_it_plays_no_part(fleet: Watching, templates: Templates) -> None:
     path = fleet.folder / NAME
-    first = fleet.keeper()
-    fleet.crew()
+    first = fleet.coordinator()
+    fleet.worker()
     fleet.run(90)
-    fleet.keepers.remove(first)  # it is killed
+    fleet.coordinators.remove(first)  # it is killed
     made_anew(path, templates)
-    fleet.keeper()
+    fleet.coordinator()
     fleet.until(lambda: is_done(fleet, path, templates.short, {}), BOUND_S)
 
 
 def test_it_is_told_once(fleet: Watching, templates: Templates) -> None:
     path = fleet.folder / NAME
-    fleet.keeper()
+    fleet.coordinator()
     fleet.run(60)
     made_anew(path, templates)
     fleet.run(300)
@@ -267,8 +267,8 @@ def test_it_is_told_once(fleet: Watching, templates: Templates) -> None:
 def test_the_fleets_own_catalog_is_made_anew(fleet: Watching, versions: int) -> None:
     """Members follow the one that is there, whatever its number is."""
     path = fleet.folder / NAME
-    keeper = fleet.keeper()
-    fleet.crew()
+    coordinator = fleet.coordinator()
+    fleet.worker()
     fleet.run(60)
     for meta in list(fleet.memory.list("fleet")):
         if meta.key.startswith("fleet/catalog"):
@@ -282,4 +282,4 @@ def test_the_fleets_own_catalog_is_made_anew(fleet: Watching, versions: int) -> 
     before, commits = rows(path), fleet.times(events.Committed, path)
     fleet.until(lambda: fleet.times(events.Committed, path) > commits, BOUND_S)
     assert rows(path) == before
-    assert keeper._catalog.now.number == versions
+    assert coordinator._catalog.now.number == versions

@@ -62,8 +62,8 @@ def tenants(world: Play, **of: str) -> None:
 def test_queues_and_tenants_as_status_shows_them(world: Play) -> None:
     tenants(world, a="red", b="red", c="blue", d="blue")
     metrics = metrics_of(world)
-    world.keeper()
-    crew = world.crew(slots=1, stepped=True)
+    world.coordinator()
+    worker = world.worker(slots=1, stepped=True)
     world.run(25)
     status = status_of(world)
     assert (status.running, status.slots, status.workers) == (1, 1, 1)
@@ -78,22 +78,22 @@ def test_queues_and_tenants_as_status_shows_them(world: Play) -> None:
         assert value(metrics, "backlog_seconds", tenant) == amounts.backlog_ms / 1000
         assert value(metrics, "wait_seconds_count", tenant) == amounts.waits.count
     assert value(metrics, "slots", None) == value(metrics, "workers", None) == 1
-    assert metrics.registry.get_sample_value("lithify_fleet_members", {"role": "keeper"}) == 1
+    assert metrics.registry.get_sample_value("lithify_fleet_members", {"role": "coordinator"}) == 1
     assert value(metrics, "waiting") == 0, "what an autoscaler asks for is there from the start"
     oldest_ms = status.total.oldest_ms
     assert oldest_ms is not None
     assert oldest_ms >= 10_000
     assert status.total.waits.count == 1
-    world.engines[crew.name].run_all()
+    world.engines[worker.name].run_all()
     world.run(60)
-    world.engines[crew.name].run_all()
+    world.engines[worker.name].run_all()
 
 
 def test_what_waited_long_is_counted_where_it_belongs(world: Play) -> None:
     tenants(world, a="red")
-    world.keeper()
+    world.coordinator()
     world.run(100)
-    world.crew()
+    world.worker()
     world.until(lambda: world.texts() == {"a": 1}, 60)
     world.run(20)
     document = queue_status_document(status_of(world), world.clock.now_ms())
@@ -106,11 +106,11 @@ def test_what_waited_long_is_counted_where_it_belongs(world: Play) -> None:
 
 def test_what_is_given_back_and_claimed_again_has_waited_once(world: Play) -> None:
     tenants(world, a="red")
-    world.keeper()
-    crew = world.crew(stepped=True)
+    world.coordinator()
+    worker = world.worker(stepped=True)
     world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 30)
-    world.crews.remove(crew)
-    world.crew()
+    world.workers.remove(worker)
+    world.worker()
     world.until(lambda: world.texts() == {"a": 1}, 300)
     world.run(20)
     assert world.seen(events.Claimed)[url_of("a")] == 2
@@ -121,17 +121,17 @@ def test_a_worker_learns_its_pace(world: Play) -> None:
     tenants(world, a="red")
     world.dataset("b", 2)
     metrics = metrics_of(world)
-    world.keeper()
-    crew = world.crew(stepped=True)
+    world.coordinator()
+    worker = world.worker(stepped=True)
     world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 30)
     assert not value(metrics, "slot_bytes_per_second", None)
     world.run(20)
-    world.engines[crew.name].run_all()
+    world.engines[worker.name].run_all()
     world.run(30)
     pace = value(metrics, "slot_bytes_per_second", None)
     assert pace, "of what ran"
     assert pace < 1 << 20, "16 MiB in 20 s and more"
-    world.crews.remove(crew)
+    world.workers.remove(worker)
     world.dataset("b", 3)
     world.files.wakes.wake(url_of("b"))
     world.run(15)
@@ -144,7 +144,7 @@ def test_series_do_not_grow_with_datasets_or_tenants(world: Play) -> None:
     world.change(lambda catalog: changes.add_rules(catalog, rules))
     for n in range(3 * MOST_NAMED):
         world.dataset(f"d{n}", 5)
-    world.keeper()
+    world.coordinator()
     world.run(15)
     assert len(status_of(world).tenants) == MOST_NAMED + 1
     assert status_of(world).waiting == 3 * MOST_NAMED
@@ -191,9 +191,9 @@ def test_dashboard_and_documents_have_every_metric_and_no_other(world: Play) -> 
 
 
 def test_who_finishes_no_round_is_not_ready(world: Play) -> None:
-    metrics = FleetMetrics(world.clock, Metrics(world.clock, coordinates=False), [FleetRole.KEEPER])
-    assert metrics.not_looked_at(60) == ["the datasets of this keeper"]
-    metrics.finished_round(FleetRole.KEEPER)
+    metrics = FleetMetrics(world.clock, Metrics(world.clock, coordinates=False), [FleetRole.COORDINATOR])
+    assert metrics.not_looked_at(60) == ["the datasets of this coordinator"]
+    metrics.finished_round(FleetRole.COORDINATOR)
     assert metrics.not_looked_at(60) == []
     world.clock.advance_s(61)
-    assert metrics.not_looked_at(60) == ["the datasets of this keeper"]
+    assert metrics.not_looked_at(60) == ["the datasets of this coordinator"]

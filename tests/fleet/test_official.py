@@ -1,5 +1,5 @@
-"""Keepers and crews over databases that the official client has written, and reads when all is done. On a
-manual clock, without Spark.
+"""A fleet over databases that the official client has written, and reads when all is done. On a manual clock,
+without Spark.
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ def test_of_two_queues_by_size_each_worker_takes_its_own(fleet: Fleet, busy: Pat
     large = fill(fleet.folder / "large", 5, size=2_000)
     before = {path: rows(path) for path in (*small, large)}
     fleet.queue("small", 100_000)
-    crews = fleet.crew("small"), fleet.crew("default")
-    fleet.keeper()
+    workers = fleet.worker("small"), fleet.worker("default")
+    fleet.coordinator()
     fleet.compact_all([*small, large])
-    assert [fleet.workers_of(path) for path in small] == [{crews[0].name}] * 2
-    assert fleet.workers_of(large) == {crews[1].name}
+    assert [fleet.workers_of(path) for path in small] == [{workers[0].name}] * 2
+    assert fleet.workers_of(large) == {workers[1].name}
     assert all(fleet.is_compacted(path) and rows(path) == was for path, was in before.items())
 
 
@@ -158,8 +158,8 @@ def test_two_hundred_databases_in_two_queues_have_the_filter_of_their_own_rule(
         fleet.add(f"{name}-*", name, slatedb__compaction_filter=f"{__name__}:drop_{name}")
     fleet.add("plain-*", "even")
     for name in ("even", "odd"):
-        fleet.crew(name, slots=16)
-    fleet.keeper()
+        fleet.worker(name, slots=16)
+    fleet.coordinator()
     fleet.compact_all([path for paths in of.values() for path in paths])
     left = {
         "even": {key: value for key, value in before.items() if int(key) % 2},
@@ -176,45 +176,45 @@ def test_a_queue_that_is_deleted_at_work_ends_its_worker_and_the_next_one_goes_o
 ) -> None:
     (path,) = fleet.put(busy, "a")
     fleet.queue("small", 1_000_000)
-    crew = fleet.crew("small", stepped=True)
-    fleet.keeper()
+    worker = fleet.worker("small", stepped=True)
+    fleet.coordinator()
     fleet.until(lambda: bool(fleet.times(events.Claimed, path)), 60)
     small = fleet.files.catalog.read().catalog.queue("small").id
     fleet.change(lambda catalog: changes.delete_queue(catalog, small))
-    fleet.until(lambda: crew.is_over, 20)
-    crew.close()
-    fleet.crews.remove(crew)
-    other = fleet.crew()
+    fleet.until(lambda: worker.is_over, 20)
+    worker.close()
+    fleet.workers.remove(worker)
+    other = fleet.worker()
     fleet.compact_all([path])
-    assert fleet.workers_of(path) == {crew.name, other.name}
+    assert fleet.workers_of(path) == {worker.name, other.name}
     assert fleet.times(events.Committed, path) == 1
     assert rows(path) == rows(busy)
 
 
 def test_what_a_killed_worker_had_is_resumed(fleet: Fleet, busy: Path) -> None:
     (path,) = fleet.put(busy, "a")
-    crew = fleet.crew(stepped=True)
-    fleet.keeper()
+    worker = fleet.worker(stepped=True)
+    fleet.coordinator()
     fleet.until(lambda: bool(fleet.times(events.Claimed, path)), 60)
-    fleet.crews.remove(crew)
-    other = fleet.crew()
+    fleet.workers.remove(worker)
+    other = fleet.worker()
     fleet.compact_all([path])
-    assert fleet.workers_of(path) == {crew.name, other.name}
+    assert fleet.workers_of(path) == {worker.name, other.name}
     assert (fleet.times(events.Reclaimed, path), fleet.times(events.Committed, path)) == (1, 1)
     assert fleet.is_compacted(path)
     assert rows(path) == rows(busy)
 
 
-def test_twenty_that_run_when_their_keeper_is_killed_commit_once_within_a_minute(
+def test_twenty_that_run_when_their_coordinator_is_killed_commit_once_within_a_minute(
     fleet: Fleet, busy: Path
 ) -> None:
     paths = fleet.put(busy, *(f"d{n}" for n in range(20)))
-    crew = fleet.crew(slots=20, stepped=True)
-    fleet.keeper()
+    worker = fleet.worker(slots=20, stepped=True)
+    fleet.coordinator()
     fleet.until(lambda: all(fleet.times(events.Claimed, path) for path in paths), 90)
-    fleet.keepers.clear()
-    fleet.engines[crew.name].run_all()
-    fleet.keeper()
+    fleet.coordinators.clear()
+    fleet.engines[worker.name].run_all()
+    fleet.coordinator()
     assert fleet.compact_all(paths, 60) <= 60
     fleet.run(60)
     assert [fleet.times(events.Committed, path) for path in paths] == [1] * 20
@@ -223,14 +223,14 @@ def test_twenty_that_run_when_their_keeper_is_killed_commit_once_within_a_minute
 
 def test_wants_vanish_when_somebody_else_has_done_the_work(fleet: Fleet, busy: Path) -> None:
     (path,) = fleet.put(busy, "a")
-    keeper = fleet.keeper()
+    coordinator = fleet.coordinator()
     fleet.run(30)
-    assert len(keeper.watched[str(path)].demand.wants) == 1
+    assert len(coordinator.watched[str(path)].demand.wants) == 1
     compact_officially(path)
     fleet.files.wakes.wake(str(path))
     fleet.run(10)
-    assert keeper.watched[str(path)].demand.wants == ()
-    fleet.crew()
+    assert coordinator.watched[str(path)].demand.wants == ()
+    fleet.worker()
     fleet.run(60)
     assert fleet.times(events.Claimed, path) == 0
     assert rows(path) == rows(busy)
@@ -238,11 +238,11 @@ def test_wants_vanish_when_somebody_else_has_done_the_work(fleet: Fleet, busy: P
 
 def test_flushes_between_want_and_admission_are_compacted_with_it(fleet: Fleet, busy: Path) -> None:
     (path,) = fleet.put(busy, "a")
-    fleet.keeper()
+    fleet.coordinator()
     fleet.run(30)
     fill(path, 3)
     before = rows(path)
-    fleet.crew()
+    fleet.worker()
     fleet.compact_all([path])
     assert fleet.is_compacted(path)
     assert rows(path) == before
@@ -256,8 +256,8 @@ def test_a_database_that_slatedb_coordinates_is_served_and_never_fenced(fleet: F
     options = compactor_settings(scheduler={"min_compaction_sources": "4"})
     settings = {"compactor_options": {**options, "worker": None, "worker_heartbeat_timeout": "600s"}}
     with open_db(path, settings=settings) as database:
-        fleet.keeper()
-        fleet.crew()
+        fleet.coordinator()
+        fleet.worker()
         deadline_s = time.monotonic() + 60
         while not fleet.is_compacted(path):
             assert time.monotonic() < deadline_s
@@ -283,30 +283,30 @@ def files(path: Path) -> dict[Path, int]:
 def test_an_idle_database_is_not_written_in_a_day(fleet: Fleet, idle: Path) -> None:
     paths = fleet.put(idle, "a", "b")
     before = [files(path) for path in paths]
-    keeper, crew = fleet.keeper(), fleet.crew()
+    coordinator, worker = fleet.coordinator(), fleet.worker()
     end_s = fleet.clock.monotonic_s() + DAY_S
     while fleet.clock.monotonic_s() < end_s:
-        crew.tick()
-        fleet.clock.advance_s(max(1.0, keeper.tick()))
-    assert len(keeper.watched) == 2
+        worker.tick()
+        fleet.clock.advance_s(max(1.0, coordinator.tick()))
+    assert len(coordinator.watched) == 2
     assert [files(path) for path in paths] == before
 
 
 def test_folders_come_and_go_and_some_are_no_databases(fleet: Fleet, busy: Path, idle: Path) -> None:
     gone, _ = fleet.put(idle, "gone", "stays")
     (fleet.folder / "none").mkdir()
-    keeper = fleet.keeper()
-    fleet.crew()
+    coordinator = fleet.coordinator()
+    fleet.worker()
     fleet.run(30)
-    assert set(keeper.watched) == {str(fleet.folder / name) for name in ("gone", "stays", "none")}
+    assert set(coordinator.watched) == {str(fleet.folder / name) for name in ("gone", "stays", "none")}
     (new,) = fleet.put(busy, "new and late")
     shutil.rmtree(gone)
     fleet.until(lambda: fleet.is_compacted(new), 400)
     fleet.run(10)
-    assert set(keeper.watched) == {str(fleet.folder / name) for name in (new.name, "stays", "none")}
+    assert set(coordinator.watched) == {str(fleet.folder / name) for name in (new.name, "stays", "none")}
     assert rows(new) == rows(busy)
     assert list((fleet.folder / "none").iterdir()) == []
-    assert keeper.quarantined == {}
+    assert coordinator.quarantined == {}
 
 
 def test_one_corrupt_database_stops_no_other(fleet: Fleet, busy: Path) -> None:
@@ -314,11 +314,11 @@ def test_one_corrupt_database_stops_no_other(fleet: Fleet, busy: Path) -> None:
     newest = max((bad / "manifest").iterdir())
     newest.write_bytes(newest.read_bytes()[:40])
     before = files(bad)
-    keeper = fleet.keeper()
-    fleet.crew()
+    coordinator = fleet.coordinator()
+    fleet.worker()
     fleet.compact_all(others)
     fleet.run(60)
-    assert list(keeper.quarantined) == [str(bad)]
+    assert list(coordinator.quarantined) == [str(bad)]
     assert files(bad) == before
     assert fleet.seen(events.Quarantined).total() == 1
     assert all(rows(path) == rows(busy) for path in others)
@@ -326,16 +326,16 @@ def test_one_corrupt_database_stops_no_other(fleet: Fleet, busy: Path) -> None:
 
 def test_what_a_person_submits_is_done_and_what_is_cancelled_is_not(fleet: Fleet, busy: Path) -> None:
     (asked,) = fleet.put(busy, "asked")
-    keeper = fleet.keeper()
-    first = fleet.crew()
+    coordinator = fleet.coordinator()
+    first = fleet.worker()
     fleet.compact_all([asked])
-    fleet.crews.remove(first)
+    fleet.workers.remove(first)
     with open_db(asked) as database:
         database.write_batch([Put(b"99", b"later")])
         database.flush()
     (stopped,) = fleet.put(busy, "stopped")
     fleet.add("stopped")
-    crew = fleet.crew(stepped=True)
+    worker = fleet.worker(stepped=True)
     fleet.until(lambda: bool(fleet.times(events.Claimed, stopped)), 60)
     dataset = fleet.open(str(stopped), DatasetRule(str(stopped)))
     ledger = dataset.ledger()
@@ -348,7 +348,7 @@ def test_what_a_person_submits_is_done_and_what_is_cancelled_is_not(fleet: Fleet
     fleet.files.wakes.wake(str(asked))
 
     def is_done() -> bool:
-        fleet.engines[crew.name].run_all()
+        fleet.engines[worker.name].run_all()
         return fleet.is_compacted(asked)
 
     fleet.until(is_done, 60)
@@ -359,13 +359,13 @@ def test_what_a_person_submits_is_done_and_what_is_cancelled_is_not(fleet: Fleet
     assert found is not None
     assert found.state is CompactionState.FAILED
     assert (rows(asked), rows(stopped)) == ({**rows(busy), b"99": b"later"}, rows(busy))
-    assert keeper.quarantined == {}
+    assert coordinator.quarantined == {}
 
 
 def test_what_runs_is_told_as_the_ledgers_have_it(fleet: Fleet, busy: Path) -> None:
     paths = fleet.put(busy, "a", "b", "c")
-    crew = fleet.crew(slots=2, stepped=True)
-    fleet.keeper()
+    worker = fleet.worker(slots=2, stepped=True)
+    fleet.coordinator()
     fleet.until(lambda: sum(fleet.times(events.Claimed, path) for path in paths) == 2, 60)
     fleet.run(12)
     url = f"{fleet.memory.url}/fleet"
@@ -379,7 +379,7 @@ def test_what_runs_is_told_as_the_ledgers_have_it(fleet: Fleet, busy: Path) -> N
     for options in ([], ["--exact"]):
         told = invoke_json("fleet", "running", *options, url)["running"]
         assert {(one["url"], one["compaction"], one["worker"]) for one in told} == in_ledgers
-    assert {worker for _, _, worker in in_ledgers} == {crew.name}
+    assert {worker for _, _, worker in in_ledgers} == {worker.name}
     assert lithify.Fleet(url).running(exact=True)[1] == {}
 
 
@@ -410,14 +410,14 @@ def test_ten_thousand_are_watched_within_a_gigabyte(tmp_path: Path, idle: Path) 
     """Counted on a part of them, after a first one."""
     with playing(SameDatabase(tmp_path)) as fleet:
         fleet.put(idle, "db")
-        keeper = fleet.keeper()
+        coordinator = fleet.coordinator()
         fleet.names = [str(tmp_path / "first")]
         fleet.run(1)
         before = resident_bytes()
         fleet.names += [str(tmp_path / f"tenant-{n:05}" / "database") for n in range(PART)]
         fleet.clock.advance_s(LOOK_EVERY_S)
         fleet.run(1)
-        assert all(watched.is_known for watched in keeper.watched.values())
-        assert len(keeper.watched) == PART + 1
+        assert all(watched.is_known for watched in coordinator.watched.values())
+        assert len(coordinator.watched) == PART + 1
         each_bytes = (resident_bytes() - before) / PART
         assert WATCHED * each_bytes <= MOST_BYTES - OWN_BYTES, f"{each_bytes} bytes each"

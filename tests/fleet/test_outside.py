@@ -19,7 +19,7 @@ from lithify.store.readonly import ReadOnlyStore
 from lithify.testing import ManualClock
 from tests.fleet.worlds import World
 
-KEEPER = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1, at_ms=1)
+COORDINATOR = FleetMember("coordinator-1", FleetRole.COORDINATOR, "host", "0.1.0", 1, at_ms=1)
 DATASETS = {"s3://b/x": DatasetRule("s3://b/x")}
 CLOCKS = pytest.mark.parametrize("off_s", [-3600, 0, 3600])
 
@@ -45,7 +45,7 @@ def problems(found: FleetStatus) -> list[str]:
 
 @CLOCKS
 def test_the_only_member_dies(world: World, off_s: int) -> None:
-    world.files.members.beat(KEEPER)
+    world.files.members.beat(COORDINATOR)
     world.clock.advance_s((DEAD_AFTER_MS - 1000) / 1000)
     assert [member.seen.is_alive for member in asked(world, off_s).members] == [True]
     assert problems(asked(world, off_s)) == []
@@ -60,11 +60,11 @@ def test_the_only_member_dies(world: World, off_s: int) -> None:
 @CLOCKS
 def test_all_members_die(world: World, off_s: int) -> None:
     worker = FleetMember("worker-1", FleetRole.WORKER, "host", "0.1.0", 1, beats_ms=IDLE_BEAT_EVERY_MS)
-    world.files.members.beat(KEEPER)
+    world.files.members.beat(COORDINATOR)
     world.files.members.beat(worker)
     world.clock.advance_s(MISSED_BEATS * IDLE_BEAT_EVERY_MS / 1000 - 1)
     alive = {member.seen.name: member.seen.is_alive for member in asked(world, off_s).members}
-    assert alive == {"keeper-1": False, "worker-1": True}
+    assert alive == {"coordinator-1": False, "worker-1": True}
     world.clock.advance_s(1)
     assert not any(member.seen.is_alive for member in asked(world, off_s).members)
     (row,) = show_workers(asked(world, off_s)).document["workers"]
@@ -72,7 +72,7 @@ def test_all_members_die(world: World, off_s: int) -> None:
 
 
 def test_who_may_only_read_is_told_that_it_cannot_be_seen(world: World) -> None:
-    world.files.members.beat(KEEPER)
+    world.files.members.beat(COORDINATOR)
     world.clock.advance_s(3600)
     found = asked(world, store=ReadOnlyStore(world.store))
     assert not found.is_timed
@@ -82,7 +82,7 @@ def test_who_may_only_read_is_told_that_it_cannot_be_seen(world: World) -> None:
 
 @CLOCKS
 def test_a_machine_whose_clock_is_off_is_told_so(world: World, off_s: int) -> None:
-    world.files.members.beat(KEEPER)
+    world.files.members.beat(COORDINATOR)
     found = [f.says for f in check_fleet(asked(world, off_s), DATASETS, {}) if "this machine's" in f.says]
     where = "ahead of" if off_s > 0 else "behind"
     assert found == ([f"this machine's clock is 3600 s {where} the store's"] if off_s else [])

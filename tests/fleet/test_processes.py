@@ -29,9 +29,9 @@ KEYS = 20
 FLUSHES = 5
 LARGE_BYTES = 2 * SMALL_BYTES
 COMMIT_LIMIT_S = 60.0
-"""After a keeper was killed."""
+"""After a coordinator was killed."""
 AFTER_THAW_S = 25.0
-"""Two signs of life of a keeper, and some time."""
+"""Two signs of life of a coordinator, and some time."""
 COMMON = {
     "LITHIFY_SERVICE__WORKER_HEARTBEAT_TIMEOUT": "8s",
     "LITHIFY_SERVICE__WORKER__HEARTBEAT_INTERVAL": "1s",
@@ -70,8 +70,8 @@ class World:
     def rows(self) -> dict[bytes, bytes]:
         return visible_rows(read_database(self.folder / "template"))
 
-    def keeper(self, *options: str) -> Process:
-        return self._nodes.command("fleet", "keeper", *options, self.fleet.url, environment=COMMON)
+    def coordinator(self, *options: str) -> Process:
+        return self._nodes.command("fleet", "coordinator", *options, self.fleet.url, environment=COMMON)
 
     def worker(self, *options: str, cores: int = 2) -> Process:
         given = {
@@ -103,14 +103,14 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, nodes)
 
 
-def test_twenty_that_run_when_their_keeper_is_killed_commit_once_within_a_minute(world: World) -> None:
+def test_twenty_that_run_when_their_coordinator_is_killed_commit_once_within_a_minute(world: World) -> None:
     paths = world.databases(20, keys=200)
     world.worker(cores=20)
-    keeper = world.keeper()
+    coordinator = world.coordinator()
     wait_until(lambda: world.states(paths)[CompactionState.RUNNING] == len(paths))
-    keeper.kill()
+    coordinator.kill()
     killed_s = time.monotonic()
-    world.keeper()
+    world.coordinator()
     wait_until(lambda: world.states(paths)[CompactionState.COMPLETED] == len(paths))
     assert time.monotonic() - killed_s <= COMMIT_LIMIT_S
     world.check(paths)
@@ -123,7 +123,7 @@ def test_what_is_small_is_claimed_while_what_is_large_fills_all_cores(world: Wor
     large = world.databases(2, keys=250, value_bytes=LARGE_BYTES // (250 * FLUSHES))
     world.fleet.set_queue("default", reserved_slots=1)
     world.worker()
-    world.keeper("--set", "slatedb.l0_max_ssts=10000")  # so no stall is near
+    world.coordinator("--set", "slatedb.l0_max_ssts=10000")  # so no stall is near
     wait_until(lambda: world.states(large)[CompactionState.RUNNING] > 0)
     world.write(small)
     world.fleet.wake(str(small))
@@ -141,7 +141,7 @@ def test_what_is_small_is_claimed_while_what_is_large_fills_all_cores(world: Wor
 def test_what_a_killed_worker_had_is_resumed(world: World) -> None:
     (path,) = world.databases(1, keys=60)
     first = world.worker()
-    world.keeper()
+    world.coordinator()
     wait_until(lambda: first.events("Claimed"))
     second = world.worker()
     wait_until(lambda: len(world.fleet.status().members) == 3)
@@ -155,7 +155,7 @@ def test_workers_of_a_deleted_queue_end_with_0_and_their_work_goes_on(world: Wor
     paths = world.databases(2, keys=250)
     world.fleet.create_queue("small", largest_bytes=1 << 30)
     small, other = world.worker("--queue", "small"), world.worker("--queue", "default")
-    world.keeper()
+    world.coordinator()
     wait_until(lambda: len(small.events("Claimed")) == 2)
     wait_until(lambda: len(world.fleet.status().members) == 3)
     world.fleet.delete_queue("small")
@@ -165,27 +165,29 @@ def test_workers_of_a_deleted_queue_end_with_0_and_their_work_goes_on(world: Wor
     world.check(paths)
 
 
-def test_a_keeper_that_was_frozen_takes_nothing_back_when_it_thaws(world: World) -> None:
+def test_a_coordinator_that_was_frozen_takes_nothing_back_when_it_thaws(world: World) -> None:
     paths = world.databases(8)
     world.worker()
-    keepers = [world.keeper(), world.keeper()]
-    wait_until(lambda: all(keeper.events("EpochTaken") for keeper in keepers))
-    keepers[0].freeze()
+    coordinators = [world.coordinator(), world.coordinator()]
+    wait_until(lambda: all(coordinator.events("EpochTaken") for coordinator in coordinators))
+    coordinators[0].freeze()
     wait_until(lambda: world.states(paths)[CompactionState.COMPLETED] == len(paths))
     # What the databases say: an epoch that was taken right before the freeze may be logged only after it.
     taken = [dataset_at(path).snapshot().compactor_epoch for path in paths]
-    keepers[0].thaw()
+    coordinators[0].thaw()
     time.sleep(AFTER_THAW_S)
     assert [dataset_at(path).snapshot().compactor_epoch for path in paths] == taken
-    assert all(keeper.exit_code is None for keeper in keepers)
-    epochs = Counter(event["dataset"] for keeper in keepers for event in keeper.events("EpochTaken"))
+    assert all(coordinator.exit_code is None for coordinator in coordinators)
+    epochs = Counter(
+        event["dataset"] for coordinator in coordinators for event in coordinator.events("EpochTaken")
+    )
     assert max(epochs.values()) <= 2, "no ping-pong"
     world.check(paths)
 
 
 def test_one_that_is_told_to_end_the_moment_it_thaws_ends(world: World) -> None:
-    keeper = world.keeper()
+    coordinator = world.coordinator()
     wait_until(lambda: world.fleet.status().members)
-    keeper.freeze()
-    keeper.thaw()
-    assert keeper.terminate() == 0
+    coordinator.freeze()
+    coordinator.thaw()
+    assert coordinator.terminate() == 0

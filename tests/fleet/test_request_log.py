@@ -54,9 +54,9 @@ class FleetOnS3(Fleet):
         """Everybody acts when it is due."""
         end_s = self.clock.monotonic_s() + seconds
         while self.clock.monotonic_s() < end_s:
-            for crew in self.crews:
-                crew.tick()
-            pauses_s = [keeper.tick() for keeper in self.keepers]
+            for worker in self.workers:
+                worker.tick()
+            pauses_s = [coordinator.tick() for coordinator in self.coordinators]
             self.clock.advance_s(max(1.0, min(pauses_s)))
 
 
@@ -66,8 +66,8 @@ def fleet(tmp_path: Path, s3: S3) -> Iterator[FleetOnS3]:
         template = fill(tmp_path / "template", 2)
         for name in NAMES:
             made.load(template, name)
-        made.keeper()
-        made.crew()
+        made.coordinator()
+        made.worker()
         yield made
 
 
@@ -81,8 +81,8 @@ def test_an_idle_database_is_asked_for_little_and_not_written_in_a_day(fleet: Fl
 
 def test_what_is_woken_after_hours_is_asked_for_within_ten_seconds(fleet: FleetOnS3) -> None:
     fleet.idle(4 * 3_600)
-    (keeper,) = fleet.keepers
-    while min(w.next_look_s for w in keeper.watched.values()) < fleet.clock.monotonic_s() + 6 * WOKEN_S:
+    (coordinator,) = fleet.coordinators
+    while min(w.next_look_s for w in coordinator.watched.values()) < fleet.clock.monotonic_s() + 6 * WOKEN_S:
         fleet.idle(WOKEN_S)
     fleet.forget()
     fleet.files.wakes.wake(fleet.url("a"))

@@ -31,10 +31,10 @@ def admitted(world: Play) -> int:
     """A compaction that was admitted, and that nobody has claimed; the catalog it was admitted under."""
     treat(world, "a", size="old")
     world.dataset("a", 5)
-    crew = world.crew()
+    worker = world.worker()
     world.run(1)
-    world.crews.remove(crew)  # it has said that there is room, and takes nothing
-    world.keeper()
+    world.workers.remove(worker)  # it has said that there is room, and takes nothing
+    world.coordinator()
     world.until(lambda: bool(world.files.boards.read("Q0")), 20)
     assert not world.seen(events.Claimed)
     return world.files.catalog.read().number
@@ -43,9 +43,9 @@ def admitted(world: Play) -> int:
 def test_what_was_admitted_is_worked_on_with_the_settings_of_then(world: Play) -> None:
     number = admitted(world)
     treat(world, "a", size="new")
-    world.run(30)  # the keeper watches it by the new rule
+    world.run(30)  # the coordinator watches it by the new rule
     assert {hint.catalog for hint in world.files.boards.read("Q0")} == {number}
-    world.crew()
+    world.worker()
     world.until(lambda: world.texts() == {"a": 1}, 60)
     assert world.worked_with == [(url_of("a"), {"size": "old"})]
     world.dataset("a", 5)
@@ -56,7 +56,7 @@ def test_what_was_admitted_is_worked_on_with_the_settings_of_then(world: Play) -
 def test_a_rule_that_is_gone_is_still_that_of_what_was_admitted(world: Play) -> None:
     admitted(world)
     world.change(partial(changes.remove_rules, patterns=[url_of("a")]))
-    world.crew()
+    world.worker()
     world.until(lambda: world.texts() == {"a": 1}, 90)
     assert world.worked_with == [(url_of("a"), {"size": "old"})]
 
@@ -64,13 +64,13 @@ def test_a_rule_that_is_gone_is_still_that_of_what_was_admitted(world: Play) -> 
 def test_what_runs_goes_on_when_its_rule_changes_and_is_resumed_as_it_was(world: Play) -> None:
     treat(world, "a", size="old")
     world.dataset("a", 5)
-    world.keeper()
-    crew = world.crew(stepped=True)
+    world.coordinator()
+    worker = world.worker(stepped=True)
     world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 60)
     treat(world, "a", size="new")
     world.run(30)
-    world.crews.remove(crew)  # killed
-    world.crew()
+    world.workers.remove(worker)  # killed
+    world.worker()
     world.until(lambda: world.texts() == {"a": 1}, 120)
     assert {settings["size"] for _, settings in world.worked_with} == {"old"}
     assert world.committed() == {url_of("a"): 1}
@@ -80,7 +80,7 @@ def test_what_was_admitted_under_a_catalog_that_is_gone_has_the_newest_settings(
     number = admitted(world)
     treat(world, "a", size="new")
     world.files.catalog.versions.advance_boundary(number)
-    world.crew()
+    world.worker()
     world.until(lambda: world.texts() == {"a": 1}, 60)
     assert world.worked_with == [(url_of("a"), {"size": "new"})]
 
@@ -90,9 +90,9 @@ def test_what_was_admitted_under_a_catalog_nobody_can_read_waits(world: Play) ->
     key = join("fleet", "catalog", f"{number:020}.json")
     data = world.memory.get(key)
     treat(world, "a", size="new")
-    world.run(15)  # the keeper goes by that now
+    world.run(15)  # the coordinator goes by that now
     world.memory.put(key, b"{}")
-    world.crew()
+    world.worker()
     world.run(60)
     assert not world.worked_with
     world.memory.put(key, data)

@@ -85,7 +85,7 @@ def test_databases_and_tables_of_several_tenants(place: Place, fleet: lithify.Fl
     assert watch.of(events.Quarantined, "none/db") == 0
 
 
-def test_a_keeper_and_two_workers_apart(place: Place, fleet: lithify.Fleet) -> None:
+def test_a_coordinator_and_two_workers_apart(place: Place, fleet: lithify.Fleet) -> None:
     fleet.create_queue("small", largest_bytes=1 << 30)
     url = place.database("tenants/red/db")
     watch = Watch()
@@ -146,7 +146,7 @@ def test_workers_of_a_deleted_queue_end(fleet: lithify.Fleet, monkeypatch: pytes
     assert fleet.status().members == ()
 
 
-@pytest.mark.parametrize("command", ["run", "keeper", "worker"])
+@pytest.mark.parametrize("command", ["run", "coordinator", "worker"])
 def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     monkeypatch.setattr(wiring, "stop_on_signals", lambda: nullcontext(stop))
@@ -166,7 +166,10 @@ def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.Mo
     assert result.exit_code == 0, result.stderr
     assert "the dashboard is served" in result.stderr
     assert (
-        seen <= {"run": set(FleetRole), "keeper": {FleetRole.KEEPER}, "worker": {FleetRole.WORKER}}[command]
+        seen
+        <= {"run": set(FleetRole), "coordinator": {FleetRole.COORDINATOR}, "worker": {FleetRole.WORKER}}[
+            command
+        ]
     )
     assert seen
 

@@ -31,20 +31,20 @@ def running(world: Play) -> int:
 def test_so_many_run_to_a_slot_and_no_more(world: Play) -> None:
     for n in range(20):
         world.dataset(f"d{n:02}", 5)
-    world.keeper()
-    crew = world.crew(slots=2, stepped=True)
+    world.coordinator()
+    worker = world.worker(slots=2, stepped=True)
     world.run(30)
     assert running(world) == 2 * PER_SLOT
     small = fleet_status(world.files, world.clock.now_ms()).queue("small")
     assert (small.slots, small.running) == (2 * PER_SLOT, 2 * PER_SLOT)
-    world.run(60, world.engines[crew.name].run_all)
+    world.run(60, world.engines[worker.name].run_all)
     assert set(world.committed().values()) == {1}
 
 
 def test_what_is_large_has_a_slot_of_its_own(world: Play) -> None:
     world.dataset("large", 5, size=SMALL_BYTES)
-    world.keeper()
-    world.crew(slots=2, stepped=True)
+    world.coordinator()
+    world.worker(slots=2, stepped=True)
     world.until(lambda: world.seen(events.Claimed)[url_of("large")] == 1, 60)
     for n in range(20):
         world.dataset(f"d{n:02}", 5)
@@ -59,9 +59,9 @@ def test_what_is_large_has_its_turn_though_something_small_always_waits(world: P
     for name in names:
         world.dataset(name, 5)
     world.dataset("large", 1, size=SMALL_BYTES)
-    world.keeper()
-    crew = world.crew(slots=1, stepped=True)
-    engine = world.engines[crew.name]
+    world.coordinator()
+    worker = world.worker(slots=1, stepped=True)
+    engine = world.engines[worker.name]
 
     def one_ends() -> None:
         engine.step()

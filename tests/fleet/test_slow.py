@@ -25,12 +25,12 @@ def world() -> Iterator[Play]:
         yield made
 
 
-def two_keepers(world: Play) -> tuple[FleetCoordinator, FleetCoordinator]:
+def two_coordinators(world: Play) -> tuple[FleetCoordinator, FleetCoordinator]:
     """Both lead something, all of it runs, and there is more to be found."""
     for name in NAMES:
         world.dataset(name, 5)
-    first, second = world.keeper(), world.keeper()
-    world.crew(slots=20, stepped=True)
+    first, second = world.coordinator(), world.coordinator()
+    world.worker(slots=20, stepped=True)
     world.until(lambda: len(world.seen(events.Claimed)) == len(NAMES), 60)
     for name in LATE:
         world.dataset(name, 2)
@@ -38,7 +38,7 @@ def two_keepers(world: Play) -> tuple[FleetCoordinator, FleetCoordinator]:
 
 
 def slow_in(world: Play, slow: FleetCoordinator, prefix: str, each: Callable[[], None], seconds: int) -> None:
-    """Play until a round of this keeper takes so long, once, for what begins so."""
+    """Play until a round of this coordinator takes so long, once, for what begins so."""
     is_ticking = is_over = False
 
     def slowly(what: str) -> None:
@@ -52,7 +52,7 @@ def slow_in(world: Play, slow: FleetCoordinator, prefix: str, each: Callable[[],
             each()
 
     world.slowly = slowly
-    world.keepers.remove(slow)
+    world.coordinators.remove(slow)
     while not is_over:
         is_ticking = True
         slow.tick()
@@ -61,8 +61,8 @@ def slow_in(world: Play, slow: FleetCoordinator, prefix: str, each: Callable[[],
 
 
 @pytest.mark.parametrize("what", [ALL, url_of("late")])
-def test_a_keeper_in_a_slow_round_keeps_what_it_has(world: Play, what: str) -> None:
-    first, second = two_keepers(world)
+def test_a_coordinator_in_a_slow_round_keeps_what_it_has(world: Play, what: str) -> None:
+    first, second = two_coordinators(world)
     before = set(first.watched)
     assert before
 
@@ -72,14 +72,14 @@ def test_a_keeper_in_a_slow_round_keeps_what_it_has(world: Play, what: str) -> N
         assert not before & set(second.watched)
 
     slow_in(world, first, what, is_left_alone, 120)
-    world.keepers.append(first)
+    world.coordinators.append(first)
     world.run(60)
     assert before <= set(first.watched)
     assert {world.dataset(name).epoch() for name in NAMES} == {1}
 
 
-def test_a_keeper_that_hangs_is_taken_over(world: Play) -> None:
-    first, second = two_keepers(world)
+def test_a_coordinator_that_hangs_is_taken_over(world: Play) -> None:
+    first, second = two_coordinators(world)
     taken_s: list[float] = []
     started_s = 0.0
 
@@ -91,30 +91,30 @@ def test_a_keeper_that_hangs_is_taken_over(world: Play) -> None:
 
     slow_in(world, first, url_of("late"), is_taken, round(LONGEST_ROUND_S) + 60)
     assert LONGEST_ROUND_S < taken_s[0] - started_s <= LONGEST_ROUND_S + 45
-    world.keepers.append(first)
+    world.coordinators.append(first)
     world.run(60)
     assert not set(first.watched) & set(second.watched)
 
 
 def test_a_worker_that_opens_slowly_keeps_its_slots(world: Play) -> None:
     world.dataset("a", 5)
-    world.keeper()
-    crew = world.crew()
+    world.coordinator()
+    worker = world.worker()
     is_slow = False
 
     def slowly(what: str) -> None:
         if is_slow:
             for _ in range(120):
-                crew.beat()
+                worker.beat()
                 world.run(1)
             (queue,) = fleet_status(world.files, world.clock.now_ms()).queues
             assert queue.slots == 2
 
     world.slowly = slowly
-    world.crews.remove(crew)
+    world.workers.remove(worker)
     while world.texts()["a"] != 1:
         is_slow = True
-        crew.tick()
+        worker.tick()
         is_slow = False
         world.run(1)
 
@@ -135,7 +135,7 @@ class Interrupted(MemberFiles):
 def test_of_what_two_say_at_once_the_newest_stands(leaves: bool) -> None:
     world = World()
     files = Interrupted(world.store, "fleet")
-    old = FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1)
+    old = FleetMember("coordinator-1", FleetRole.COORDINATOR, "host", "0.1.0", 1)
     new = replace(old, catalog=2)
     pulse = MemberHeartbeat(old.name, files, world.clock)
     with pulse.round():
@@ -149,9 +149,9 @@ def test_of_what_two_say_at_once_the_newest_stands(leaves: bool) -> None:
 def test_between_rounds_nobody_says_anything() -> None:
     world = World()
     files = MemberFiles(world.store, "fleet")
-    pulse = MemberHeartbeat("keeper-1", files, world.clock)
+    pulse = MemberHeartbeat("coordinator-1", files, world.clock)
     with pulse.round():
-        pulse.say(FleetMember("keeper-1", FleetRole.KEEPER, "host", "0.1.0", 1))
+        pulse.say(FleetMember("coordinator-1", FleetRole.COORDINATOR, "host", "0.1.0", 1))
     (before,) = files.listed()
     world.clock.advance_s(20)
     pulse.beat()

@@ -226,7 +226,7 @@ class Fleets:
         "fleet doctor FLEET",
         "fleet tenant list FLEET",
         "fleet run FLEET",
-        "fleet keeper FLEET",
+        "fleet coordinator FLEET",
         "fleet worker FLEET",
         "fleet wake FLEET DATASET",
         "queue list FLEET",

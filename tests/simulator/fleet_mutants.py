@@ -1,4 +1,4 @@
-"""Rules of keepers and crews, broken on purpose: the world of a fleet has to notice every mutant."""
+"""Rules of coordinators and workers, broken on purpose: the world of a fleet has to notice every mutant."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ MUTANTS = (
         first_seed=5_022,
     ),
     Mutant(
-        "a crew reads the boards of all queues",
+        "a worker reads the boards of all queues",
         (rules.QUEUES,),
         ((BoardFiles, "read_of", _read_all_queues),),
         first_seed=5_000,
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),), first_seed=5_003),
     Mutant(
-        "what nobody foresaw in a dataset ends its keeper",
+        "what nobody foresaw in a dataset ends its coordinator",
         (rules.SURVIVES,),
         ((managed_dataset, "contained", lambda what: nullcontext()),),
     ),

@@ -1,5 +1,5 @@
-"""Keepers and crews do what they promise whatever goes wrong, and every rule that is broken on purpose is
-noticed."""
+"""Coordinators and workers do what they promise whatever goes wrong, and every rule that is broken on purpose
+is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard beside a keeper of a fleet shows what that reads anyway: who watches costs no request."""
+"""The dashboard beside a coordinator of a fleet shows what that reads anyway, without a request."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_who_watches_a_fleet_makes_no_request_of_its_own(
         until(lambda: urls[0] in get(where, "/"))
         for url in urls[:2]:
             until(partial(is_committed, where, url))
-        until(lambda: "keeper" in get(where, "/fleet"))
+        until(lambda: "coordinator" in get(where, "/fleet"))
         for _ in range(3):
             for path in paths:
                 assert "cannot be read" not in get(where, path), path
@@ -99,7 +99,7 @@ def test_one_that_cannot_be_opened_is_not_first_for_ever(monkeypatch: pytest.Mon
     assert [shared.url for shared in fleet.due()] == urls[:1], "what has changed is tried again"
 
 
-def test_what_another_keeper_watches_is_read_for_who_looks(tmp_path: Path, asked: Counter[str]) -> None:
+def test_what_another_coordinator_watches_is_read_for_who_looks(tmp_path: Path, asked: Counter[str]) -> None:
     """As soon as it is this one's it is not any more, and shows nothing before that has read it."""
     fleet = lithify.Fleet(str(tmp_path / "fleet"))
     fleet.init()

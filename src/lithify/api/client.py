@@ -321,9 +321,9 @@ class Dataset:
     def is_of_fleet(self) -> bool:
         """Return whether the last coordinator belonged to a fleet. If so, the fleet coordinates the dataset
         again when it has work."""
-        from lithify.fleet.members import is_keeper
+        from lithify.fleet.members import is_fleet_coordinator
 
-        return is_keeper(self._dataset.coordinator().holder)
+        return is_fleet_coordinator(self._dataset.coordinator().holder)
 
     def collect_garbage(
         self, *, delete: bool = False, min_age_s: float | None = None, **options: Any

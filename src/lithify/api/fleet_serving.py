@@ -36,12 +36,12 @@ from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
 from lithify.fleet.catalog.model import DatasetRule
-from lithify.fleet.coordinator import FleetCoordinator, KeeperPorts
+from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
 from lithify.fleet.status import fleet_status
-from lithify.fleet.worker import CrewPorts, FleetWorker, NoSource
+from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.mirror.dataset_mirror import SharingRecords, shared_of
 from lithify.protocol.proposal import Plan
 from lithify.service.once_logger import OnceLogger
@@ -103,7 +103,7 @@ class FleetProcess:
         self._exit_when_idle_s = exit_when_idle_s
         self._spark = spark
         self._engine = engine
-        roles = [role for role, does in ((FleetRole.KEEPER, keeps), (FleetRole.WORKER, works)) if does]
+        roles = [role for role, does in ((FleetRole.COORDINATOR, keeps), (FleetRole.WORKER, works)) if does]
         self._metrics = None if config.metrics.port is None else wiring.fleet_metrics(roles)
         self._observe = on_event if self._metrics is None else each(on_event, self._metrics)
         self._commits, self._work_done = _recorder(), _recorder()
@@ -117,9 +117,9 @@ class FleetProcess:
         self._lock = threading.Lock()
         self._due = ToCollect()
         self._has_left = threading.Event()
-        self._crew: FleetWorker | None = None
+        self._worker: FleetWorker | None = None
         self._shared = shared if keeps else None
-        self._keeper = self._new_keeper() if keeps else None
+        self._coordinator = self._new_coordinator() if keeps else None
         self._works = works
 
     def run(self, stop: threading.Event) -> None:
@@ -151,65 +151,65 @@ class FleetProcess:
             self._run_with(started, stop)
 
     def _run_with(self, engine: Engine, stop: threading.Event) -> None:
-        crew = self._crew = self._new_crew(engine)
-        crew.start()
+        worker = self._worker = self._new_worker(engine)
+        worker.start()
         with _LoopThreads(stop, self._loops(), self._end):
             try:
-                self._work(crew, stop)
+                self._work(worker, stop)
             finally:
                 stop.set()
-                self._close("the workers", crew.close)
+                self._close("the workers", worker.close)
 
     def _loops(self) -> dict[str, Callable[[], None]]:
         """Return the loops that run in threads of their own, by thread name; the fleet coordinator's is the
         first."""
-        loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect, "lithify-pulse": self._beat}
+        loops = {"lithify-coordinator": self._keep, "lithify-gc": self._collect, "lithify-pulse": self._beat}
         return loops if self._shared is None else loops | {"lithify-beside": self._read_beside}
 
-    def _work(self, crew: FleetWorker, stop: threading.Event) -> None:
+    def _work(self, worker: FleetWorker, stop: threading.Event) -> None:
         options = wiring.loop_options(self._config)
         trouble = OnceLogger("the workers could not finish a round and try again")
-        while not stop.is_set() and not crew.is_over:
+        while not stop.is_set() and not worker.is_over:
             pause_s = LEAST_PAUSE_S
             try:
                 with contained("a round of the workers"):
-                    changed = crew.tick()
+                    changed = worker.tick()
                 if not changed:
-                    pause_s = max(LEAST_PAUSE_S, crew.due_in_s())
-                _finished(trouble, crew.problem)
+                    pause_s = max(LEAST_PAUSE_S, worker.due_in_s())
+                _finished(trouble, worker.problem)
                 self._finished_round(FleetRole.WORKER)
             except EngineDown:
                 raise
             except LithifyError as error:
                 trouble.say(error)
                 pause_s = PAUSE_S
-            if crew.idle_s:
+            if worker.idle_s:
                 stop.wait(pause_s)
             else:
-                crew.wait(min(pause_s, options.commit_compacted_interval_s))
-            if self._exit_when_idle_s is not None and crew.idle_s >= self._exit_when_idle_s:
-                _log.info("nothing to do for %d s; ending", round(crew.idle_s))
+                worker.wait(min(pause_s, options.commit_compacted_interval_s))
+            if self._exit_when_idle_s is not None and worker.idle_s >= self._exit_when_idle_s:
+                _log.info("nothing to do for %d s; ending", round(worker.idle_s))
                 return
 
     def _keep(self) -> None:
-        keeper, stop = self._keeper, self._stop
-        if keeper is None:
+        coordinator, stop = self._coordinator, self._stop
+        if coordinator is None:
             return
-        trouble = OnceLogger("the keeper could not finish a round and tries again")
+        trouble = OnceLogger("the coordinator could not finish a round and tries again")
         while not stop.is_set():
             try:
-                with contained("a round of the keeper"):
-                    pause_s = max(LEAST_PAUSE_S, keeper.tick())
+                with contained("a round of the coordinator"):
+                    pause_s = max(LEAST_PAUSE_S, coordinator.tick())
                 if self._shared is not None:
-                    self._shared.keep(keeper.watched)
-                    self._shared.saw_datasets(keeper.datasets, keeper.not_found)
-                _finished(trouble, keeper.problem)
-                self._finished_round(FleetRole.KEEPER)
+                    self._shared.keep(coordinator.watched)
+                    self._shared.saw_datasets(coordinator.datasets, coordinator.not_found)
+                _finished(trouble, coordinator.problem)
+                self._finished_round(FleetRole.COORDINATOR)
             except LithifyError as error:
                 trouble.say(error)
                 pause_s = PAUSE_S
             stop.wait(pause_s)
-        self._close("the keeper", keeper.close)
+        self._close("the coordinator", coordinator.close)
 
     def _finished_round(self, role: FleetRole) -> None:
         if self._metrics is not None:
@@ -237,7 +237,7 @@ class FleetProcess:
                 _log.error("garbage of %s was not collected: %s", url, error)
 
     def _beat(self) -> None:
-        members = [member for member in (self._keeper, self._crew) if member is not None]
+        members = [member for member in (self._coordinator, self._worker) if member is not None]
         trouble = OnceLogger("this process could not say that it lives")
         while not self._has_left.wait(PULSE_LOOK_S):
             try:
@@ -251,7 +251,7 @@ class FleetProcess:
 
     def _read_beside(self) -> None:
         assert self._shared is not None
-        assert self._keeper is not None, "it is beside one"
+        assert self._coordinator is not None, "it is beside one"
         files, trouble = (
             self._files(),
             OnceLogger("what only the dashboard of the fleet shows cannot be read"),
@@ -273,8 +273,8 @@ class FleetProcess:
 
     def _read_dataset_beside(self, shared: DatasetMirror) -> None:
         assert self._shared is not None
-        assert self._keeper is not None
-        rule = self._keeper.datasets.get(shared.url)
+        assert self._coordinator is not None
+        rule = self._coordinator.datasets.get(shared.url)
         if rule is None:
             return
         try:
@@ -315,8 +315,8 @@ class FleetProcess:
     def _name(self, role: FleetRole) -> str:
         return new_member_name(role, self._ids.ulid(self._clock.now_ms()))
 
-    def _new_keeper(self) -> FleetCoordinator:
-        name = self._name(FleetRole.KEEPER)
+    def _new_coordinator(self) -> FleetCoordinator:
+        name = self._name(FleetRole.COORDINATOR)
 
         def coordinator(
             dataset: DatasetPort, rule: DatasetRule, admit: Callable[[Plan], Plan], counts: CountAttempts
@@ -344,7 +344,7 @@ class FleetProcess:
         )
         from lithify import __version__
 
-        ports = KeeperPorts(
+        ports = FleetCoordinatorPorts(
             self._files(),
             watch,
             self._found,
@@ -358,7 +358,7 @@ class FleetProcess:
         )
         return FleetCoordinator(name, ports)
 
-    def _new_crew(self, engine: Engine) -> FleetWorker:
+    def _new_worker(self, engine: Engine) -> FleetWorker:
         from lithify import __version__
         from lithify.service.worker_pool import WorkerPool
 
@@ -377,13 +377,15 @@ class FleetProcess:
             heartbeat_interval_ms=options.heartbeat_interval_ms,
             observer=observe,
         )
-        ports = CrewPorts(self._files(), pool, self._clock, socket.gethostname(), __version__, self._says)
+        ports = FleetWorkerPorts(
+            self._files(), pool, self._clock, socket.gethostname(), __version__, self._says
+        )
         return FleetWorker(name, ports, self._queues)
 
     def _kept_open(self, url: str) -> DatasetPort:
         """Return a dataset of the worker. It is opened once per rule settings, and cached."""
-        assert self._crew is not None, "it asks for it"
-        rule = self._crew.rule_for(url)
+        assert self._worker is not None, "it asks for it"
+        rule = self._worker.rule_for(url)
         key = url, frozenset(rule.settings.items())
         dataset = self._opened.pop(key, None)
         if dataset is None:
@@ -391,12 +393,12 @@ class FleetProcess:
             self._follow(self._work_done, dataset, rule, coordinates=False)
         self._opened[key] = dataset
         if len(self._opened) > MAX_OPENED:
-            self._let_go(self._crew)
+            self._let_go(self._worker)
         return dataset
 
-    def _let_go(self, crew: FleetWorker) -> None:
+    def _let_go(self, worker: FleetWorker) -> None:
         """Drop the handle of the least recently used dataset that has no compaction running here."""
-        idle = next((url for url, _ in self._opened if not crew.works_on(url)), None)
+        idle = next((url for url, _ in self._opened if not worker.works_on(url)), None)
         if idle is not None:
             for key in [key for key in self._opened if key[0] == idle]:
                 del self._opened[key]

@@ -114,7 +114,7 @@ def add(
         str,
         typer.Option(
             metavar="WHO",
-            help="fleet: its keepers; owner: somebody else, such as the process that writes it.",
+            help="fleet: its coordinators; owner: somebody else, such as the process that writes it.",
         ),
     ] = "fleet",
     setting: Annotated[
@@ -184,7 +184,7 @@ def wake(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Have databases and tables looked at now: a keeper may look at one that rests every five minutes
+    """Have databases and tables looked at now: a coordinator may look at one that rests every five minutes
     only."""
 
     def ask(opened: Fleet) -> Shown:
@@ -382,8 +382,8 @@ def run_both(
     )
 
 
-@fleet_app.command("keeper")
-def keeper(
+@fleet_app.command("coordinator")
+def coordinator(
     fleet: FleetUrl,
     metrics_port: MetricsPort = None,
     web_port: WebPort = None,

@@ -76,21 +76,21 @@ class Membership:
     """The membership of one copy or reader in a group."""
 
     def __init__(
-        self, files: GroupFiles, name: str, role: GroupRole, keeper: MemberStateStore, owner: str = ""
+        self, files: GroupFiles, name: str, role: GroupRole, state: MemberStateStore, owner: str = ""
     ) -> None:
         """`owner` identifies the copy or reader as a URL; empty if it cannot be mistaken for another one."""
         self._files = files
         self._name = name
         self._role = role
-        self._keeper = keeper
+        self._state = state
         self._owner = owner
 
     def enter(self) -> tuple[EntryStep, GroupMember]:
         """Do one step of joining; repeat until the result is `MEMBER`. Then it may continue, in this
         incarnation. Raise `Refused` if another owner has the name."""
-        member = GroupMember(self._name, self._keeper.read().incarnation)
+        member = GroupMember(self._name, self._state.read().incarnation)
         before = self._files.said(member)
-        kept = self._keeper.read()
+        kept = self._state.read()
         if kept.incarnation != member.incarnation:
             return EntryStep.CHANGED, member
         group = self._files.read()
@@ -108,7 +108,7 @@ class Membership:
             return self._join(kept)
         new = adopted(mine.marks, kept.standings)
         if new:
-            is_done = self._keeper.adopt(kept, new)
+            is_done = self._state.adopt(kept, new)
             return (EntryStep.ADOPTED if is_done else EntryStep.CHANGED), member
         return EntryStep.MEMBER, member
 
@@ -118,7 +118,7 @@ class Membership:
 
     def _join(self, kept: Kept) -> tuple[EntryStep, GroupMember]:
         member = GroupMember(self._name, self._files.new_incarnation())
-        if not self._keeper.renew(kept, member.incarnation):
+        if not self._state.renew(kept, member.incarnation):
             return EntryStep.CHANGED, member
         ends = {partition: standing.end for partition, standing in kept.standings.items()}
         try:
@@ -130,7 +130,7 @@ class Membership:
 
     def _join_empty(self, kept: Kept) -> tuple[EntryStep, GroupMember]:
         member = GroupMember(self._name, self._files.new_incarnation())
-        if not self._keeper.empty(kept, member.incarnation):
+        if not self._state.empty(kept, member.incarnation):
             return EntryStep.CHANGED, member
         self._files.join(member, self._role, owner=self._owner)
         return EntryStep.JOINED_EMPTY, member

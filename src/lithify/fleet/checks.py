@@ -40,11 +40,14 @@ def check_fleet(
 
 def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
     alive = [member for member in status.members if member.seen.is_alive]
-    keepers = [member for member in alive if member.seen.role is FleetRole.KEEPER]
-    if datasets and not keepers:
+    coordinators = [member for member in alive if member.seen.role is FleetRole.COORDINATOR]
+    if datasets and not coordinators:
         yield problem("members", f"nobody watches its {datasets} datasets", f"lithify fleet run {status.url}")
     else:
-        yield ok("members", f"{len(keepers)} keepers and {len(alive) - len(keepers)} workers are alive")
+        yield ok(
+            "members",
+            f"{len(coordinators)} coordinators and {len(alive) - len(coordinators)} workers are alive",
+        )
     if status.members and not status.is_timed:
         says = "how long members have been silent cannot be seen: the store tells its time by what is written"
         do = f"let this user write below {status.url}; the last one to have written counts as alive meanwhile"

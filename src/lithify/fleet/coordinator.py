@@ -83,7 +83,7 @@ def _untold(url: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperPorts:
+class FleetCoordinatorPorts:
     """The dependencies of a fleet coordinator."""
 
     files: FleetFiles
@@ -114,7 +114,7 @@ class _Times:
 class FleetCoordinator:
     """A coordinator of a fleet, with a unique name."""
 
-    def __init__(self, name: str, ports: KeeperPorts) -> None:
+    def __init__(self, name: str, ports: FleetCoordinatorPorts) -> None:
         """Raise `DatasetNotFound` if there is no such fleet, and `CorruptObject` if its catalog is
         unusable."""
         self.name = name
@@ -233,7 +233,9 @@ class FleetCoordinator:
         alive = {seen.name for seen in listed if seen.is_alive} | {self.name}
         says = {seen.name: seen.says for seen in listed if seen.is_alive and seen.says is not None}
         says.pop(self.name, None)
-        self._peers.alive = frozenset(name for name in alive if name.startswith(f"{FleetRole.KEEPER.value}-"))
+        self._peers.alive = frozenset(
+            name for name in alive if name.startswith(f"{FleetRole.COORDINATOR.value}-")
+        )
         self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
         self._peers.newest_ms = max((seen.last_ms for seen in listed), default=0)
         self._peers.workers = frozenset(
@@ -292,7 +294,7 @@ class FleetCoordinator:
         }
         return FleetMember(
             name=self.name,
-            role=FleetRole.KEEPER,
+            role=FleetRole.COORDINATOR,
             host=self._ports.host,
             version=self._ports.version,
             catalog=now.number,

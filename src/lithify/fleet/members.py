@@ -59,7 +59,7 @@ _MOST = (1 << 53) - 1
 class FleetRole(Enum):
     """The role of a member."""
 
-    KEEPER = "keeper"
+    COORDINATOR = "coordinator"
     WORKER = "worker"
 
 
@@ -206,10 +206,10 @@ def new_member_name(role: FleetRole, ulid: str) -> str:
     return f"{role.value}-{ulid}"
 
 
-def is_keeper(name: str | None) -> bool:
+def is_fleet_coordinator(name: str | None) -> bool:
     """Return whether a process of this name is a fleet coordinator: no other name given by Lithify begins
     so."""
-    return name is not None and name.startswith(f"{FleetRole.KEEPER.value}-")
+    return name is not None and name.startswith(f"{FleetRole.COORDINATOR.value}-")
 
 
 class MemberFiles:

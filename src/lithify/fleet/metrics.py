@@ -126,14 +126,14 @@ def _of_members(members: Iterable[FleetMember]) -> Iterator[Metric]:
     catalog = GaugeMetricFamily(
         "lithify_fleet_catalog", "Version of the catalog that it works with", labels=("role",)
     )
-    datasets = GaugeMetricFamily("lithify_fleet_datasets", "Datasets that a keeper watches", labels=())
+    datasets = GaugeMetricFamily("lithify_fleet_datasets", "Datasets that a coordinator watches", labels=())
     quarantined = GaugeMetricFamily(
-        "lithify_fleet_quarantined", "Datasets that a keeper leaves alone after an error", labels=()
+        "lithify_fleet_quarantined", "Datasets that a coordinator leaves alone after an error", labels=()
     )
     for member in members:
         alive.add_metric((member.role.value,), 1)
         catalog.add_metric((member.role.value,), member.catalog)
-        if member.role is FleetRole.KEEPER:
+        if member.role is FleetRole.COORDINATOR:
             datasets.add_metric((), member.datasets)
             quarantined.add_metric((), member.quarantined)
     yield from (alive, catalog, datasets, quarantined)
@@ -174,7 +174,7 @@ def _of_tenants(told: list[tuple[FleetRole, str, str, Amounts]]) -> Iterator[Met
         labels=("queue", "tenant"),
     )
     for who, queue, tenant, amounts in told:
-        if who is FleetRole.KEEPER:
+        if who is FleetRole.COORDINATOR:
             waited.add_metric((queue, tenant), _buckets(amounts.waits), amounts.waits.total_ms / 1000)
     yield waited
 
@@ -191,31 +191,31 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 _GAUGES: tuple[tuple[FleetRole, str, str, Callable[[Amounts], float | None]], ...] = (
     (FleetRole.WORKER, "running", "Compactions that run", lambda of: of.running),
-    (FleetRole.KEEPER, "queued", "Compactions that may be claimed", lambda of: of.queued),
-    (FleetRole.KEEPER, "queued_bytes", "Bytes that those read", lambda of: of.queued_bytes),
-    (FleetRole.KEEPER, "waiting", "Wants that are not admitted yet", lambda of: of.waiting),
-    (FleetRole.KEEPER, "waiting_bytes", "Bytes that those read", lambda of: of.waiting_bytes),
-    (FleetRole.KEEPER, "deferred", "Wants that the backlog had no place for", lambda of: of.deferred),
+    (FleetRole.COORDINATOR, "queued", "Compactions that may be claimed", lambda of: of.queued),
+    (FleetRole.COORDINATOR, "queued_bytes", "Bytes that those read", lambda of: of.queued_bytes),
+    (FleetRole.COORDINATOR, "waiting", "Wants that are not admitted yet", lambda of: of.waiting),
+    (FleetRole.COORDINATOR, "waiting_bytes", "Bytes that those read", lambda of: of.waiting_bytes),
+    (FleetRole.COORDINATOR, "deferred", "Wants that the backlog had no place for", lambda of: of.deferred),
     (
-        FleetRole.KEEPER,
+        FleetRole.COORDINATOR,
         "lowest_priority",
         "Of the last that waits, over all bands: 0 (may wait) to 1 (urgent)",
         lambda of: of.lowest,
     ),
     (
-        FleetRole.KEEPER,
+        FleetRole.COORDINATOR,
         "oldest_seconds",
         "How long the oldest has waited that nobody has claimed",
         lambda of: _seconds(of.oldest_ms),
     ),
     (
-        FleetRole.KEEPER,
+        FleetRole.COORDINATOR,
         "youngest_seconds",
         "How long the youngest has waited that nobody has claimed",
         lambda of: _seconds(of.youngest_ms),
     ),
     (
-        FleetRole.KEEPER,
+        FleetRole.COORDINATOR,
         "backlog_seconds",
         "How long one slot would take for all that nobody has claimed",
         lambda of: _seconds(of.backlog_ms),

@@ -166,9 +166,9 @@ def fleet_status(files: FleetFiles, now_ms: int) -> FleetStatus:
 
 def _queue_status(files: FleetFiles, queue: Queue, alive: list[FleetMember]) -> QueueStatus:
     workers = [_load(m.load, queue) for m in alive if m.role is FleetRole.WORKER and queue.id in m.load]
-    keepers = [_load(m.load, queue) for m in alive if m.role is FleetRole.KEEPER]
+    coordinators = [_load(m.load, queue) for m in alive if m.role is FleetRole.COORDINATOR]
     parts: dict[str | None, list[Amounts]] = {}
-    for load in (*keepers, *workers):
+    for load in (*coordinators, *workers):
         for tenant, amounts in load.tenants.items():
             parts.setdefault(tenant, []).append(amounts)
     return QueueStatus(
@@ -176,7 +176,7 @@ def _queue_status(files: FleetFiles, queue: Queue, alive: list[FleetMember]) -> 
         files.boards.read(queue.id),
         workers=len(workers),
         slots=sum(load.slots for load in workers),
-        resting=sum(load.resting for load in keepers),
+        resting=sum(load.resting for load in coordinators),
         tenants={tenant: combined(of) for tenant, of in sorted(parts.items(), key=_by_name)},
     )
 

@@ -385,12 +385,12 @@ def _member_row(member: MemberStatus, catalog: int) -> tuple[str, ...]:
     loads = says.load.values()
     # Queues of one worker share its slots.
     busy = f"{sum(load.total.running for load in loads)}/{max((load.slots for load in loads), default=0)}"
-    is_keeper = seen.role is FleetRole.KEEPER
+    is_fleet_coordinator = seen.role is FleetRole.COORDINATOR
     return (
         seen.name,
         says.host,
         says.version,
-        str(says.datasets) if is_keeper else "–",
-        "–" if is_keeper else busy,
+        str(says.datasets) if is_fleet_coordinator else "–",
+        "–" if is_fleet_coordinator else busy,
         state,
     )

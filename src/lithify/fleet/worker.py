@@ -75,7 +75,7 @@ class NoSource:
 
 
 @dataclass(frozen=True, slots=True)
-class CrewPorts:
+class FleetWorkerPorts:
     """The dependencies of a fleet worker."""
 
     files: FleetFiles
@@ -130,7 +130,7 @@ class _Claimed:
 class FleetWorker:
     """The worker slots of one process, with a unique name."""
 
-    def __init__(self, name: str, ports: CrewPorts, queues: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, ports: FleetWorkerPorts, queues: Sequence[str] = ()) -> None:
         """Serve the queues of these names, or all. Raise `Refused` if a queue does not exist, and
         `DatasetNotFound` if there is no such fleet."""
         self.name = name

@@ -21,7 +21,7 @@ from lithify.planning.fleet.task_offers import ClaimOffer
 from tests.planning.fleet import rules
 
 if TYPE_CHECKING:
-    from tests.planning.fleet.world import Dataset, Keeper, Piece, Queue, Worker, World
+    from tests.planning.fleet.world import Coordinator, Dataset, Piece, Queue, Worker, World
 
 FAIR_EVERY = 4
 SUSPECT_DATASETS = 3
@@ -42,7 +42,7 @@ class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
         self._waiting: dict[tuple[str, str], dict[str, dict[WorkKey, PendingTask]]] = defaultdict(dict)
-        """By keeper and queue, by dataset: what is offered and does not rest."""
+        """By coordinator and queue, by dataset: what is offered and does not rest."""
         self._offered: dict[tuple[str, str], dict[str, set[WorkKey]]] = defaultdict(dict)
         """The same with what rests."""
         self._passed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -50,14 +50,14 @@ class Judge:
         """How many waited at most since it does."""
         self._streak: Counter[tuple[str, str]] = Counter()
         self._failures: dict[tuple[str, WorkKey], tuple[int, int]] = {}
-        """By keeper: how often it failed by its own fault, and until when it rests."""
+        """By coordinator: how often it failed by its own fault, and until when it rests."""
         self._admitter: dict[str, tuple[str, int]] = {}
         self._silence_ms: dict[WorkKey, int] = {}
         self._changed_ms: dict[str, int] = {}
         self._room = (Slots(0, 0), 0, dict[str | None, TenantShare]())
         self._has_deferred = False
         self._failing: dict[tuple[str, str], set[str]] = defaultdict(set)
-        """By keeper and poison worker, datasets that failed."""
+        """By coordinator and poison worker, datasets that failed."""
         self._sick: Counter[str] = Counter()
         self._first_seen: dict[tuple[str, WorkKey, int], int] = {}
         self._hint_passed: dict[str, Counter[WorkKey]] = defaultdict(Counter)
@@ -86,65 +86,72 @@ class Judge:
                 rules.SEEN, f"{piece.key} of {piece.born_ms} ms after a silence of {silence_ms} ms"
             )
 
-    def offered(self, keeper: Keeper, queue: Queue, dataset: Dataset, wants: Iterable[PendingTask]) -> None:
+    def offered(
+        self, coordinator: Coordinator, queue: Queue, dataset: Dataset, wants: Iterable[PendingTask]
+    ) -> None:
         now_ms = self._world.now_ms
-        waiting = self._waiting[keeper.name, queue.name]
+        waiting = self._waiting[coordinator.name, queue.name]
         found = {want.key: want for want in wants}
-        self._offered[keeper.name, queue.name][dataset.url] = set(found)
-        keys = found.keys() if self._is_resting(keeper, queue, dataset.url) else ()
-        rest = [key for key in found if self._failures.get((keeper.name, key), (0, 0))[1] > now_ms]
+        self._offered[coordinator.name, queue.name][dataset.url] = set(found)
+        keys = found.keys() if self._is_resting(coordinator, queue, dataset.url) else ()
+        rest = [key for key in found if self._failures.get((coordinator.name, key), (0, 0))[1] > now_ms]
         found = {key: want for key, want in found.items() if key not in keys and key not in rest}
         if found:
             waiting[dataset.url] = found
         else:
             waiting.pop(dataset.url, None)
-            self._passed[keeper.name, queue.name].pop(dataset.url, None)
+            self._passed[coordinator.name, queue.name].pop(dataset.url, None)
         for want in found.values():
             sizes = [q.largest_bytes for q in self._world.queues if q.largest_bytes is not None]
             small = any(want.cost_bytes < size for size in sizes)
             if (queue.name == "small") != small:
                 raise self._fail(rules.ROUTED, f"{want.key} of {want.cost_bytes} bytes in {queue.name}")
 
-    def _is_resting(self, keeper: Keeper, queue: Queue, url: str) -> bool:
-        """Whether the whole dataset rests after failures in a row, as its keeper knows best."""
-        admission = keeper.queues[queue.name]
+    def _is_resting(self, coordinator: Coordinator, queue: Queue, url: str) -> bool:
+        """Whether the whole dataset rests after failures in a row, as its coordinator knows best."""
+        admission = coordinator.queues[queue.name]
         return url in admission._resting and url not in admission._queued
 
-    def forgotten(self, keeper: Keeper, url: str) -> None:
+    def forgotten(self, coordinator: Coordinator, url: str) -> None:
         for queue in self._world.queues:
-            self._waiting[keeper.name, queue.name].pop(url, None)
-            self._offered[keeper.name, queue.name].pop(url, None)
-            self._passed[keeper.name, queue.name].pop(url, None)
+            self._waiting[coordinator.name, queue.name].pop(url, None)
+            self._offered[coordinator.name, queue.name].pop(url, None)
+            self._passed[coordinator.name, queue.name].pop(url, None)
 
     # Admission
 
     def admits(
-        self, keeper: Keeper, queue: Queue, room: Slots, total: int, tenants: Mapping[str | None, TenantShare]
+        self,
+        coordinator: Coordinator,
+        queue: Queue,
+        room: Slots,
+        total: int,
+        tenants: Mapping[str | None, TenantShare],
     ) -> None:
         self._room = (room, total, dict(tenants))
-        waiting = self._waiting[keeper.name, queue.name]
-        figures = keeper.queues[queue.name].figures()
+        waiting = self._waiting[coordinator.name, queue.name]
+        figures = coordinator.queues[queue.name].figures()
         if figures.queued > max(queue.limits.longest_backlog, len(waiting)):
-            raise self._fail(rules.BACKLOG, f"{figures.queued} in {queue.name} of {keeper.name}")
+            raise self._fail(rules.BACKLOG, f"{figures.queued} in {queue.name} of {coordinator.name}")
         self._has_deferred = figures.deferred > 0
-        offered = sum(map(len, self._offered[keeper.name, queue.name].values()))
+        offered = sum(map(len, self._offered[coordinator.name, queue.name].values()))
         if figures.queued + figures.deferred + figures.resting != offered:
             raise self._fail(rules.COUNTED, f"{figures} where {offered} were offered")
 
-    def admitted(self, keeper: Keeper, queue: Queue, want: PendingTask) -> None:
+    def admitted(self, coordinator: Coordinator, queue: Queue, want: PendingTask) -> None:
         room, total, tenants = self._room
-        running = self._running(keeper, queue)
+        running = self._running(coordinator, queue)
         by_dataset = Counter(piece.key.dataset for piece in running)
         by_tenant: Counter[str | None] = Counter(piece.tenant for piece in running)
         ordinary = sum(not _may_use_reserve(piece.band, piece.cost_bytes) for piece in running)
         share = max(1, int(total * queue.limits.largest_share))
-        waiting = self._waiting[keeper.name, queue.name]
-        self._check_owner(keeper, want)
-        if self._failures.get((keeper.name, want.key), (0, 0))[1] > self._world.now_ms:
+        waiting = self._waiting[coordinator.name, queue.name]
+        self._check_owner(coordinator, want)
+        if self._failures.get((coordinator.name, want.key), (0, 0))[1] > self._world.now_ms:
             raise self._fail(rules.RESTS, f"{want.key} is admitted while it rests")
         if len(running) > total:
             raise self._fail(
-                rules.QUOTA, f"{keeper.name} has {len(running)} in {queue.name}, of {total} slots"
+                rules.QUOTA, f"{coordinator.name} has {len(running)} in {queue.name}, of {total} slots"
             )
         if by_dataset[want.dataset] >= share:
             raise self._fail(rules.SHARE, f"{want.key} beside {by_dataset[want.dataset]} of {share}")
@@ -160,12 +167,12 @@ class Judge:
                 for url, wants in waiting.items()
                 if by_dataset[url] < share and self._has_room(url, by_tenant, tenants)
             }
-            self._check_turn(keeper, queue, want, able)
+            self._check_turn(coordinator, queue, want, able)
         waiting.get(want.dataset, {}).pop(want.key, None)
-        self._offered[keeper.name, queue.name].get(want.dataset, set()).discard(want.key)
+        self._offered[coordinator.name, queue.name].get(want.dataset, set()).discard(want.key)
         if not waiting.get(want.dataset):
             waiting.pop(want.dataset, None)
-        self._passed[keeper.name, queue.name].pop(want.dataset, None)
+        self._passed[coordinator.name, queue.name].pop(want.dataset, None)
 
     def _has_room(
         self, url: str, by_tenant: Counter[str | None], tenants: Mapping[str | None, TenantShare]
@@ -176,12 +183,12 @@ class Judge:
 
     def _check_turn(
         self,
-        keeper: Keeper,
+        coordinator: Coordinator,
         queue: Queue,
         want: PendingTask,
         able: Mapping[str, Mapping[WorkKey, PendingTask]],
     ) -> None:
-        place = keeper.name, queue.name
+        place = coordinator.name, queue.name
         passed = self._passed[place]
         for url in able:
             of_tenant = self._world.datasets[url].tenant
@@ -200,34 +207,34 @@ class Judge:
         if self._streak[place] > len(self._world.tenants) + 1:
             raise self._fail(rules.BAND, f"{want} while {best.name} waits in {place}")
 
-    def _check_owner(self, keeper: Keeper, want: PendingTask) -> None:
-        other, at_ms = self._admitter.get(want.dataset, (keeper.name, 0))
-        if other != keeper.name and at_ms > self._world.view_ms + 5_000:
-            raise self._fail(rules.OWNER, f"{want.key} is admitted by {keeper.name} and {other}")
-        self._admitter[want.dataset] = keeper.name, self._world.now_ms
+    def _check_owner(self, coordinator: Coordinator, want: PendingTask) -> None:
+        other, at_ms = self._admitter.get(want.dataset, (coordinator.name, 0))
+        if other != coordinator.name and at_ms > self._world.view_ms + 5_000:
+            raise self._fail(rules.OWNER, f"{want.key} is admitted by {coordinator.name} and {other}")
+        self._admitter[want.dataset] = coordinator.name, self._world.now_ms
 
-    def _running(self, keeper: Keeper, queue: Queue) -> list[Piece]:
+    def _running(self, coordinator: Coordinator, queue: Queue) -> list[Piece]:
         """What it has admitted and not seen the end of."""
         return [
             piece
-            for url in keeper.watched
+            for url in coordinator.watched
             for piece in self._world.datasets[url].pieces.values()
             if piece.queue == queue.name and piece.state.name != "WANTED"
         ]
 
     # Failures
 
-    def blamed(self, keeper: Keeper, piece: Piece, fault: FaultOrigin) -> None:
+    def blamed(self, coordinator: Coordinator, piece: Piece, fault: FaultOrigin) -> None:
         worker = self._world.workers.get(piece.worker)
         if worker is not None and worker.is_bad:
-            failing = self._failing[keeper.name, worker.name]
+            failing = self._failing[coordinator.name, worker.name]
             failing.add(piece.key.dataset)
             if fault is FaultOrigin.WORK and len(failing) >= SUSPECT_DATASETS:
                 raise self._fail(rules.BLAME, f"{piece.key} rests for what {worker.name} did")
         if fault is FaultOrigin.WORK:
-            count, _ = self._failures.get((keeper.name, piece.key), (0, 0))
+            count, _ = self._failures.get((coordinator.name, piece.key), (0, 0))
             rest_ms = min(FIRST_REST_MS << count, MAX_REST_MS)
-            self._failures[keeper.name, piece.key] = count + 1, self._world.now_ms + rest_ms
+            self._failures[coordinator.name, piece.key] = count + 1, self._world.now_ms + rest_ms
 
     def failed(self, worker: Worker, piece: Piece) -> None:
         self._tried[worker.name].add(piece.key)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lithify.planning.fleet.placement import Placement, draw, fraction, ranking
 
 URLS = [f"s3://bucket/tenants/{number}/db" for number in range(20_000)]
-MEMBERS = [f"keeper-01M{number:023d}" for number in range(20)]
+MEMBERS = [f"coordinator-01M{number:023d}" for number in range(20)]
 
 names = st.text(max_size=12)
 member_sets = st.sets(names, min_size=1, max_size=20)
@@ -69,5 +69,5 @@ def test_draws_depend_on_who_and_what_and_nothing_else(name: str, text: str) -> 
 
 def test_a_draw_is_the_same_in_every_version() -> None:
     """Members of two versions have to agree."""
-    assert draw("keeper-1", "s3://bucket/db") == 11655321321853523400
+    assert draw("coordinator-1", "s3://bucket/db") == 11655321321853523400
     assert ranking("s3://bucket/db", ["a", "b", "c", "b"]) == ["b", "c", "a"]

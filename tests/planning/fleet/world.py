@@ -58,7 +58,7 @@ class State(Enum):
     ADMITTED = 2
     RUNNING = 3
     FAILED = 4
-    """An attempt came to nothing; its keeper has not seen that yet."""
+    """An attempt came to nothing; its coordinator has not seen that yet."""
     DONE = 5
 
 
@@ -127,9 +127,9 @@ class World:
         }
         self.datasets = {d.url: d for d in self._draw_datasets()}
         self.workers: dict[str, Worker] = {}
-        self.keepers: dict[str, Keeper] = {}
+        self.coordinators: dict[str, Coordinator] = {}
         self.alive: tuple[str, ...] = ()
-        """Keepers, as they see each other."""
+        """Coordinators, as they see each other."""
         self.view_ms = 0
         """Since when."""
         self._shares: dict[tuple[tuple[str, ...], str], list[str]] = {}
@@ -176,15 +176,15 @@ class World:
     def play(self) -> None:
         rng = self.rng
         for n in range(rng.randint(1, 4)):
-            self.join_keeper(f"keeper-{n}")
+            self.join_coordinator(f"coordinator-{n}")
         count = rng.choice([3, 6, 24])
         bad = rng.choice([0, 0, 1, 2]) if count > 3 else 0
         for n in range(count):
             self.join_worker(f"worker-{n:02}", rng.randint(1, 3), is_bad=0 < n <= bad)
-        if len(self.keepers) > 1 and rng.random() < 0.4:
-            self.at(rng.randrange(BUSY_MS), lambda: self.kill_keeper(min(self.alive)))
+        if len(self.coordinators) > 1 and rng.random() < 0.4:
+            self.at(rng.randrange(BUSY_MS), lambda: self.kill_coordinator(min(self.alive)))
         if rng.random() < 0.4:
-            self.at(rng.randrange(BUSY_MS), lambda: self.join_keeper("keeper-new"))
+            self.at(rng.randrange(BUSY_MS), lambda: self.join_coordinator("coordinator-new"))
         if rng.random() < 0.4:
             self.at(rng.randrange(BUSY_MS), lambda: self.kill_worker(max(self.workers)))
         for dataset in self.datasets.values():
@@ -233,15 +233,15 @@ class World:
 
     # Who takes part
 
-    def join_keeper(self, name: str) -> None:
-        self.keepers[name] = Keeper(self, name, self.rng.randrange(-3_600_000, 3_600_000))
+    def join_coordinator(self, name: str) -> None:
+        self.coordinators[name] = Coordinator(self, name, self.rng.randrange(-3_600_000, 3_600_000))
         self.alive, self.view_ms = (*self.alive, name), self.now_ms
 
-    def kill_keeper(self, name: str) -> None:
-        self.keepers.pop(name).is_dead = True
-        self.at(DEATH_SEEN_MS, lambda: self.forget_keeper(name))
+    def kill_coordinator(self, name: str) -> None:
+        self.coordinators.pop(name).is_dead = True
+        self.at(DEATH_SEEN_MS, lambda: self.forget_coordinator(name))
 
-    def forget_keeper(self, name: str) -> None:
+    def forget_coordinator(self, name: str) -> None:
         self.alive = tuple(other for other in self.alive if other != name)
         self.view_ms = self.now_ms
         for queue in self.queues:
@@ -263,7 +263,7 @@ class World:
         self.changed(self.datasets[piece.key.dataset])
 
     def share(self, name: str) -> list[str]:
-        """What a keeper watches, as long as the same are alive."""
+        """What a coordinator watches, as long as the same are alive."""
         if (self.alive, name) not in self._shares:
             self._shares[self.alive, name] = Placement(self.alive).share(name, self.datasets)
         return self._shares[self.alive, name]
@@ -273,7 +273,7 @@ class World:
         return {name: worker.count for name, worker in self.workers.items()}
 
 
-class Keeper:
+class Coordinator:
     """A member that watches and admits."""
 
     def __init__(self, world: World, name: str, offset_ms: int) -> None:

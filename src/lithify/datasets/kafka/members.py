@@ -62,8 +62,8 @@ class LogMember:
         """Join if necessary, report the standings of the log at the URL `source`, and publish the new
         thresholds. `update` applies a change to the state atomically; it returns `False` if the change
         returns `None`."""
-        keeper = _Keeper(read, update)
-        membership = Membership(self._files, self.name, GroupRole.COPY, keeper, source)
+        state = _LogMemberState(read, update)
+        membership = Membership(self._files, self.name, GroupRole.COPY, state, source)
         try:
             for _ in range(_MAX_STEPS):
                 entry, member = membership.enter()
@@ -74,7 +74,7 @@ class LogMember:
         except Refused as error:
             _log.warning("%s", error)
             return
-        kept = keeper.read()
+        kept = state.read()
         if kept.incarnation == member.incarnation:  # else the process that took the new incarnation reports
             self._files.say(member, kept.standings)
         for _ in range(_MAX_LEADERS):
@@ -87,7 +87,7 @@ class LogMember:
         _log.warning("%s: others lead the group all the time; they publish what this log said", self.name)
 
 
-class _Keeper:
+class _LogMemberState:
     """The log's standings in its state (`lithify.coordination.membership.MemberStateStore`)."""
 
     def __init__(self, read: Callable[[], LogState], update: Callable[[Change], bool]) -> None:
