@@ -4,11 +4,11 @@ A round has the same steps as one in place, but the last step publishes into the
 never changed. The differences:
 
 1. Producers may keep writing. So a round covers the objects present when it was planned (`ObjectRange`),
-   except young ones, since earlier offsets may still arrive. Later objects belong to the next round. A service
-   begins one a minute at most (`PAUSE_MS`); a command copies each partition once.
-2. A partition is compacted when it is first copied. Later rounds have two steps, index and publish, and append
-   new objects unchanged. The index step finds how far transactions are decided. Nothing is copied from the
-   first open one on, since the broker would show it to read-committed readers.
+   except young ones, since earlier offsets may still arrive. Later objects belong to the next round. A
+   service begins one a minute at most (`PAUSE_MS`); a command copies each partition once.
+2. A partition is compacted when it is first copied. Later rounds only index and publish: they append new
+   objects unchanged. Nothing is copied from the first open transaction on, which the index step finds: the
+   broker would show it to read-committed readers.
 3. When all partitions are copied, the new topic is announced to the broker before the state says so. A crash
    in between repeats the announcement. Partitions that the source gains later are treated the same.
 4. A partition without objects has no round. Its committed offsets are carried over when another partition is
@@ -166,7 +166,7 @@ class TopicCopy(CutTopic):
 
     def snapshot(self) -> CopySnapshot:
         partitions, state = self.partitions(), self.state()
-        found = find_topic(self._source, self._root, self._target)  # after the objects, to include their partitions
+        found = find_topic(self._source, self._root, self._target)  # after the objects
         topic = self._root.rpartition("/")[2]
         reasons = [why_not(topic, self._name, found, state)]
         reasons += [
