@@ -2,10 +2,10 @@
 
 1. List and read the offsets committed in the source.
 2. Store hashes of the documents to be written in an object of Lithify's own, with the hashes of earlier ones.
-3. Create each document in the copy, or replace it if the hashes show that it was carried. Any other document
-   was committed by the group in the copy itself, and is kept.
+3. Create each document in the copy, or replace one whose hash is stored. Any other document was committed by
+   the group in the copy itself, and is kept.
 
-After a crash, all steps are repeated.
+All steps are repeated after a crash.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def carry_offsets(
     key: str,
     look_again: Callable[[], None],
 ) -> CarriedOver:
-    """Carry these offsets over. `key` is the object with the hashes. `look_again` is called before the first
-    write, and raises if nothing may be written."""
+    """Carry these offsets over. `key` is that of the object with the hashes. `look_again` is called before
+    the first write, and raises if nothing may be written."""
     documents = all_of((partial(store.get, one.object.key) for one in offsets), REQUESTS)
     carried = _Carried.read(own, key)
     carried.add({one.target: data for one, data in zip(offsets, documents, strict=True)})

@@ -7,13 +7,13 @@ offsets. Pure.
     lithify/NEW/copy.json                    the name of the source
     meta.json                                NEW, with the source's settings and an id of its own
 
-1. The broker learns of NEW from `meta.json` alone, so NEW is added there last: the broker never serves an
-   incomplete topic. Partitions that the source gains later are copied before the number there is raised. The
-   number is never lowered, since that would hide records.
-2. A partition is compacted until it is announced to the broker. Later objects of the source are appended
-   unchanged, so that producers have to stop for a moment only.
-3. The copied part of the source must not have changed since. If it was compacted meanwhile, a tombstone may
-   be gone that deletes records of the copy.
+1. The broker knows NEW from `meta.json` alone, so NEW is added there last: an incomplete topic is never
+   served. Partitions that the source gains later are copied before the number there is raised. It is never
+   lowered, since that would hide records.
+2. A partition is compacted before the broker knows it. Later objects of the source are appended unchanged, so
+   producers have to stop for a moment only.
+3. The copied part of the source must not change. If it was compacted, a tombstone may be gone that deletes
+   records of the copy.
 4. Only Lithify may have written into NEW; otherwise its offsets would differ from the source's.
 """
 
@@ -84,8 +84,8 @@ def _counted(partitions: int) -> str:
 
 
 def why_moved(partition: str, folder: PartitionFolder | None, source_id: str, copied: Copied) -> str:
-    """Return why the copied part of a partition is not in the source any more; empty if it is. `source_id` is
-    the source's present id."""
+    """Return why the source no longer has the copied part of a partition; empty if it has. `source_id` is the
+    present one."""
     if source_id != copied.topic_id:
         return f"{partition}: the topic was deleted and made again since it was copied; make another copy"
     if copied.fingerprint and (folder is None or kept_of(folder, copied) != copied.fingerprint):
@@ -97,7 +97,7 @@ def why_moved(partition: str, folder: PartitionFolder | None, source_id: str, co
 
 
 def kept_of(folder: PartitionFolder, copied: Copied) -> str:
-    """Return the present fingerprint of the copied part of the source; empty without objects."""
+    """Return the copied part's present fingerprint; empty without objects."""
     found = ObjectRange(copied.until_ms, copied.end).within(folder)
     return "" if found is None else found.fingerprint
 
@@ -113,8 +113,8 @@ def rest_of(segments: Iterable[Segment], copied: Copied | None) -> tuple[Segment
 def with_topic(
     document: bytes, key: str, source: str, source_id: str, name: str, id: str, count: int
 ) -> bytes | None:
-    """Return the broker's `meta.json` with `count` partitions of the new topic; `None` if it has as many
-    already. A topic that is added here gets the source's settings; they are not updated later.
+    """Return the broker's `meta.json` with `count` partitions of the new topic; `None` if it has them
+    already. The topic gets the source's settings when it is added.
 
     Raises `CorruptObject`, and `Refused` if another topic has either name or the source has fewer partitions.
     """

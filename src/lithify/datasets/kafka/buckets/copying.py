@@ -5,18 +5,18 @@ A task, repeated after each crash:
 1. *Check* that the source has the planned id and objects, and that no other topic has the new name. Otherwise
    write nothing; the next run plans the partition anew.
 2. Write the new partition's *watermark*, unless another process has changed it. If the broker knows the
-   partition already, this keeps it from giving the offsets of the next objects to producers.
-3. Create *objects* in the order of offsets: merged ones, and all others unchanged. An object that exists
-   already must have the same bytes. The last object is never a merged one, since readers find the end of the
-   log by its number of records. Only if the partition is copied for the first time and no broker knows it,
-   objects of an attempt with other parameters are removed or replaced.
+   partition, this reserves the offsets of the next objects.
+3. Create *objects* in the order of offsets: merged ones, and all others unchanged. An existing object must
+   have the same bytes. The last object is never a merged one, since readers find the end of the log by its
+   number of records. Objects of an attempt with other parameters are removed or replaced only in a
+   partition's first copy, and only if no broker knows the partition.
 4. Correct the *times* of objects (`object_times.py`).
 5. Carry over *offsets of groups* (`carried_offsets.py`).
 
 The announcement is one conditional write into the broker's `meta.json`, after all its partitions are copied.
 
-Copies of two sources to one new name would replace each other's objects while no broker knows the new topic.
-So each process first checks the claim on the name: an object that only one source can create.
+Copies of two sources to one name would replace each other's objects while no broker knows the new topic. So
+each process first checks the claim on the name: an object that only one source can create.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CopyTask:
     merged_below: int
     """Objects from this offset on are copied unchanged."""
     manifests: tuple[str, ...]
-    """Keys of the manifests of merged objects. The objects are in the same folder."""
+    """Keys of the merged objects' manifests, in the folder of the objects."""
     copied: Copied | None
     """The part that the copy has already; `None` if it is the partition's first copy."""
     carried: str
@@ -160,8 +160,6 @@ def _copy(task: CopyTask, own: ObjectStore, movements: Movements, clock: Clock) 
 
 
 class _Copying:
-    """One attempt to copy a partition."""
-
     def __init__(
         self, task: CopyTask, store: ObjectStore, own: ObjectStore, movements: Movements, clock: Clock
     ) -> None:
@@ -307,8 +305,8 @@ class _Copying:
         self._movements.moved(len(data), len(data))
 
     def _create(self, key: str, data: bytes) -> None:
-        """Write an object unless it exists with these bytes. With other bytes it is replaced; raise `Refused`
-        instead if the broker may know the partition."""
+        """Write an object. Replace one with other bytes, or raise `Refused` if the broker may know the
+        partition."""
         try:
             self._store.create(key, data)
         except ObjectExists as error:
@@ -400,8 +398,8 @@ def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str
 
 
 def _put_empty(store: ObjectStore, root: str, target: str, number: int) -> None:
-    """Create the watermark of a partition without objects. It is 0 even if the source has objects: these may
-    be young, or in an open transaction."""
+    """Create the watermark of a partition without objects. It has no end offset even if the source has
+    objects: these may be young, or in an open transaction."""
     known, key = (join(partition_folder(of, number), WATERMARK) for of in (root, target))
     try:
         store.create(key, ending_at(_get(store, known), known, 0))

@@ -1,11 +1,10 @@
 """The common part of topics that are compacted while producers write: copied topics (`topic_copy.py`) and
 live topics (`live_topic.py`).
 
-1. A round covers a part of the listed objects, its *cut*. The round and the specs of its steps record the
-   cut, so each process that executes a step takes the same objects, whatever was added since.
-2. There may always be more to do. A service continues; a command finishes rounds in progress, and then makes
-   one round of each partition. It recognizes earlier steps by the compaction ids known at its first plan, not
-   by clocks.
+1. A round covers a part of the listed objects, its *cut*. The round and its specs record the cut, so each
+   process takes the same objects, whatever was added since.
+2. There may always be more to do. A service continues; a command finishes rounds in progress, then makes one
+   round of each partition. It recognizes earlier steps by the ids known at its first plan, not by clocks.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
 A round has the same steps as with the broker stopped. The differences:
 
-1. Producers keep writing. So a round covers the objects present when it was planned, except the newest
-   `LIVE_TAIL` (`layouts.objects.live_cut`). The last of the covered objects is not rewritten either.
+1. Producers keep writing. So a round covers the objects present at its planning, except the newest
+   `LIVE_TAIL` (`layouts.objects.live_cut`). The last covered object is not rewritten either.
 2. The first object is never rewritten, since the broker finds the beginning of the log by its write time. So
    the tombstones of its keys stay, and so does the marker that decides it. If its transaction was aborted,
    all tombstones stay: the broker shows its records even to read-committed readers.
 3. Publication does not wait until the broker is idle. The deletes of each put follow it directly. At the end
    the newest object is written again, until the broker finds the end of the log by objects of producers.
-4. A publication begun with the broker stopped is finished with the broker stopped. One begun live can be
-   finished either way.
+4. A publication begun with the broker stopped is finished so. One begun live can be finished either way.
 
 The effects on readers are logged before the first write (`WARNINGS`). Broker builds before `LEAST_BUILD` skip
 records of merged objects. The bucket does not show the build, so the operator has to name it.
@@ -48,7 +47,7 @@ WARNINGS = (
     "disconnected",
     "the first object stays as it is, and with it the tombstones of its keys",
 )
-"""The limits of live compaction, as logged."""
+"""The limits of live compaction, as plans and logs show them."""
 _BUILD = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-pre\.(\d+))?")
 _log = logging.getLogger("lithify")
 

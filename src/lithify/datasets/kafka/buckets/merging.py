@@ -6,13 +6,13 @@ For each piece of the chunk:
    is written without a transaction, so its marker decides nothing any more: it is removed, unless a copy may
    still have the data.
 2. Neighbours are merged until their kept bytes reach the target size. A merged object has the name of the
-   first and extends to the end of the last. Gaps in the offsets separate merged objects: an object that
-   arrives late may fill them. Kept markers are not merged, and keep their bytes.
-3. Objects that would not change stay as they are. If nothing is kept, no empty batch is written: readers
-   would wait at it for ever.
+   first and extends to the end of the last. Objects are not merged across a gap in the offsets: a late object
+   may fill it. Kept markers are not merged, and keep their bytes.
+3. Objects that would not change stay as they are. No empty batch is written: readers would wait at it for
+   ever.
 
-The topic itself is not changed. The manifest (`manifest.py`) with the action for each object is written next
-to the merged objects.
+The topic itself is not changed. A manifest (`manifest.py`) next to the merged objects has the action for each
+object.
 """
 
 from __future__ import annotations
@@ -210,7 +210,6 @@ def _with_markers(found: RecordBatches, why: Reasons, rules: Rules, kept_marker:
 
 
 def _kept(found: RecordBatches, keep: Flags) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the number of kept records of each batch."""
     return np.bincount(found.records["batch"][keep], minlength=len(found.batches)).astype(np.int64)
 
 

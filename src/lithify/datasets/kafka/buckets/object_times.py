@@ -80,5 +80,5 @@ def end_of(listed: Sequence[ObjectMeta]) -> ObjectMeta:
 
 
 def _older(listed: Sequence[ObjectMeta]) -> list[ObjectMeta]:
-    """Return the objects between the first and the last that are older than the first."""
+    """Return the objects, except the last, that are older than the first."""
     return [meta for meta in listed[1:-1] if meta.last_modified_ms < listed[0].last_modified_ms]

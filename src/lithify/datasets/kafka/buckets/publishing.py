@@ -1,18 +1,16 @@
 """Publishes a partition's merged objects in a broker's bucket, in one task.
 
-The broker is stopped, unless the topic is compacted live. The manifests (`manifest.py`) outside the topic are
-the intent; they are named by a version of the state that was created only if absent. The task, repeated after
-each crash:
+The broker is stopped, unless the topic is compacted live. The intent is in the manifests (`manifest.py`),
+named by a version of the state that was created only if absent. The task, repeated after each crash:
 
-1. *Check* that the topic has the planned id, and that the broker has written nothing for a while. Each object
-   has the etag with which it was read, or the bytes it is to get; no object was added in between. Otherwise
-   nothing more is put, and the next run plans the topic anew; only objects that a merged one covers are
-   deleted.
+1. *Check*: the topic has the planned id; the broker has written nothing for a while; each object has the etag
+   that was read, or its final bytes; no object was added in between. Otherwise nothing more is put, and the
+   next run plans the topic anew; only objects that a merged one covers are still deleted.
 2. Delete *leftovers* of an earlier publication.
-3. In the order of offsets, *put* each merged object, if the present etag is the one that was read, and
-   *delete* objects that have no kept records and lie in no merged object; of neighbours, markers last. So no
-   marker is covered or deleted before the data that it decides is rewritten or deleted: otherwise another
-   marker of the same producer would decide that data. After each write the log can be read and planned anew.
+3. In the order of offsets, *put* each merged object, if the etag is the one that was read, and *delete*
+   objects that have no kept records and lie in no merged object; of neighbours, markers last. So each marker
+   outlasts the data that it decides; otherwise another marker of the same producer would decide that data.
+   After each write the log can be read and planned anew.
 4. *Delete* covered objects, markers last. Not all stores have a conditional delete, so each object is checked
    directly before. Names inside a span are never written again, unless the topic is recreated.
 5. Correct the *times* of objects, by which such a broker finds the ends of the log (`object_times.py`).
@@ -83,7 +81,7 @@ class PublishTask:
     """Folder of the merged objects."""
     manifests: tuple[str, ...]
     live_from: int | None = None
-    """If the broker runs: all objects from this offset on are its own. `None` if it is stopped."""
+    """If the broker runs, all objects from this offset on are its own. `None` if it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +159,6 @@ def _publish(task: PublishTask, own: ObjectStore, movements: Movements, clock: C
 
 
 class _Publication:
-    """One attempt to publish."""
-
     def __init__(
         self, task: PublishTask, store: ObjectStore, own: ObjectStore, movements: Movements, clock: Clock
     ) -> None:

@@ -3,17 +3,16 @@
 A round has the same steps as one in place, but the last step publishes into the new topic; the source is
 never changed. The differences:
 
-1. Producers may keep writing. So a round covers the objects present when it was planned (`ObjectRange`),
-   except young ones, since earlier offsets may still arrive. Later objects belong to the next round. A
-   service begins one a minute at most (`PAUSE_MS`); a command copies each partition once.
+1. Producers may keep writing. So a round covers the objects present at its planning (`ObjectRange`), except
+   young ones, since earlier offsets may still arrive. A service begins a partition's next round after a
+   minute (`PAUSE_MS`) or later; a command copies each partition once.
 2. A partition is compacted when it is first copied. Later rounds only index and publish: they append new
    objects unchanged. Nothing is copied from the first open transaction on, which the index step finds: the
    broker would show it to read-committed readers.
 3. When all partitions are copied, the new topic is announced to the broker before the state says so. A crash
    in between repeats the announcement. Partitions that the source gains later are treated the same.
-4. A partition without objects has no round. Its committed offsets are carried over when another partition is
-   published. If nothing else is left to do, or the broker does not know the partition yet, an unchanged
-   partition is published again.
+4. A partition without objects has no round. Its committed offsets are carried over, and it is announced, when
+   another partition is published. If no other is due, an unchanged partition is published again.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from lithify.store.objects import ObjectStore
 
 PAUSE_MS = 60_000
 """Minimum time between the beginnings of a partition's rounds in a service. Each round reads the partition's
-newest chunk again, which only many new objects justify."""
+newest chunk again, so it should cover many new objects."""
 _PRIORITY = 0.5
 
 
@@ -86,7 +85,7 @@ class CopySnapshot(CutSnapshot):
         return found
 
     def left(self, partition: str) -> int:
-        """Return how many objects of a partition the copy does not have."""
+        """Count the objects of a partition that the copy does not have."""
         return len(rest_of(self.partitions[partition].segments, self.copied(partition)))
 
     def has_moved_offsets(self, partition: str) -> bool:
@@ -166,7 +165,8 @@ class TopicCopy(CutTopic):
 
     def snapshot(self) -> CopySnapshot:
         partitions, state = self.partitions(), self.state()
-        found = find_topic(self._source, self._root, self._target)  # after the objects
+        # Read after the objects, so that it includes their partitions.
+        found = find_topic(self._source, self._root, self._target)
         topic = self._root.rpartition("/")[2]
         reasons = [why_not(topic, self._name, found, state)]
         reasons += [
@@ -268,7 +268,6 @@ class TopicCopy(CutTopic):
     def _again(
         self, snapshot: CopySnapshot, name: str, known: PartitionRound, reason: str
     ) -> Proposal[LogSpec]:
-        """Propose to publish a completely copied partition again."""
         begun = replace(known, done=known.done[:-1])
         return self._proposal(snapshot, name, snapshot.partitions[name], begun, f"{name}: {reason}")
 
@@ -401,7 +400,6 @@ class TopicCopy(CutTopic):
         return state
 
     def _carried(self, snapshot: CopySnapshot, name: str) -> CarriedOver:
-        """Carry over the just listed offsets of a partition without objects."""
         offsets = snapshot.offsets[number_of(name)]
         return carry_offsets(self._source, self.store, offsets, self._carried_key(name), lambda: None)
 

@@ -4,9 +4,9 @@
     clusters/C/topics/orders/partitions/0000000003/records/00000000000000081240.batch
     clusters/C/topics/orders/partitions/0000000003/watermark.json
 
-The name is the base offset; the field in the batch is 0. Such a broker lists the whole folder for each fetch,
-so the number of objects slows its readers down. Objects are merged up to `TARGET_BYTES`, since a fetch ends
-at 5 MiB, and replaced in place (`publishing.py`).
+The name is the base offset; the field in the batch is 0. The broker lists the whole folder for each fetch, so
+many objects make reads slow. Objects are merged up to `TARGET_BYTES`, since a fetch ends at 5 MiB, and
+replaced in place (`publishing.py`).
 
 1. These objects must stay as they are: the newest, since readers find the end of the log by it; and from the
    first open transaction on all, with the one before, where the stable part ends.
@@ -82,7 +82,7 @@ class ObjectRange:
     """A selection of a partition's objects to which later ones do not belong."""
 
     until_ms: int
-    """Latest last write, by the store's clock."""
+    """Latest time of an object's last write, by the store's clock."""
     below: int
     """Exclusive limit of base offsets."""
 
@@ -117,16 +117,15 @@ class ObjectRange:
 
 
 def live_cut(folder: PartitionFolder) -> ObjectRange | None:
-    """Return the cut of a round over a live partition: all objects but the newest `LIVE_TAIL`, up to the first
-    open transaction. `None` if these are too few, since the first and the last of them stay."""
+    """Return a live round's cut: all objects but the newest `LIVE_TAIL`, up to the first open transaction.
+    `None` if these are too few, since the first and the last of them stay."""
     if len(folder.segments) < LIVE_TAIL + 4:
         return None
     return ObjectRange(NO_BOUND, min(folder.segments[-LIVE_TAIL].base_offset, folder.bound + 1))
 
 
 def live_part(folder: PartitionFolder, cut: ObjectRange) -> PartitionFolder | None:
-    """Return a live partition restricted to this range, with the first object in a chunk of its own; `None` if
-    it has no objects there."""
+    """Restrict a live partition like `within`, with the first object in a chunk of its own."""
     found = cut.within(folder)
     if found is None:
         return None

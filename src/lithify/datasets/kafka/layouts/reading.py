@@ -22,7 +22,7 @@ def pieces(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | 
 
 
 def streamed(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
-    """Yield pieces of any size: from a local store smaller ones than `pieces`, since requests are cheap."""
+    """Like `pieces`, if their size does not matter: smaller in a local store, where requests are cheap."""
     if isinstance(segment, ObjectChunk) or not is_local(store):
         return pieces(store, segment)
     return segments.pieces(store, segment, piece_bytes=LOCAL_PIECE_BYTES)

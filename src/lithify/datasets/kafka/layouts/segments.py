@@ -217,8 +217,8 @@ class SegmentWriter:
 
 
 def _whole(data: memoryview) -> tuple[int, int]:
-    """Return how many bytes are whole batches, and the length of the next batch. Invalid bytes count as whole,
-    so that the decoder refuses them."""
+    """Return the lengths of the whole batches and of the next batch. Invalid bytes count as whole, so that
+    the decoder refuses them."""
     size, following = whole_batches(np.frombuffer(data, np.uint8).ctypes.data, len(data), len(data))
     return (size, max(following, HEADER_BYTES)) if following else (len(data), 0)
 
