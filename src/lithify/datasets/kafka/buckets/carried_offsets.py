@@ -1,10 +1,11 @@
-"""Offsets that groups have committed in a topic, carried over to its copy: for one partition.
+"""Carries the offsets that groups committed in a topic over to its copy, one partition at a time.
 
-1. What groups have committed in the source is listed, then read.
-2. Hashes of what is going to be written are put into an object of Lithify's own, beside those of what was
-   carried before.
-3. Each is created in the copy, or replaces one that was carried. So what a group has committed in the copy
-   itself is told from carried ones, and stays. Whoever died in between does so again.
+1. List and read the offsets committed in the source.
+2. Store hashes of the documents to be written in an object of Lithify's own, with the hashes of earlier ones.
+3. Create each document in the copy, or replace one whose hash is stored. Any other document was committed by
+   the group in the copy itself, and is kept.
+
+All steps are repeated after a crash.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 _KEPT_HASHES = 8
-"""Of what was carried to one place: the newest were written, or were going to be."""
+"""Hashes kept for each key. The newest documents were written, or were about to be."""
 
 
 class CarriedOver(NamedTuple):
-    """What became of the offsets of a partition."""
+    """The result of carrying over a partition's offsets."""
 
     marks: str
-    """Of what groups had committed."""
+    """Fingerprint of the offsets committed in the source."""
     groups: tuple[str, ...]
-    """Whose offsets are there now."""
+    """Groups whose offsets are in the copy now."""
     gone_on: tuple[str, ...]
-    """Groups that went on in the copy themselves."""
+    """Groups that have committed in the copy themselves."""
 
 
 def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, list[OffsetLocation]]:
-    """By partition, what groups have committed for the topic in this folder, and where it goes for the topic
+    """Return the offsets committed for the topic in this folder, by partition; their targets are in the topic
     `name`."""
     cluster, _, topic = root.rpartition("/topics/")
     groups = join(cluster, "groups", "consumers")
@@ -53,7 +54,8 @@ def carry_offsets(
     key: str,
     look_again: Callable[[], None],
 ) -> CarriedOver:
-    """Carry these over; `key` is where it stands what was carried before. Who writes looks again before."""
+    """Carry these offsets over. `key` is that of the object with the hashes. `look_again` is called before
+    the first write, and raises if nothing may be written."""
     documents = all_of((partial(store.get, one.object.key) for one in offsets), REQUESTS)
     carried = _Carried.read(own, key)
     carried.add({one.target: data for one, data in zip(offsets, documents, strict=True)})
@@ -68,7 +70,7 @@ def carry_offsets(
 
 
 def _carry(store: ObjectStore, target: str, data: bytes, carried: _Carried) -> bool:
-    """Whether it is there now."""
+    """Return whether the document is in the copy now."""
     try:
         store.create(target, data)
         return True
@@ -87,7 +89,7 @@ def _carry(store: ObjectStore, target: str, data: bytes, carried: _Carried) -> b
 
 
 class _Carried:
-    """Hashes of what was carried to which place, or was going to be."""
+    """Hashes of documents that were carried to each key, or were about to be."""
 
     def __init__(self, hashes: dict[str, list[str]]) -> None:
         self._hashes = hashes

@@ -1,20 +1,20 @@
-"""What a copy of a topic in a broker's bucket has to be: a new topic of the same cluster, with the same
-offsets, compacted. Pure.
+"""Rules for a copy of a topic in a broker's bucket: a compacted topic in the same cluster, with the same
+offsets. Pure.
 
-    topics/NEW/partitions/P/records/…batch   what a round merged of the source, and the rest as it is
-    topics/NEW/partitions/P/watermark.json   where the source ended
-    groups/consumers/G/offsets/NEW/…         what groups had committed in the source
-    lithify/NEW/copy.json                    of which topic NEW is a copy, and its id
-    meta.json                                NEW, with the settings of the source and an id of its own
+    topics/NEW/partitions/P/records/…batch   merged objects, and the source's other objects unchanged
+    topics/NEW/partitions/P/watermark.json   the offset up to which the source was copied
+    groups/consumers/G/offsets/NEW/…         offsets that groups committed in the source
+    lithify/NEW/copy.json                    the name of the source
+    meta.json                                NEW, with the source's settings and an id of its own
 
-1. The broker knows of NEW by `meta.json` alone, so that is written last: nothing half is served as a topic.
-   The same goes for partitions that the source gains later: the number there is raised once they are copied.
-   It is never lowered, since rows would be hidden.
-2. A partition that the broker was not told of yet is compacted in the copy. What the source gets later is put
-   behind it as it is, so that producers have to stand still for a moment only.
-3. What was copied of the source may not have changed since: where it was compacted meanwhile, a tombstone may
-   be gone that deletes what the copy has.
-4. Nobody may have written into NEW: the copy would not have the same offsets any more.
+1. The broker knows NEW from `meta.json` alone, so NEW is added there last: an incomplete topic is never
+   served. Partitions that the source gains later are copied before the number there is raised. It is never
+   lowered, since that would hide records.
+2. A partition is compacted before the broker knows it. Later objects of the source are appended unchanged, so
+   producers have to stop for a moment only.
+3. The copied part of the source must not change. If it was compacted, a tombstone may be gone that deletes
+   records of the copy.
+4. Only Lithify may have written into NEW; otherwise its offsets would differ from the source's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST = (1 << 63) - 1
 
 
 def checked_topic(name: str) -> str:
-    """The name of a new topic; `Refused` for what Kafka allows none to be called."""
+    """Return the name of a new topic. Raise `Refused` if Kafka does not allow it."""
     if _TOPIC.fullmatch(name) is None or name in (".", ".."):
         raise Refused(
             f"{name!r} is no name of a topic: up to 249 letters of A-Z, a-z, 0-9, dot, underscore and hyphen"
@@ -50,21 +50,21 @@ def checked_topic(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of the new topic, and of the source beside it."""
+    """The new topic and its source, as found in the bucket."""
 
     id: str | None
-    """As the broker knows it; `None` where it does not."""
+    """The new topic's id; `None` if the broker does not know the topic."""
     partitions: int
-    """Likewise; 0 where it does not."""
+    """The new topic's partitions; 0 if the broker does not know the topic."""
     source_id: str
     of_source: int
-    """How many partitions the source has."""
+    """The source's partitions."""
     has_objects: bool
-    """Whether there is anything in its folder."""
+    """Whether the new topic's folder contains anything."""
 
 
 def why_not(source: str, name: str, found: Found, state: LogState) -> str:
-    """Why it cannot be made, or be gone on with; empty if it can."""
+    """Return why the copy cannot be begun or continued; empty if it can."""
     if found.id is not None and found.id != state.copy_id:
         return f"there is a topic {name} already, which was not made here; choose another name"
     if found.id is None and state.is_copy_visible:
@@ -84,8 +84,8 @@ def _counted(partitions: int) -> str:
 
 
 def why_moved(partition: str, folder: PartitionFolder | None, source_id: str, copied: Copied) -> str:
-    """Why what was copied of a partition is not what is there now, of the topic with this id; empty if it
-    is."""
+    """Return why the source no longer has the copied part of a partition; empty if it has. `source_id` is the
+    present one."""
     if source_id != copied.topic_id:
         return f"{partition}: the topic was deleted and made again since it was copied; make another copy"
     if copied.fingerprint and (folder is None or kept_of(folder, copied) != copied.fingerprint):
@@ -97,13 +97,13 @@ def why_moved(partition: str, folder: PartitionFolder | None, source_id: str, co
 
 
 def kept_of(folder: PartitionFolder, copied: Copied) -> str:
-    """The fingerprint of what there is of that which was copied."""
+    """Return the copied part's present fingerprint; empty without objects."""
     found = ObjectRange(copied.until_ms, copied.end).within(folder)
     return "" if found is None else found.fingerprint
 
 
 def rest_of(segments: Iterable[Segment], copied: Copied | None) -> tuple[Segment, ...]:
-    """What of these objects the copy does not have."""
+    """Return the objects that the copy does not have."""
     if copied is None:
         return tuple(segments)
     has = ObjectRange(copied.until_ms, copied.end)
@@ -113,10 +113,10 @@ def rest_of(segments: Iterable[Segment], copied: Copied | None) -> tuple[Segment
 def with_topic(
     document: bytes, key: str, source: str, source_id: str, name: str, id: str, count: int
 ) -> bytes | None:
-    """The broker's `meta.json` with so many partitions of the new topic, which has the settings that the
-    source had when it was made; `None` if it has them already.
+    """Return the broker's `meta.json` with `count` partitions of the new topic; `None` if it has them
+    already. The topic gets the source's settings when it is added.
 
-    Raises `CorruptObject`, and `Refused` where another one has either name, or the source less partitions.
+    Raises `CorruptObject`, and `Refused` if another topic has either name or the source has fewer partitions.
     """
     try:
         found = json.loads(document)
@@ -141,8 +141,8 @@ def with_topic(
 
 
 def told_of(document: bytes, key: str, topic: str) -> tuple[str | None, int]:
-    """The id of a topic by the broker's `meta.json`, and how many partitions it has: `None` and 0 where the
-    broker knows none of that name. `CorruptObject`."""
+    """Return a topic's id and number of partitions from the broker's `meta.json`; `None` and 0 if the broker
+    does not know the topic. Raises `CorruptObject`."""
     try:
         topics = json.loads(document)["topics"]
         return (text(topics[topic]["id"]), _partitions(topics[topic])) if topic in topics else (None, 0)
@@ -155,7 +155,7 @@ def _partitions(topic: Mapping[str, Any]) -> int:
 
 
 def high_of(watermark: bytes, key: str) -> int:
-    """Where a partition ends by its `watermark.json`; `CorruptObject`."""
+    """Return a partition's end offset from its `watermark.json`. Raises `CorruptObject`."""
     try:
         high = json.loads(watermark).get("high")
         return 0 if high is None else whole_number(high, most=_MOST)
@@ -164,28 +164,28 @@ def high_of(watermark: bytes, key: str) -> int:
 
 
 def ending_at(watermark: bytes | None, key: str, end: int) -> bytes:
-    """The `watermark.json` of the copy of a partition with this one, which ends at this offset."""
+    """Return the `watermark.json` of a partition's copy that ends at `end`; `watermark` is the source's."""
     known: dict[str, Any] = {"low": None, "high": None, "timestamps": None}
     if watermark is not None:
-        high_of(watermark, key)  # it is one
+        high_of(watermark, key)  # raises unless it is a watermark
         known |= json.loads(watermark)
     return json.dumps({**known, "high": end or None}, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetLocation:
-    """Where an offset lies that a group has committed."""
+    """The object with an offset that a group has committed."""
 
     group: str
     object: ObjectMeta
     target: str
-    """Where it goes."""
+    """Its key in the copy."""
 
 
 def committed_offsets(
     listed: Iterable[ObjectMeta], groups: str, topic: str, name: str
 ) -> Mapping[int, list[OffsetLocation]]:
-    """Those for a topic, by partition, among all that lies in the folder `groups`."""
+    """Return the offsets committed for a topic, by partition, from a listing of the folder `groups`."""
     found: dict[int, list[OffsetLocation]] = {}
     for meta in listed:
         parts = _OFFSETS.fullmatch(meta.key.removeprefix(f"{groups}/"))
@@ -196,7 +196,7 @@ def committed_offsets(
 
 
 def marks_of(offsets: Iterable[OffsetLocation]) -> str:
-    """Another one for whatever groups have committed since."""
+    """Return a fingerprint that changes when a group commits; empty without offsets."""
     known = [
         f"{one.object.key} {one.object.size} {one.object.last_modified_ms} {one.object.etag}"
         for one in offsets

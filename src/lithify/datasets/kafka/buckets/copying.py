@@ -1,22 +1,22 @@
-"""What is done to make a copy of a topic (`copies.py`): one task for each partition, and the announcement.
+"""Copies a topic (`copies.py`): one task for each partition, then the announcement to the broker.
 
-A task, and again after every death:
+A task, repeated after each crash:
 
-1. *Look*: the topic has the id it had, and nobody else has made one with the new name. What is copied is
-   listed as it was planned. Otherwise nothing is written, and the next run looks at the partition anew.
-2. The *watermark* of the new partition is put, if it is what it was. A copy that the broker knows gets more
-   at its end: so nobody else is given those offsets.
-3. *Objects*: what was merged, and as they are all others, in the order of offsets. Each is created; one that
-   is there already has to have the same bytes. The last one is always one of the source as it is, since
-   readers find the end of the log by how many records it has. Only in a partition that was not copied yet,
-   and that no broker knows, what is there of an attempt on other terms is removed or replaced.
-4. *Times* are put right (`object_times.py`).
-5. *Offsets of groups* are carried over (`carried_offsets.py`).
+1. *Check* that the source has the planned id and objects, and that no other topic has the new name. Otherwise
+   write nothing; the next run plans the partition anew.
+2. Write the new partition's *watermark*, unless another process has changed it. If the broker knows the
+   partition, this reserves the offsets of the next objects.
+3. Create *objects* in the order of offsets: merged ones, and all others unchanged. An existing object must
+   have the same bytes. The last object is never a merged one, since readers find the end of the log by its
+   number of records. Objects of an attempt with other parameters are removed or replaced only in a
+   partition's first copy, and only if no broker knows the partition.
+4. Correct the *times* of objects (`object_times.py`).
+5. Carry over *offsets of groups* (`carried_offsets.py`).
 
-The announcement is one conditional write into the broker's `meta.json`, after all partitions it tells of.
+The announcement is one conditional write into the broker's `meta.json`, after all its partitions are copied.
 
-Two that make a topic of one name would replace what the other wrote, as long as no broker knows it. So until
-then whoever begins, or goes on, looks first whose the name is: an object says so that only one can create.
+Copies of two sources to one name would replace each other's objects while no broker knows the new topic. So
+each process first checks the claim on the name: an object that only one source can create.
 """
 
 from __future__ import annotations
@@ -74,61 +74,61 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 
 ItemT = TypeVar("ItemT")
 CLAIM = "copy.json"
-"""In Lithify's folder for the new topic."""
+"""The object in Lithify's folder for the new topic that names its source."""
 _MAX_CONFLICTS = 20
 _MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """A partition."""
+    """The copy of one partition."""
 
     work: StepWork
     """Its target is the key of the report."""
     root: str
-    """The folder of the topic that is copied."""
+    """Folder of the source topic."""
     target: str
-    """The folder of the new one."""
+    """Folder of the new topic."""
     topic_id: str
     target_id: str
     number: int
     cut: ObjectRange
     fingerprint: str
-    """Of what is to be copied of the source."""
+    """Fingerprint of the source's objects to copy."""
     end: int
-    """The copy reaches up to this offset."""
+    """End offset of the copy after this task."""
     merged_below: int
-    """Objects from here on are copied as they are."""
+    """Objects from this offset on are copied unchanged."""
     manifests: tuple[str, ...]
-    """Of what was merged; that lies beside them."""
+    """Keys of the merged objects' manifests, in the folder of the objects."""
     copied: Copied | None
-    """What the copy has already; `None`: it is made anew."""
+    """The part that the copy has already; `None` if it is the partition's first copy."""
     carried: str
-    """Key of what was carried over before."""
+    """Key of the hashes of carried offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What became of a partition."""
+    """The result of copying a partition."""
 
     refused: str
-    """Why it has to be looked at anew; empty when all is done."""
+    """Why the partition must be planned anew; empty if it was copied."""
     fingerprint: str = ""
-    """Of what was copied of the source, as it was listed before."""
+    """Fingerprint of the copied part of the source, as listed before copying."""
     objects: int = 0
-    """That the copy has."""
+    """Objects in the copy."""
     size_bytes: int = 0
     marks: str = ""
     groups: tuple[str, ...] = ()
     gone_on: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Return the report as JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, store: ObjectStore, key: str) -> CopyReport:
-        """What `encode` made; `CorruptObject` for what is none."""
+        """Read a report. Raise `CorruptObject` if it does not decode."""
         try:
             found = json.loads(store.get(key))
             return cls(
@@ -145,7 +145,7 @@ class CopyReport:
 
 
 def copy_partition(task: CopyTask) -> TaskResult:
-    """Inside a Spark task: copy a partition, or take that up again."""
+    """Copy a partition, or continue an interrupted copy. Runs inside a Spark task."""
     return reporting(task.work, lambda own, movements: _copy(task, own, movements, SystemClock()))
 
 
@@ -160,23 +160,21 @@ def _copy(task: CopyTask, own: ObjectStore, movements: Movements, clock: Clock) 
 
 
 class _Copying:
-    """One attempt."""
-
     def __init__(
         self, task: CopyTask, store: ObjectStore, own: ObjectStore, movements: Movements, clock: Clock
     ) -> None:
         self._task, self._store, self._own = task, store, own
         self._movements, self._clock = movements, clock
         self._etag: str | None = None
-        """Of the broker's metadata."""
+        """Etag of the broker's metadata, as checked last."""
         self._is_shown = task.copied is not None
-        """Whether the broker may know of the partition: then nothing is removed or replaced there."""
+        """Whether the broker may know the partition. If so, none of its objects is removed or changed."""
         self._name = _name(task.target)
         self._folder = partition_folder(task.target, task.number)
         self._records = join(self._folder, RECORDS)
 
     def carry_out(self) -> CopyReport:
-        """Do all that is left to do.
+        """Do everything that is left to do.
 
         Raises `Changed` and `Refused`.
         """
@@ -202,7 +200,7 @@ class _Copying:
         size_bytes = sum(meta.size for meta in there)
         return CopyReport("", fingerprint, len(there), size_bytes, *carried)
 
-    # Looking
+    # Checking
 
     def _look(self) -> None:
         task = self._task
@@ -216,12 +214,12 @@ class _Copying:
         self._etag = found.object.etag
 
     def _look_again(self) -> None:
-        """Before something is written."""
+        """Check again before a write, if the broker's metadata have changed."""
         if not has_metadata(self._store, self._task.root, self._etag):
             self._look()
 
     def _planned(self, segments: tuple[Segment, ...]) -> tuple[dict[int, str], list[Segment]]:
-        """Keys of what was merged by their base, and what is copied as it is, in order."""
+        """Return the keys of merged objects by base offset, and the segments to copy unchanged, in order."""
         task = self._task
         below = [one for one in segments if one.base_offset < task.end]
         if task.copied is not None:
@@ -241,7 +239,7 @@ class _Copying:
     # Writing
 
     def _make_room(self, wanted: set[int]) -> None:
-        """Nothing may be there that is not wanted."""
+        """Delete objects that are not wanted; raise `Refused` if the broker may know the partition."""
         copied = self._task.copied
         begin = 0 if copied is None else copied.end
         others = [
@@ -266,7 +264,7 @@ class _Copying:
             self._create(key, data)
             return
         high = high_of(before, key)
-        # Who told the broker may have died before saying so, when the partition was copied or had no objects.
+        # A process may have announced the partition, copied or empty, and crashed before it recorded so.
         is_ours = high in (0, task.end) if task.copied is None else task.copied.end <= high <= task.end
         if self._is_shown and not is_ours:
             raise Refused(self._written(key))
@@ -294,7 +292,7 @@ class _Copying:
             if not one.is_leftover
         )
         items = heapq.merge(merged, verbatim, key=lambda item: item[0])
-        # Readers of a copy that the broker knows must not see a later one first.
+        # Readers of a partition that the broker knows must not see a later object first.
         at_once = 1 if self._is_shown else REQUESTS
         for some in _some(items, at_once):
             self._look_again()
@@ -307,7 +305,8 @@ class _Copying:
         self._movements.moved(len(data), len(data))
 
     def _create(self, key: str, data: bytes) -> None:
-        """Write it, unless it is there. In a partition that the broker knows nothing else may be there."""
+        """Write an object. Replace one with other bytes, or raise `Refused` if the broker may know the
+        partition."""
         try:
             self._store.create(key, data)
         except ObjectExists as error:
@@ -330,9 +329,9 @@ class _Copying:
 
 
 def find_topic(store: ObjectStore, root: str, target: str) -> Found:
-    """What there is of the topic with the folder `target`, a copy of the one in `root`.
+    """Find the new topic with the folder `target`, and its source in `root`.
 
-    Raises `DatasetNotFound` where the broker knows no such source.
+    Raises `DatasetNotFound` if the broker does not know the source.
     """
     key = metadata_key(root)
     try:
@@ -348,8 +347,8 @@ def find_topic(store: ObjectStore, root: str, target: str) -> Found:
 
 
 def claim_name(store: ObjectStore, root: str, target: str) -> None:
-    """Say that the topic with the folder `target` is a copy of the one in `root`. `Refused` where it is one
-    of another."""
+    """Claim the name of the new topic for copies of the topic in `root`. Raise `Refused` if another topic has
+    claimed it."""
     cluster, _, source = root.rpartition("/topics/")
     name = _name(target)
     key = join(cluster, "lithify", name, CLAIM)
@@ -362,7 +361,7 @@ def claim_name(store: ObjectStore, root: str, target: str) -> None:
 
 
 def _claimed_for(store: ObjectStore, key: str, source: str) -> str:
-    """The name of the topic that has the claim `key`: this one, unless another was first."""
+    """Return the name of the topic that has the claim `key`: `source`, unless another was first."""
     for _ in range(_MAX_CONFLICTS):
         try:
             store.create(key, json.dumps({"of": source}).encode())
@@ -372,15 +371,15 @@ def _claimed_for(store: ObjectStore, key: str, source: str) -> str:
         try:
             return text(json.loads(store.get(key))["of"])
         except ObjectNotFound:
-            continue  # another one was about to create it, or it was deleted just now
+            continue  # another process is creating it, or it has just been deleted
         except UNDECODABLE as error:
             raise CorruptObject(key, f"does not decode: {error}") from error
     raise Refused(f"{key} comes and goes; run again")
 
 
 def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str, count: int) -> None:
-    """Tell the broker of so many partitions of the new topic, unless it knows. `Refused` where another one
-    has either name, or the source less partitions."""
+    """Announce `count` partitions of the new topic to the broker, unless it knows them. Raise `Refused` if
+    another topic has either name, or the source has fewer partitions."""
     key, name = metadata_key(root), _name(target)
     for _ in range(_MAX_CONFLICTS):
         before, meta = store.get_with_meta(key)
@@ -393,14 +392,14 @@ def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str
         try:
             store.replace(key, after, meta.etag)
         except PreconditionFailed:
-            continue  # the broker has written it, or an answer was lost
+            continue  # the broker has written it, or a response was lost
         return
     raise Refused(f"the broker writes {key} all the time; run again")
 
 
 def _put_empty(store: ObjectStore, root: str, target: str, number: int) -> None:
-    """A partition without objects has a watermark too. Like all it ends where its objects do, wherever the
-    source ends: what is there may be young, or in a transaction."""
+    """Create the watermark of a partition without objects. It has no end offset even if the source has
+    objects: these may be young, or in an open transaction."""
     known, key = (join(partition_folder(of, number), WATERMARK) for of in (root, target))
     try:
         store.create(key, ending_at(_get(store, known), known, 0))
@@ -409,7 +408,7 @@ def _put_empty(store: ObjectStore, root: str, target: str, number: int) -> None:
 
 
 def partition_folder(root: str, number: int) -> str:
-    """That of a partition of the topic in this folder."""
+    """Return the folder of a partition of the topic in `root`."""
     return join(root, "partitions", f"{number:010d}")
 
 

@@ -1,11 +1,10 @@
-"""What topics have in common to which producers go on while they are compacted: copied ones (`topic_copy.py`)
-and live ones (`live_topic.py`).
+"""The common part of topics that are compacted while producers write: copied topics (`topic_copy.py`) and
+live topics (`live_topic.py`).
 
-1. A round is about part of what is listed, its *cut*. The cut stands in the spec of each of its steps, and in
-   the round; so whoever takes a step up looks at the same objects, whatever came since.
-2. There may always be more to do. A service goes on with it; a command finishes what had begun before, and
-   makes one round of each partition then. What is from before is told by the ids of compactions that were
-   known when it planned first, not by clocks.
+1. A round covers a part of the listed objects, its *cut*. The round and its specs record the cut, so each
+   process takes the same objects, whatever was added since.
+2. There may always be more to do. A service continues; a command finishes rounds in progress, then makes one
+   round of each partition. It recognizes earlier steps by the ids known at its first plan, not by clocks.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.protocol.work import RangeWork
 
 IsPast = Callable[[Ulid], bool]
-"""Whether a step may be followed by another round."""
+"""Returns whether a new round may follow this step."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutSnapshot(LogSnapshot, ABC):
-    """All partitions, and which objects of each a round is about."""
+    """All partitions, and the objects that a round of each covers."""
 
     cuts: Mapping[str, ObjectRange] = field(default_factory=dict)
-    """By partition: of the next step, or of a round that begins now."""
+    """By partition, the cut of the next step, or of a round that begins now."""
 
     @abstractmethod
     def part(self, partition: str, cut: ObjectRange) -> PartitionFolder | None:
-        """A partition as if it had the objects of this cut only; `None` where it has none of them."""
+        """Return a partition restricted to the objects of this cut; `None` if it has none of them."""
 
     def as_of(self, spec: LogSpec) -> Self:
-        """With those objects of its partition only that a step is about."""
+        """Return this snapshot with the spec's partition restricted to the spec's cut."""
         meant = None if spec.cut is None else self.part(spec.partition, spec.cut)
         return self.with_part(spec.partition, meant)
 
 
 class CutTopic(LogDataset, ABC):
-    """A topic to which producers go on."""
+    """A topic that is compacted while producers write."""
 
     takes_cuts: ClassVar = True
 
@@ -67,7 +66,7 @@ class CutTopic(LogDataset, ABC):
     def propose_after(
         self, snapshot: LogSnapshot, ledger: LogLedger, held: Held, is_past: IsPast, *, full: bool
     ) -> Plan[LogSpec]:
-        """As `propose`, but for partitions whose last step is not past."""
+        """Propose as `propose` does, but no new round of a partition whose last step is not past."""
 
     def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
         return super().cost_bytes(spec, _as_of(spec, snapshot))

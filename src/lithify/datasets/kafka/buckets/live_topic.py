@@ -1,19 +1,18 @@
-"""A topic in a broker's bucket, compacted in its place while the broker runs. Experimental.
+"""A topic in a broker's bucket, compacted in place while the broker runs. Experimental.
 
-A round goes through the same steps as one in a window. What differs:
+A round has the same steps as with the broker stopped. The differences:
 
-1. Producers go on. So a round is about the objects that were there when it was planned, the newest
-   `LIVE_TAIL` apart (`layouts.objects.live_cut`). The last of the others stays as it is, too.
-2. The first object is never rewritten, since by the time it was written the broker tells where the log
-   begins. So the tombstones of its keys stay, and so does the marker that decides it. If its transaction
-   aborted, all tombstones stay: the broker shows its rows to readers of committed ones, too.
-3. Publication does not wait for a standstill; each put is followed by its deletes; and at the end the
-   newest object is put again, until the broker tells the end of the log by what producers have written.
-4. A publication that was begun in a window is finished in one. One that was begun live may be finished in
-   either way.
+1. Producers keep writing. So a round covers the objects present at its planning, except the newest
+   `LIVE_TAIL` (`layouts.objects.live_cut`). The last covered object is not rewritten either.
+2. The first object is never rewritten, since the broker finds the beginning of the log by its write time. So
+   the tombstones of its keys stay, and so does the marker that decides it. If its transaction was aborted,
+   all tombstones stay: the broker shows its records even to read-committed readers.
+3. Publication does not wait until the broker is idle. The deletes of each put follow it directly. At the end
+   the newest object is written again, until the broker finds the end of the log by objects of producers.
+4. A publication begun with the broker stopped is finished so. One begun live can be finished either way.
 
-What readers may meet meanwhile is said before the first write (`WARNINGS`). Builds of the broker before
-`LEAST_BUILD` skip rows of merged objects. Nothing in the bucket tells the build, so a person has to.
+The effects on readers are logged before the first write (`WARNINGS`). Broker builds before `LEAST_BUILD` skip
+records of merged objects. The bucket does not show the build, so the operator has to name it.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ WARNINGS = (
     "disconnected",
     "the first object stays as it is, and with it the tombstones of its keys",
 )
-"""What compaction of a live topic cannot promise."""
+"""The limits of live compaction, as plans and logs show them."""
 _BUILD = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-pre\.(\d+))?")
 _log = logging.getLogger("lithify")
 
 
 def build_order(version: str) -> tuple[int, ...]:
-    """What orders versions of the broker (pure). `Refused` for what is none."""
+    """Return a sort key of a broker's version. Raise `Refused` if it is not a version."""
     found = _BUILD.fullmatch(version.strip())
     if found is None:
         raise Refused(f"{version!r} is no version of the broker, like {LEAST_BUILD}")
@@ -63,7 +62,7 @@ def build_order(version: str) -> tuple[int, ...]:
 
 
 def check_live(url: str, settings: KafkaSettings) -> None:
-    """`Refused` for settings with which no topic is compacted live."""
+    """Raise `Refused` if the settings do not allow live compaction."""
     if settings.group is not None:
         raise Refused(
             f"{url}: belongs to a group of copies, which a live topic cannot say enough to; "
@@ -83,10 +82,10 @@ def check_live(url: str, settings: KafkaSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LiveSnapshot(CutSnapshot):
-    """All partitions, each with the objects that a round is about, and how far Lithify is with them."""
+    """All partitions, each restricted to its round's objects, and their progress."""
 
     whole: Mapping[str, PartitionFolder] = field(default_factory=dict)
-    """As they are listed; those that have too few objects have no cut."""
+    """Partitions as listed; those with too few objects have no cut."""
 
     def round(self, partition: str) -> PartitionRound | None:
         found = super(LiveSnapshot, self).round(partition)
@@ -98,10 +97,10 @@ class LiveSnapshot(CutSnapshot):
 
 
 class LiveTopic(CutTopic):
-    """A topic whose broker runs."""
+    """A topic that is compacted while its broker runs."""
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
-        """Says first what this cannot promise."""
+        """Log `WARNINGS`, then take the epoch."""
         for warning in WARNINGS:
             _log.warning("%s: is compacted live, which is experimental: %s", self.url, warning)
         return super().take_epoch(permit)
@@ -191,7 +190,7 @@ class LiveTopic(CutTopic):
 
 
 def _cut(folder: PartitionFolder, state: LogState, name: str) -> ObjectRange | None:
-    """Which objects of a partition a round is about: that which has begun, or the next."""
+    """Return the cut of a partition's unfinished round, or of the next; `None` with too few objects."""
     found = state.rounds.get(name)
     if found is not None and found.below and not found.is_whole and found.topic_id == folder.topic_id:
         known = ObjectRange(NO_BOUND, found.below)
@@ -202,7 +201,7 @@ def _cut(folder: PartitionFolder, state: LogState, name: str) -> ObjectRange | N
 
 
 def _why_not(snapshot: LiveSnapshot, name: str) -> str:
-    """Why nothing can be done with a partition while its broker runs; empty if something can."""
+    """Return why a partition cannot be compacted while its broker runs; empty if it can."""
     found = snapshot.state.rounds.get(name)
     of_this_topic = found is not None and found.topic_id == snapshot.partitions[name].topic_id
     if found is not None and of_this_topic and found.next_step is Step.PUBLISH and not found.below:

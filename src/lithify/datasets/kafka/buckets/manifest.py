@@ -1,4 +1,4 @@
-"""What is to become of each object of a chunk: as JSON beside what was merged of it."""
+"""The planned action for each object of a chunk, as JSON in the folder of the chunk's merged objects."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ _MOST = (1 << 63) - 1
 
 
 class ManifestAction(StrEnum):
-    """Of an object."""
+    """The planned action for an object."""
 
     STAY = "stay"
     PUT = "put"
-    """Something merged takes its name."""
+    """A merged object replaces it under its name."""
     DELETE = "delete"
-    """Nothing of it is left, or what is left lies in something merged."""
+    """Nothing of it is kept, or a merged object has the kept records."""
     MARKER = "marker"
-    """The same, of a marker: what it decides goes first."""
+    """`DELETE` for a transaction marker, after the data that it decides."""
     LEFTOVER = "leftover"
-    """All it has lay in an earlier object already."""
+    """Delete it before anything is put: an earlier object has all its records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An object as it was read."""
+    """An object as it was read, with its action."""
 
     base_offset: int
     etag: str
     action: ManifestAction
     last_offset: int = 0
-    """Of what is put."""
+    """Last offset of the merged object, if one is put."""
 
     @property
     def goes(self) -> bool:
-        """Whether it is deleted once what lies before it is as it is to be."""
+        """Whether the object is deleted once the objects before it are final."""
         return self.action in (ManifestAction.DELETE, ManifestAction.MARKER)
 
 
 @dataclass(frozen=True, slots=True)
 class BucketManifest:
-    """All of a chunk, in the order of their offsets."""
+    """All objects of a chunk, in the order of their offsets."""
 
     objects: tuple[Planned, ...]
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Return the manifest as JSON."""
         return json.dumps(
             {"objects": [[one.base_offset, one.etag, one.action, one.last_offset] for one in self.objects]}
         ).encode()
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> BucketManifest:
-        """What `encode` made; `CorruptObject` for what is none."""
+        """Decode a manifest. Raise `CorruptObject` if that fails."""
         try:
             found: Mapping[str, list[list[object]]] = json.loads(data)
             return cls(

@@ -1,18 +1,18 @@
-"""What a Spark task does to a chunk of a topic in a broker's bucket: merge its objects, beside the topic.
+"""Merges the objects of a chunk of a topic in a broker's bucket into another folder, inside a Spark task.
 
 For each piece of the chunk:
 
-1. What stays is what a pass over segments keeps (`retention.py`), but for markers. Data of a transaction that
-   was decided is written in none, so its marker decides nothing any more: it goes, unless a copy may still
-   hold the data.
-2. Neighbours are merged up to the target size, by what is left of them. A merged object has the name of the
-   first and reaches to the end of the last. Nothing is merged over a hole in the offsets: an object that
-   comes late may fill it. Markers that stay are alone, in their own bytes.
-3. What would be as it was stays as it is. Where nothing is left, no empty batch is written: readers would
-   wait at it for ever.
+1. Records are kept as in segments (`retention.py`), except transaction markers. Data of decided transactions
+   is written without a transaction, so its marker decides nothing any more: it is removed, unless a copy may
+   still have the data.
+2. Neighbours are merged until their kept bytes reach the target size. A merged object has the name of the
+   first and extends to the end of the last. Objects are not merged across a gap in the offsets: a late object
+   may fill it. Kept markers are not merged, and keep their bytes.
+3. Objects that would not change stay as they are. No empty batch is written: readers would wait at it for
+   ever.
 
-Nothing of the topic is changed here. What is to become of each object stands in a manifest (`manifest.py`),
-beside what was merged.
+The topic itself is not changed. A manifest (`manifest.py`) next to the merged objects has the action for each
+object.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class ObjectMergeTask:
     """A chunk to merge."""
 
     rewrite: RewriteTask
-    """Its one segment is the chunk; the target is a folder beside the topic."""
+    """Its only segment is the chunk; its target is a folder outside the topic."""
     target_bytes: int
-    """As large as a merged object should be."""
+    """Desired size of a merged object."""
     stays: bool = False
-    """Whether all of it stays as it is."""
+    """Whether the whole chunk stays as it is."""
     kept_marker: int | None = None
-    """Last offset of a marker that stays: it decides what does."""
+    """Last offset of a marker that must stay, because the data that it decides stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Neighbouring objects, by their numbers in the piece, that become one."""
+    """Neighbouring objects that become one, by their indexes in the piece."""
 
     first: int
     last: int
@@ -82,12 +82,12 @@ class Merged:
 
 
 def manifest_key(folder: str, base_offset: int) -> str:
-    """Where the manifest of the chunk with this first offset is."""
+    """Return the key of the manifest of the chunk with this first offset."""
     return join(folder, f"{base_offset:020d}{MANIFEST_SUFFIX}")
 
 
 def merge_chunk(task: ObjectMergeTask) -> TaskResult:
-    """Inside a Spark task: write what the chunk's objects become."""
+    """Write the chunk's merged objects and its manifest. Runs inside a Spark task."""
     return reporting(task.rewrite.work, lambda own, movements: _merge(task, own, movements))
 
 
@@ -143,7 +143,7 @@ def _merge(task: ObjectMergeTask, own: ObjectStore, movements: Movements) -> Tas
 
 
 def cut(found: RecordBatches, keep: Flags, target_bytes: int) -> list[Merged]:
-    """Which batches become one (pure)."""
+    """Return the groups of batches that become one batch each (pure)."""
     batches, bytes_left, count = found.batches, _bytes_left(found, keep), _kept(found, keep)
     alone = (batches["attributes"] & CONTROL != 0) & (count > 0)
     groups: list[Merged] = []
@@ -160,7 +160,7 @@ def cut(found: RecordBatches, keep: Flags, target_bytes: int) -> list[Merged]:
 
 
 def _planned(parts: Sequence[ReadObject], action: ManifestAction, batches: Records) -> list[Planned]:
-    """What is to become of neighbours, each a batch; `action` is that of the first."""
+    """Return the actions for the objects of a group, one batch each; `action` is that of the first."""
     is_marker = batches["attributes"] & CONTROL != 0
     planned = [
         Planned(one.base_offset, one.etag, ManifestAction.MARKER if decides else ManifestAction.DELETE)
@@ -173,7 +173,7 @@ def _planned(parts: Sequence[ReadObject], action: ManifestAction, batches: Recor
 
 
 def _as_one(found: RecordBatches, keep: Flags, group: Merged, horizon_ms: int) -> bytes | None:
-    """What is kept of these as one batch; empty if that is nothing, `None` if it is what there is already."""
+    """Return the group's kept records as one batch; empty if there are none, `None` if nothing changes."""
     part = between(found, group.first, group.last)
     start = int(found.batches["first_record"][group.first])
     kept = keep[start : start + len(part.records)]
@@ -188,7 +188,8 @@ def _as_one(found: RecordBatches, keep: Flags, group: Merged, horizon_ms: int) -
 
 
 def _needs_rewriting(part: RecordBatches, attributes: int) -> bool:
-    """Of a batch that is kept whole."""
+    """Return whether a batch changes although all its records are kept: by leaving its transaction, or by a
+    delete horizon for its tombstones."""
     if attributes & CONTROL:
         return False
     has_tombstone = bool((part.records["value_len"] < 0).any())
@@ -196,7 +197,7 @@ def _needs_rewriting(part: RecordBatches, attributes: int) -> bool:
 
 
 def _with_markers(found: RecordBatches, why: Reasons, rules: Rules, kept_marker: int | None) -> Reasons:
-    """Why records go, markers decided on as the second step above says."""
+    """Return the reasons for removal, with those of markers by step 1 above."""
     batches = found.batches
     is_control = batches["attributes"] & CONTROL != 0
     decides = np.isin(batches["marker"], (ABORT, COMMIT))
@@ -209,12 +210,11 @@ def _with_markers(found: RecordBatches, why: Reasons, rules: Rules, kept_marker:
 
 
 def _kept(found: RecordBatches, keep: Flags) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How many records of each batch are kept."""
     return np.bincount(found.records["batch"][keep], minlength=len(found.batches)).astype(np.int64)
 
 
 def _bytes_left(found: RecordBatches, keep: Flags) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """What is left of each batch, about, as it lies in the store."""
+    """Estimate how many stored bytes are kept of each batch."""
     records, count = found.records, len(found.batches)
     sizes = (records["end"] - records["tail"]).astype(np.float64)
     whole = np.bincount(records["batch"], sizes, minlength=count)

@@ -1,8 +1,8 @@
-"""Times of a partition's objects, by which a broker without disks finds the ends of the log: it takes the
-oldest object for the beginning and the newest for the end.
+"""Corrects the write times of a partition's objects: a diskless broker takes the oldest object for the
+beginning of the log and the newest for its end.
 
-So whatever is older than the first object is put again as it is, and last of all the last one, until it is
-newer than all others by the times that the store lists, which may be whole seconds.
+Objects older than the first one are written again unchanged. Then the last one is written again, until its
+listed time is later than all others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lithify.datasets.kafka.layouts.objects import REQUESTS, base_of, listed_obj
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 _AT_ONCE = 64
-"""Objects that are put before it is looked again whether they may be."""
+"""Objects to write between two checks whether writing is still allowed."""
 _PAUSES_S = (0.0, 0.01, 1.1, 1.1, 2.1, 2.1)
-"""Before each attempt to make the last object the newest. Most stores list whole seconds."""
+"""Pauses before the attempts to make the last object the newest. Most stores list whole seconds."""
 
 
 def put_times_right(
@@ -31,13 +31,13 @@ def put_times_right(
     moved: Callable[[int, int], None],
     live_from: int | None = None,
 ) -> list[ObjectMeta]:
-    """Do so in the folder `records`, which has objects; all of them as they are listed afterwards. `look`
-    raises where nothing may be written; `moved` is told of bytes read and written.
+    """Correct the times in the folder `records`, which is not empty. Return its objects as listed afterwards.
+    `look` raises if nothing may be written; `moved` receives the bytes read and written.
 
-    While producers go on, all objects from the offset `live_from` on are theirs. Then it is as well if one of
-    those is the newest that was not put here: so it is when nobody compacts.
+    While producers write, all objects from the offset `live_from` on are theirs. Then any of those may be the
+    newest, unless this call has written it: the same happens without compaction.
 
-    Raises `Refused` when the last object does not become the newest.
+    Raises `Refused` if the last object does not become the newest.
     """
 
     touched = set()
@@ -46,7 +46,7 @@ def put_times_right(
         touched.add(key)
         data, meta = store.get_with_meta(key)
         assert meta.etag is not None, key
-        with suppress(PreconditionFailed):  # an answer was lost, or it is new already: times are listed again
+        with suppress(PreconditionFailed):  # it has been written already; its time is listed again
             store.replace(key, data, meta.etag)
         moved(len(data), len(data))
 
@@ -64,7 +64,7 @@ def put_times_right(
             all_of((partial(touch, meta.key) for meta in old[start : start + _AT_ONCE]), REQUESTS)
         if pause_s:
             clock.sleep_s(pause_s)
-            if is_right(listed := listed_objects(store, records)):  # a producer has moved on
+            if is_right(listed := listed_objects(store, records)):  # a producer has written
                 return listed
         look()
         touch(listed[-1].key)
@@ -75,10 +75,10 @@ def put_times_right(
 
 
 def end_of(listed: Sequence[ObjectMeta]) -> ObjectMeta:
-    """The object that the broker takes for the end of the log: the newest, of several the first."""
+    """Return the object that the broker takes for the end of the log: the newest, or the first of several."""
     return min(listed, key=lambda meta: (-meta.last_modified_ms, meta.key))
 
 
 def _older(listed: Sequence[ObjectMeta]) -> list[ObjectMeta]:
-    """What between the first and the last object is older than the first."""
+    """Return the objects, except the last, that are older than the first."""
     return [meta for meta in listed[1:-1] if meta.last_modified_ms < listed[0].last_modified_ms]

@@ -1,24 +1,22 @@
-"""Publication of what was merged in a broker's bucket: one task that puts it in the place of the topic.
+"""Publishes a partition's merged objects in a broker's bucket, in one task.
 
-The broker is stopped, unless the topic is compacted live. What is to be done stands beside the topic
-(`manifest.py`), named by a version of the state that was created only if absent: that is the intent. Then,
-and after every death again:
+The broker is stopped, unless the topic is compacted live. The intent is in the manifests (`manifest.py`),
+named by a version of the state that was created only if absent. The task, repeated after each crash:
 
-1. *Look*: the topic has the id it had. Nothing that the broker writes has moved for a while. Each object is
-   as it was read, by its etag, or as it is to be, by its bytes; and none has come in between. Otherwise
-   nothing more is put, and the next run looks at the topic anew; only what a merged object covers goes.
-2. *Leftovers* go, which an earlier publication left.
-3. In the order of offsets, *put* what was merged, each if its etag is the one that was read, and *delete*
-   what lies in no merged object since nothing of it is left, of neighbours their markers last. In this order
-   no marker is covered or goes before the data that it decides was rewritten or is gone: whatever decided
-   that data then would be another marker of its producer. So each write leaves a log that can be read, and
-   that can be looked at anew.
-4. *Delete* what is covered, markers last. Stores have no conditional delete for all of us, so each object is
-   looked at right before; names inside a span are never written again, unless the topic is another one.
-5. *Times* of objects are put right, by which such a broker finds the ends of the log (`object_times.py`).
+1. *Check*: the topic has the planned id; the broker has written nothing for a while; each object has the etag
+   that was read, or its final bytes; no object was added in between. Otherwise nothing more is put, and the
+   next run plans the topic anew; only objects that a merged one covers are still deleted.
+2. Delete *leftovers* of an earlier publication.
+3. In the order of offsets, *put* each merged object, if the etag is the one that was read, and *delete*
+   objects that have no kept records and lie in no merged object; of neighbours, markers last. So each marker
+   outlasts the data that it decides; otherwise another marker of the same producer would decide that data.
+   After each write the log can be read and planned anew.
+4. *Delete* covered objects, markers last. Not all stores have a conditional delete, so each object is checked
+   directly before. Names inside a span are never written again, unless the topic is recreated.
+5. Correct the *times* of objects, by which such a broker finds the ends of the log (`object_times.py`).
 
-Live (`live_topic.py`) the broker may write, but for another topic in the place of this one. Each put is
-followed by the deletes of what it covers, so that readers meet both for a moment only.
+Live (`live_topic.py`), the broker may write, but the topic must not be recreated. The deletes of covered
+objects follow each put, so that readers see both for a moment only.
 """
 
 from __future__ import annotations
@@ -58,52 +56,52 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """What the broker wrote last, and for how long that has to be so."""
+    """The broker's last write, and how long the broker must be idle after it."""
 
     activity: str
     seen_ms: int
-    """Not after this it was seen, by the clock of Lithify's store."""
+    """When `activity` was seen at the latest, by the clock of Lithify's store."""
     quiet_ms: int
-    """0: it may move."""
+    """0 if the broker may write."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishTask:
-    """What was merged of a partition."""
+    """The publication of a partition's merged objects."""
 
     work: StepWork
     """Its target is the key of the report."""
     root: str
-    """The topic's folder."""
+    """Folder of the topic."""
     records: str
-    """The folder of the partition's objects."""
+    """Folder of the partition's objects."""
     topic_id: str
     standstill: Standstill
     staged: str
-    """The folder with what was merged."""
+    """Folder of the merged objects."""
     manifests: tuple[str, ...]
     live_from: int | None = None
-    """While the broker runs: from this offset on, all objects are its own. `None`: it is stopped."""
+    """If the broker runs, all objects from this offset on are its own. `None` if it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationReport:
-    """What became of a publication."""
+    """The result of a publication."""
 
     refused: str
-    """Why the topic has to be looked at anew; empty when all is done."""
+    """Why the topic must be planned anew; empty if all is published."""
     fingerprint: str = ""
-    """Of the folder afterwards."""
+    """Fingerprint of the folder afterwards; of the objects below `live_from` if the broker runs."""
     objects: int = 0
     size_bytes: int = 0
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Return the report as JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, store: ObjectStore, key: str) -> PublicationReport:
-        """What `encode` made; `CorruptObject` for what is none."""
+        """Read a report. Raise `CorruptObject` if it does not decode."""
         try:
             found: Mapping[str, object] = json.loads(store.get(key))
             return cls(
@@ -117,11 +115,11 @@ class PublicationReport:
 
 
 class Changed(Exception):
-    """The topic is not what was planned on. The message says what is another, in words."""
+    """The topic is not as it was planned. The message describes the difference."""
 
 
 def read_same_topic(store: ObjectStore, root: str, topic_id: str) -> TopicMetadata:
-    """What the broker says of the topic. `Changed` where it is another one, or none any more."""
+    """Read the broker's metadata of the topic. Raise `Changed` if it was deleted or recreated."""
     try:
         found = read_metadata(store, root)
     except DatasetNotFound as error:
@@ -132,7 +130,7 @@ def read_same_topic(store: ObjectStore, root: str, topic_id: str) -> TopicMetada
 
 
 def has_metadata(store: ObjectStore, root: str, etag: str | None) -> bool:
-    """Whether the broker's metadata are those with this etag still. `Changed` where they are gone."""
+    """Return whether the broker's metadata still have this etag. Raise `Changed` if they are gone."""
     key = metadata_key(root)
     try:
         return store.head(key).etag == etag
@@ -141,7 +139,7 @@ def has_metadata(store: ObjectStore, root: str, etag: str | None) -> bool:
 
 
 def publish_merged(task: PublishTask) -> TaskResult:
-    """Inside a Spark task: put what was merged in its place, or take that up again."""
+    """Publish merged objects, or continue an interrupted publication. Runs inside a Spark task."""
     return reporting(task.work, lambda own, movements: _publish(task, own, movements, SystemClock()))
 
 
@@ -161,18 +159,16 @@ def _publish(task: PublishTask, own: ObjectStore, movements: Movements, clock: C
 
 
 class _Publication:
-    """One attempt."""
-
     def __init__(
         self, task: PublishTask, store: ObjectStore, own: ObjectStore, movements: Movements, clock: Clock
     ) -> None:
         self._task, self._store, self._own = task, store, own
         self._movements, self._clock = movements, clock
         self._etag: str | None = None
-        """Of the broker's metadata."""
+        """Etag of the broker's metadata, as checked last."""
 
     def carry_out(self) -> list[ObjectMeta]:
-        """Do all that is left to do; the objects afterwards.
+        """Do everything that is left to do, and return the objects afterwards.
 
         Raises `Changed` and `Refused`.
         """
@@ -205,10 +201,10 @@ class _Publication:
             self._task.live_from,
         )
 
-    # Looking
+    # Checking
 
     def _stand_still(self) -> None:
-        """Wait until it is known that the broker writes nothing."""
+        """Wait until the broker is known to be idle; raise `Refused` if it writes."""
         known = self._task.standstill
         activity = self._look()
         if not known.quiet_ms:
@@ -221,7 +217,7 @@ class _Publication:
             raise Refused(self._moves())
 
     def _look(self) -> str:
-        """What the broker wrote last. `Changed` for another topic."""
+        """Return the broker's activity. Raise `Changed` if the topic is another one."""
         task = self._task
         found = read_same_topic(self._store, task.root, task.topic_id)
         self._etag = found.object.etag
@@ -230,7 +226,7 @@ class _Publication:
         return activity_of(found.object, watermark)
 
     def _look_again(self) -> None:
-        """Before something is written."""
+        """Check again before a write; raise `Refused` if the broker has written and must not."""
         task = self._task
         if has_metadata(self._store, task.root, self._etag):
             return
@@ -245,7 +241,7 @@ class _Publication:
         )
 
     def _judge(self, planned: Sequence[Planned]) -> tuple[list[Planned], list[Planned], list[str]]:
-        """What is left to do, what is as it is to be, and in words what is not as it was planned."""
+        """Return the objects left to do, the objects done, and descriptions of changes since planning."""
         listed = {base_of(meta.key): meta for meta in self._listed()}
         if not planned:
             return [], [], []
@@ -264,7 +260,7 @@ class _Publication:
         return to_do, [one for one, found in judged if found is False], changed
 
     def _judge_one(self, one: Planned, meta: ObjectMeta | None) -> bool | str:
-        """Whether it is to be done still; in words what is wrong with it."""
+        """Return whether the object is left to do, or a description of its change since planning."""
         key = self._key(one)
         if meta is None:
             return False if one.goes or one.action is ManifestAction.LEFTOVER else f"{key} is gone"
@@ -292,7 +288,7 @@ class _Publication:
         for some in _some(objects):
             self._look_again()
             all_of((partial(self._delete_one, one) for one in some), REQUESTS)
-            self._movements.moved(len(some), 0)  # it moves, though no bytes do
+            self._movements.moved(len(some), 0)  # reports progress; no bytes are moved
 
     def _delete_markers_last(self, objects: Sequence[Planned]) -> None:
         self._delete(one for one in objects if one.action is not ManifestAction.MARKER)
@@ -319,7 +315,7 @@ class _Publication:
 
 
 def _covered(planned: Iterable[Planned], merged: Set[Planned]) -> set[Planned]:
-    """What is to go and lies in the span of what is put, if that is one of `merged`."""
+    """Return the objects to delete that lie in the span of a put in `merged`."""
     end, found = -1, set()
     for one in planned:
         if one.action is ManifestAction.PUT and one in merged:
@@ -330,7 +326,7 @@ def _covered(planned: Iterable[Planned], merged: Set[Planned]) -> set[Planned]:
 
 
 def _each_put_apart(to_do: Sequence[Planned]) -> list[list[Planned]]:
-    """Each put with the deletes that follow it."""
+    """Group each put with the deletes that follow it."""
     found: list[list[Planned]] = [[]]
     for one in to_do:
         if one.action is ManifestAction.PUT:
@@ -340,7 +336,7 @@ def _each_put_apart(to_do: Sequence[Planned]) -> list[list[Planned]]:
 
 
 def _some(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
-    """As many at a time as are written before it is looked whether the broker writes."""
+    """Yield as many items at a time as may be written between two checks of the broker."""
     left = iter(items)
     while some := list(islice(left, WRITES_BETWEEN_LOOKS)):
         yield some

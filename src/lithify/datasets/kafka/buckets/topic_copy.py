@@ -1,19 +1,18 @@
-"""A topic in a broker's bucket, and its copy to a new topic (`copies.py`), as a dataset.
+"""A topic in a broker's bucket that is copied to a new topic (`copies.py`), as a dataset.
 
-A round takes a partition through the same steps as one in its place; only the last one publishes into the new
-topic, and the source is never changed. What differs:
+A round has the same steps as one in place, but the last step publishes into the new topic; the source is
+never changed. The differences:
 
-1. Producers may go on. So a round is about the objects that were there when it was planned (`ObjectRange`),
-   young ones apart, which others may still precede. What comes later is for the next round: of a service,
-   which begins one a minute at most (`PAUSE_MS`), or of the next command, which copies each partition once.
-2. A partition is compacted when it is copied first. After that a round has two steps, index and publish:
-   what came since is put behind the copy as it is. Indexing tells how far transactions are decided; nothing
-   is copied from the first open one on, since the broker would show it to readers of committed rows.
-3. When all partitions are copied, and before that is published in the state, the broker is told of the new
-   topic. Who dies in between does so again. The same goes for partitions that the source gains later.
-4. A partition without objects has no round. Offsets that groups have committed in it are carried over when
-   another one is published; if that is all there is to do, or the broker is to be told of it, another one is
-   published again, to which nothing has come.
+1. Producers may keep writing. So a round covers the objects present at its planning (`ObjectRange`), except
+   young ones, since earlier offsets may still arrive. A service begins a partition's next round after a
+   minute (`PAUSE_MS`) or later; a command copies each partition once.
+2. A partition is compacted when it is first copied. Later rounds only index and publish: they append new
+   objects unchanged. Nothing is copied from the first open transaction on, which the index step finds: the
+   broker would show it to read-committed readers.
+3. When all partitions are copied, the new topic is announced to the broker before the state says so. A crash
+   in between repeats the announcement. Partitions that the source gains later are treated the same.
+4. A partition without objects has no round. Its committed offsets are carried over, and it is announced, when
+   another partition is published. If no other is due, an unchanged partition is published again.
 """
 
 from __future__ import annotations
@@ -52,23 +51,23 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 PAUSE_MS = 60_000
-"""How long after the beginning of a partition's round a service begins the next one at the earliest: each
-reads the partition's newest chunk of objects again, which is worth it for many of them only."""
+"""Minimum time between the beginnings of a partition's rounds in a service. Each round reads the partition's
+newest chunk again, so it should cover many new objects."""
 _PRIORITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class CopySnapshot(CutSnapshot):
-    """All partitions as they are listed, and how far the copy is with each."""
+    """All partitions as listed, and how far each is copied."""
 
     topic: str = ""
-    """The name of the one that is copied."""
+    """Name of the source topic."""
     name: str = ""
-    """Of the new one."""
+    """Name of the new topic."""
     offsets: Mapping[int, list[OffsetLocation]] = field(default_factory=dict)
-    """By number of the partition, what groups have committed."""
+    """Offsets committed by groups, by partition number."""
     count: int = 0
-    """How many partitions the broker says that the topic has."""
+    """The source's partitions, by the broker's metadata."""
 
     def round(self, partition: str) -> PartitionRound | None:
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
@@ -79,46 +78,46 @@ class CopySnapshot(CutSnapshot):
         return None if folder is None else cut.within(folder)
 
     def copied(self, partition: str) -> Copied | None:
-        """What the copy has of a partition; `None` if it is to be compacted in it."""
+        """Return the copied part of a partition; `None` if its first copy, with compaction, is due."""
         found = self.state.copied.get(partition)
         if found is None and number_of(partition) < self.state.announced and partition in self.partitions:
-            return Copied(self.partitions[partition].topic_id, 0, 0, "")  # it was empty when that was said
+            return Copied(self.partitions[partition].topic_id, 0, 0, "")  # empty when announced
         return found
 
     def left(self, partition: str) -> int:
-        """How many objects of a partition the copy does not have."""
+        """Count the objects of a partition that the copy does not have."""
         return len(rest_of(self.partitions[partition].segments, self.copied(partition)))
 
     def has_moved_offsets(self, partition: str) -> bool:
-        """Whether groups have committed others in a partition since they were carried over."""
+        """Return whether groups have committed in a partition since its offsets were carried over."""
         found = self.state.copied.get(partition)
         if found is None and partition in self.partitions:
-            return False  # they come with what is in it
+            return False  # carried over when the partition is copied
         return ("" if found is None else found.marks) != marks_of(self.offsets.get(number_of(partition), ()))
 
     @property
     def moved_offsets(self) -> list[str]:
-        """Partitions in which groups have committed others."""
+        """Partitions in which groups have committed since."""
         return [name for name in (*self.partitions, *self.without_objects) if self.has_moved_offsets(name)]
 
     @property
     def without_objects(self) -> list[str]:
-        """Partitions that have none, but offsets that groups have committed."""
+        """Partitions that have committed offsets but no objects."""
         names = (f"{self.topic}-{number}" for number in sorted(self.offsets) if number < self.count)
         return [name for name in names if name not in self.partitions]
 
     def to_be_carried(self, count: int) -> list[str]:
-        """Partitions without objects in which groups have committed others, of the first ones."""
+        """Return the partitions without objects, of the first `count`, whose offsets must be carried over."""
         names = [name for name in self.without_objects if number_of(name) < count]
         return [name for name in names if self.has_moved_offsets(name)]
 
     @property
     def partitions_left(self) -> int:
-        """Of how many partitions the broker has to be told yet."""
+        """How many partitions are not announced to the broker yet."""
         return max(0, self.count - self.state.announced)
 
     def missing(self, state: LogState) -> list[str]:
-        """Partitions that are to be copied before the broker is told of them."""
+        """Return the partitions that must be copied before the next announcement."""
         return [
             name
             for name, folder in self.partitions.items()
@@ -129,7 +128,7 @@ class CopySnapshot(CutSnapshot):
 
 
 class TopicCopy(CutTopic):
-    """A topic that is copied to a new one."""
+    """A topic that is copied to a new topic."""
 
     def __init__(
         self,
@@ -142,7 +141,7 @@ class TopicCopy(CutTopic):
         source_options: Mapping[str, str] | None = None,
         output_options: Mapping[str, str] | None = None,
     ) -> None:
-        """As a `LogDataset`, with the name of the new topic in the settings."""
+        """Takes the arguments of `LogDataset`; `settings.copy_to` is the new topic's name."""
         assert settings.copy_to is not None
         if settings.group is not None:
             raise Refused(
@@ -155,7 +154,7 @@ class TopicCopy(CutTopic):
         self._quiet_ms = to_milliseconds(settings.quiet_period)
 
     def _say_source(self) -> None:
-        if not self.state().is_copy_visible:  # also where a version that did not say so has begun
+        if not self.state().is_copy_visible:  # also if an older version, without claims, has begun
             claim_name(self._source, self._root, self._target)
         super()._say_source()
 
@@ -166,7 +165,8 @@ class TopicCopy(CutTopic):
 
     def snapshot(self) -> CopySnapshot:
         partitions, state = self.partitions(), self.state()
-        found = find_topic(self._source, self._root, self._target)  # after the objects, so it knows theirs
+        # Read after the objects, so that it includes their partitions.
+        found = find_topic(self._source, self._root, self._target)
         topic = self._root.rpartition("/")[2]
         reasons = [why_not(topic, self._name, found, state)]
         reasons += [
@@ -175,7 +175,7 @@ class TopicCopy(CutTopic):
         ]
         for reason in filter(None, reasons):
             raise Refused(f"{self.url}: {reason}")
-        # How old an object is, the store's clock says; a plan for which nothing was written yet does not ask.
+        # Ages are by the store's clock. Reading it needs a write, so a plan before the first write does not.
         now_ms = self.dated_ms() if state.source else self._now_ms()
         cuts = {
             name: self._cut(folder, state.copied.get(name), now_ms) for name, folder in partitions.items()
@@ -184,7 +184,7 @@ class TopicCopy(CutTopic):
         return CopySnapshot(partitions, state, None, cuts, topic, self._name, offsets, found.of_source)
 
     def _cut(self, folder: PartitionFolder, copied: Copied | None, now_ms: int) -> ObjectRange:
-        """What a round is about that begins now."""
+        """Return the cut of a round that begins now."""
         young_ms = now_ms - self._quiet_ms if self._quiet_ms else NO_BOUND
         old = [one.modified_ms for one in folder.segments if one.modified_ms <= young_ms]
         until_ms = max(old, default=0)
@@ -199,7 +199,7 @@ class TopicCopy(CutTopic):
         held: Held = NOTHING_HELD,
         full: bool = False,
     ) -> Plan[LogSpec]:
-        """The next step of each round that has begun, and the first of those that have more to copy."""
+        """Propose the next step of each unfinished round, and the first step where there is more to copy."""
         before_ms = self._now_ms() - PAUSE_MS
         return self.propose_after(snapshot, ledger, held, lambda id: ulid_ms(id) < before_ms, full=full)
 
@@ -226,7 +226,7 @@ class TopicCopy(CutTopic):
         return Plan(tuple(sorted(proposals, key=lambda proposal: -proposal.priority)), tuple(notes))
 
     def _next(self, snapshot: CopySnapshot, name: str, is_past: IsPast) -> Proposal[LogSpec] | str:
-        """What is to be done with a partition, or why nothing is."""
+        """Return the next step for a partition, or why there is none."""
         folder, copied, known = snapshot.partitions[name], snapshot.copied(name), snapshot.round(name)
         if known is not None and known.next_step is not None:
             step = f"step {len(known.done) + 1} of {len(known.steps)} ({known.next_step})"
@@ -247,7 +247,7 @@ class TopicCopy(CutTopic):
         return f"is in {self._name} up to offset {known.end:,}{rest}"
 
     def _of_others(self, snapshot: CopySnapshot, held: Held, is_past: IsPast) -> list[Proposal[LogSpec]]:
-        """What there is to do for partitions without objects: to publish another one again."""
+        """Propose to publish a partition again, on behalf of partitions without objects."""
         state = snapshot.state
         if snapshot.partitions_left and not snapshot.missing(state):
             reason = f"the broker knows {state.announced} of {snapshot.count} partitions of {self._name}"
@@ -268,7 +268,6 @@ class TopicCopy(CutTopic):
     def _again(
         self, snapshot: CopySnapshot, name: str, known: PartitionRound, reason: str
     ) -> Proposal[LogSpec]:
-        """Publish a partition again, of which all is copied."""
         begun = replace(known, done=known.done[:-1])
         return self._proposal(snapshot, name, snapshot.partitions[name], begun, f"{name}: {reason}")
 
@@ -347,14 +346,14 @@ class TopicCopy(CutTopic):
     def _begun(
         self, compaction: LogCompaction, folder: PartitionFolder, copied: Copied | None
     ) -> PartitionRound:
-        """The round of a partition once it is indexed."""
+        """Return the round of a partition after its index step."""
         spec = compaction.spec
         indexed = self._indexed(spec, folder)
         stable = indexed.transactions.stable_offset(indexed.end_offset)
         below = [one.base_offset for one in folder.segments if one.base_offset < stable]
         settled, bound = 0, 0
         if copied is None and below:
-            # The last one that is copied is copied as it is.
+            # The last copied object is not merged (`copying.py`, step 3).
             indexed.partition = replace(folder, bound=below[-1])
             policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
             judged = indexed.settled(policy, ulid_ms(compaction.id))
@@ -363,7 +362,7 @@ class TopicCopy(CutTopic):
         end = min(stable, indexed.end_offset) if below else 0
         return PartitionRound(
             spec.fingerprint,
-            (compaction.id,) * (1 if settled else 3),  # nothing to merge: those steps are done
+            (compaction.id,) * (1 if settled else 3),  # nothing to match or rewrite
             bound,
             settled,
             len(folder.segments),
@@ -377,8 +376,8 @@ class TopicCopy(CutTopic):
         )
 
     def _with_standing(self, state: LogState, compaction: LogCompaction, snapshot: LogSnapshot) -> LogState:
-        """The state with what was copied. The broker is told of the new topic, or of more partitions of it,
-        before that is said of the last partition."""
+        """Return the state with the copied part. The new topic or its new partitions are announced before the
+        state has the last partition."""
         assert isinstance(snapshot, CopySnapshot)
         spec = compaction.spec
         if spec.step is not Step.PUBLISH:
@@ -401,7 +400,6 @@ class TopicCopy(CutTopic):
         return state
 
     def _carried(self, snapshot: CopySnapshot, name: str) -> CarriedOver:
-        """Carry over what groups have committed in a partition without objects, as it was just listed."""
         offsets = snapshot.offsets[number_of(name)]
         return carry_offsets(self._source, self.store, offsets, self._carried_key(name), lambda: None)
 
@@ -414,6 +412,6 @@ def _cut_of(found: PartitionRound) -> ObjectRange:
 
 
 def _is_of(found: PartitionRound, folder: PartitionFolder) -> bool:
-    """Whether a round is about what there is now."""
+    """Return whether a round's objects are still the same in this folder."""
     meant = _cut_of(found).within(folder) if found.topic_id == folder.topic_id else None
     return meant is not None and meant.fingerprint == found.fingerprint

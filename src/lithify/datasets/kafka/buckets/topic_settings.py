@@ -1,7 +1,7 @@
-"""What a topic in a broker's bucket says of its own compaction: it goes before Lithify's settings.
+"""The compaction settings of a topic in a broker's bucket. They override Lithify's settings.
 
-A broker of Kafka takes for milliseconds any whole number up to 2⁶³ − 1, and for a ratio any from 0 to 1.
-Other brokers check less. A number above the range means its end; anything else is refused.
+Kafka's brokers accept any whole number up to 2⁶³ − 1 as milliseconds, and any from 0 to 1 as a ratio. Other
+brokers check less. Here, numbers above the range mean its end; anything else is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_MS = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """`None`: the topic does not say."""
+    """A topic's own settings; `None` where the topic has none."""
 
     dirty_ratio: float | None = None
     """`min.cleanable.dirty.ratio`."""
@@ -33,7 +33,8 @@ class OwnSettings:
 
     @classmethod
     def of(cls, topic: BrokerTopic | None) -> OwnSettings:
-        """Those of this topic; `Refused` for what is no number. Where there is no broker's topic, none."""
+        """Return the settings of a broker's topic; none without one. Raise `Refused` if a setting is not a
+        number, or is negative."""
         if topic is None:
             return cls()
         configs = topic.configs
@@ -56,7 +57,7 @@ def _ratio(configs: Mapping[str, str], name: str) -> float | None:
 
 
 def _number(configs: Mapping[str, str], name: str, form: re.Pattern[str]) -> str | None:
-    """The text of a setting, which is a number that is not negative; `None` without the setting."""
+    """Return the text of a setting after checking it; `None` without the setting."""
     if name not in configs:
         return None
     text = configs[name].strip()

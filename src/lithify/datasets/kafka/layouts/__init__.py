@@ -1,2 +1,2 @@
-"""How partitions lie in a store: each module reads one layout (`contract`), and may write it anew. The engine
-knows none."""
+"""Layouts of partitions in a store. Each module reads, and may write, one layout (`contract`); the engine
+depends on none."""

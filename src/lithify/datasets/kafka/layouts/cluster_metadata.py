@@ -1,12 +1,12 @@
-"""What a broker without disks says of a topic, in `clusters/C/meta.json`: one object for the whole cluster.
+"""A diskless broker's metadata of its topics, in `clusters/C/meta.json`: one object for the whole cluster.
 
     {"topics": {"orders": {"id": "0190…", "topic":
          {"configs": [{"name": "cleanup.policy", "value": "compact"}]}}},
      "transactions": {"tx": {"producer": 2, "epochs": {"0": {"state": "Begin", "produces":
          {"orders": {"0": {"offset_start": 3, "offset_end": 3}}}}}}}}
 
-The broker writes a transaction's range of offsets there before it writes the objects. So who lists objects
-first, and reads this after, knows of every transaction that had one of them and is not decided.
+The broker writes a transaction's range of offsets there before it writes the objects. So a reader that lists
+objects first and reads the metadata afterwards finds each open transaction that has one of the objects.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """What there is of one topic."""
+    """The metadata of one topic."""
 
     topic: BrokerTopic
     open_from: Mapping[int, int]
-    """By partition, the first offset of the transactions that are not decided."""
+    """By partition, the first offset of its open transactions."""
     object: ObjectMeta
-    """Where all that stands."""
+    """The metadata object that was read."""
 
 
 def metadata_key(root: str) -> str:
-    """Where it lies, for the topic in this folder (`…/clusters/C/topics/T`)."""
+    """Return the metadata's key for the topic in this folder (`…/clusters/C/topics/T`)."""
     return f"{root.rpartition('/topics/')[0]}/meta.json"
 
 
 def read_metadata(store: ObjectStore, root: str) -> TopicMetadata:
-    """That of the topic in this folder.
+    """Read the metadata of the topic in this folder.
 
-    Raises `DatasetNotFound` where the broker knows no such topic, and `CorruptObject`.
+    Raises `DatasetNotFound` if the broker does not know the topic, and `CorruptObject`.
     """
     key, name = metadata_key(root), root.rpartition("/")[2]
     try:
@@ -70,7 +70,7 @@ def read_metadata(store: ObjectStore, root: str) -> TopicMetadata:
 
 
 def _open(transactions: Mapping[str, Any], topic: str) -> Iterator[tuple[int, int]]:
-    """Partition and first offset of what is not decided."""
+    """Yield partition and first offset of open transactions."""
     for one in transactions.values():
         for epoch in one["epochs"].values():
             if epoch["state"] not in _DECIDED:

@@ -1,4 +1,4 @@
-"""What planning asks of a layout. The engine asks nothing: it is given objects, and bytes of batches."""
+"""The contract between planning and layouts. The engine only gets objects and bytes of batches."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An object with batches of a partition, one behind the other."""
+    """An object with consecutive batches of a partition."""
 
     key: str
     base_offset: int
     size_bytes: int
     modified_ms: int = field(default=-1, compare=False)
-    """When it was written last, by its store."""
+    """Last write, by the store's clock."""
     etag: str | None = field(default=None, compare=False)
-    """As it was listed; `None` where the store does not list any."""
+    """As listed; `None` if the store does not list etags."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectChunk(Segment):
-    """Neighbouring objects that a task reads as if they were one."""
+    """Neighbouring objects that a task reads as one."""
 
     objects: tuple[Segment, ...] = ()
     """At least one."""
@@ -34,24 +34,24 @@ class ObjectChunk(Segment):
 
 @dataclass(frozen=True, slots=True)
 class BrokerTopic:
-    """What the broker says of a topic that is compacted in its place."""
+    """The broker's metadata of a topic that is compacted in place."""
 
     id: str
-    """Another one, if the topic was deleted and made again."""
+    """Changes if the topic is recreated."""
     configs: Mapping[str, str]
-    """The topic's own, by Kafka's names."""
+    """The topic's own settings, by Kafka's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """Up to which offset a partition is committed, and how that is known (`high_watermarks.py`)."""
+    """The offset up to which a partition is committed, and its source (`high_watermarks.py`)."""
 
     end: int
-    """Records from here on decide nothing and stay as they are."""
+    """Records from this offset on decide nothing and stay as they are."""
     limit: str
-    """Why nothing from there on is touched, in words."""
+    """Why records from `end` on stay as they are, for display."""
     is_known: bool = True
-    """Whether the broker has left a high watermark of the partition."""
+    """Whether the broker has stored a high watermark of the partition, if there is a broker."""
 
 
 ALL_COMMITTED = CommittedOffset(NO_BOUND, "")
@@ -59,70 +59,70 @@ ALL_COMMITTED = CommittedOffset(NO_BOUND, "")
 
 @dataclass(frozen=True, slots=True)
 class PartitionFolder:
-    """A partition as its folder was listed."""
+    """A partition as listed."""
 
     folder: str
     segments: tuple[Segment, ...]
     """In the order of their offsets; at least one."""
     companions: tuple[str, ...]
-    """Keys of what is taken over as it is."""
+    """Keys of files to copy unchanged."""
     fingerprint: str
-    """Another one, if a file of the folder has changed, come or gone."""
+    """Changes if a file of the folder is changed, added or removed."""
     chunks: tuple[ObjectChunk, ...] = ()
-    """What a task takes, where that is several objects; empty: each segment alone."""
+    """The parts for tasks, if a part is several objects; empty if each segment is a part."""
     bound: int = NO_BOUND
-    """Objects from here on have to stay as they are, by what the broker says."""
+    """Objects from this offset on must stay as they are, by the broker's metadata."""
     topic: BrokerTopic | None = None
-    """Of a partition that is compacted in its place; `None` where a new folder is written."""
+    """The topic, if it is compacted in place; `None` if a new folder is written."""
     activity: str = ""
-    """Another one, if the broker has written something of the topic."""
+    """Changes if the broker writes its metadata or the partition's watermark."""
     committed: CommittedOffset = ALL_COMMITTED
 
     @property
     def parts(self) -> tuple[Segment, ...]:
-        """What each task takes."""
+        """One part for each task."""
         return self.chunks or self.segments
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments."""
+        """Total size of the segments."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def topic_id(self) -> str:
-        """Of the broker's topic; empty where there is none."""
+        """The broker's id of the topic; empty without one."""
         return "" if self.topic is None else self.topic.id
 
 
 class LogLayout(Protocol):
-    """How the partitions of one log lie in a store."""
+    """The layout of one log's partitions in a store."""
 
     @property
     def target_bytes(self) -> int | None:
-        """As large as an object should be; `None`: as the settings say."""
+        """Desired size of an object; `None` if the settings decide."""
         ...
 
     @property
     def refusal(self) -> str | None:
-        """Why such a log can be planned and shown, but not compacted; `None` when it can."""
+        """Why the log can be planned and shown, but not compacted; `None` if it can."""
         ...
 
     def partitions(self) -> Mapping[str, PartitionFolder]:
-        """All of them by name (`orders-0`), in the order of their numbers, as they are listed now.
+        """List all partitions by name (`orders-0`), in the order of their numbers.
 
         Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
         """
         ...
 
     def check_output(self, store: ObjectStore, folder: str) -> None:
-        """`Refused` for a folder that the owner of the log could not bear."""
+        """Raise `Refused` if writing to this folder would harm the log's owner."""
         ...
 
 
 def fingerprint_of(listed: Iterable[ObjectMeta], owner: str = "") -> str:
-    """One for this listing, whose objects are in one folder; `owner` is what the broker says of it besides.
-    Many stores list whole seconds, in one of which an object may become another one as large; so the etag
-    counts, where one is listed."""
+    """Return a fingerprint of a folder's listing and of `owner`, the broker's own data about it. Listed etags
+    count too: an object can be replaced by one of the same size within a second, and many stores list whole
+    seconds."""
     names = [
         f"{meta.key.rpartition('/')[2]} {meta.size} {meta.last_modified_ms} {meta.etag}" for meta in listed
     ]

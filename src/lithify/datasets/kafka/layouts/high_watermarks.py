@@ -1,4 +1,4 @@
-"""Up to which offset the partitions of a broker's directory are committed.
+"""Committed offsets of the partitions in a broker's directory.
 
     /var/kafka/replication-offset-checkpoint    0                  the version
                                                 2                  how many entries follow
@@ -8,11 +8,11 @@
 Records at or beyond a partition's high watermark are not on all replicas. After the next leader election a
 broker may truncate them, so they decide nothing until the watermark has passed them.
 
-1. A broker that finds no entry of a partition begins at offset 0 and learns the watermark from the leader. A
-   stopped one cannot learn, so nothing of such a partition is committed. The same holds without the file.
+1. A broker without an entry for a partition begins at offset 0 and gets the watermark from the leader. If the
+   broker is stopped, nothing of such a partition counts as committed. The same holds without the file.
 2. A broker that cannot parse the file takes the whole directory offline: `CorruptObject`.
-3. A folder of partitions without any file of a broker beside them is a backup or an export. Restoring it
-   makes it the truth, so it is committed up to its end.
+3. A directory of partitions without any file of a broker is a backup or an export. A restore makes it the
+   truth, so it is committed up to its end.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _NOTHING = "so nothing is known to be committed until the broker has started and
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarks:
-    """What a directory says of its partitions."""
+    """The high watermarks of a directory's partitions."""
 
     offsets: Mapping[tuple[str, int], int] | None
-    """By topic and number; `None` without the file."""
+    """By topic and partition number; `None` without the file."""
     is_of_a_broker: bool
 
     @classmethod
     def of(cls, store: ObjectStore, directory: str, listed: FolderListing) -> HighWatermarks:
-        """Those of a directory, as it was listed. `CorruptObject` for a checkpoint that is damaged."""
+        """Read the checkpoint of a listed directory. Raise `CorruptObject` if it is damaged."""
         names = {meta.key.rpartition("/")[2] for meta in listed.objects}
         is_of_a_broker = any(_OF_A_BROKER.fullmatch(name) for name in names)
         if CHECKPOINT not in names:
@@ -52,7 +52,7 @@ class HighWatermarks:
         return cls(parse(store.get(key), key), is_of_a_broker)
 
     def committed(self, topic: str, number: int) -> CommittedOffset:
-        """How far a partition is committed."""
+        """Return how far a partition is committed."""
         if self.offsets is None:
             if not self.is_of_a_broker:
                 return ALL_COMMITTED
@@ -64,8 +64,8 @@ class HighWatermarks:
 
 
 def parse(data: bytes, key: str) -> dict[tuple[str, int], int]:
-    """The entries of a checkpoint, as strict as a broker reads it. An empty one has none; of two entries of
-    one partition the lower one counts.
+    """Parse a checkpoint as strictly as a broker. An empty one has no entries; of two entries for a partition
+    the lower one counts.
 
     Raises `CorruptObject`.
     """

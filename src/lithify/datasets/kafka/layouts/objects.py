@@ -1,22 +1,20 @@
-"""Topics of a broker that has nothing but object storage (Nisshi, formerly Tansu): one batch an object.
+"""Topics of a diskless broker (Nisshi, formerly Tansu): one batch per object.
 
     clusters/C/meta.json                         (`cluster_metadata.py`)
     clusters/C/topics/orders/partitions/0000000003/records/00000000000000081240.batch
     clusters/C/topics/orders/partitions/0000000003/watermark.json
 
-The name is the base offset, and the field inside is 0. Such a broker lists the whole folder for every fetch,
-so what its readers suffer from is the number of objects. They are merged up to `TARGET_BYTES`, since a fetch
-ends at 5 MiB, and rewritten in their place (`publishing.py`).
+The name is the base offset; the field in the batch is 0. The broker lists the whole folder for each fetch, so
+many objects make reads slow. Objects are merged up to `TARGET_BYTES`, since a fetch ends at 5 MiB, and
+replaced in place (`publishing.py`).
 
-1. What has to stay as it is: the newest object, since readers find the end of the log by it; and where a
-   transaction is open, everything from it on and the object before it, where the stable part ends.
-2. The rest is read in chunks of at most `CHUNK_BYTES` or `CHUNK_OBJECTS`, which begin and end between
-   objects, so a task has enough to merge.
-3. *Leftovers*: who merges objects puts the merged one first and deletes what it covers then. So a name inside
-   the span of an earlier object is what somebody left who died in between. The next run goes on with the
-   publication and knows those names. Of one that nobody knows of any more they are told by the span, which
-   stands in the header: such an object counts for nothing, and is removed first of all. Only if a chunk ends
-   among them, indexing refuses it.
+1. These objects must stay as they are: the newest, since readers find the end of the log by it; and from the
+   first open transaction on all, with the one before, where the stable part ends.
+2. The rest is read in chunks of at most `CHUNK_BYTES` or `CHUNK_OBJECTS`, so that a task has enough to merge.
+3. *Leftovers*: a merged object is put before the objects that it covers are deleted. A crash in between
+   leaves objects in the span of an earlier one. The next run continues the publication and deletes them by
+   name. Leftovers of a forgotten publication are recognized by the span in the header of the earlier object:
+   they are ignored, and removed first. Only if a chunk ends among them, indexing refuses it.
 """
 
 from __future__ import annotations
@@ -50,16 +48,16 @@ TARGET_BYTES = 900_000
 CHUNK_BYTES = 32 << 20
 CHUNK_OBJECTS = 4000
 PIECE_BYTES = 8 << 20
-"""How much of a chunk is in memory at once, as it lies in the store, unless an object is larger."""
+"""Stored bytes of a chunk in memory at once, unless an object is larger."""
 LIVE_TAIL = 3
-"""How many of a partition's newest objects no round takes notice of while a broker runs. The one before them
-stays as it is too."""
+"""Number of a partition's newest objects that no round covers while a broker runs. The one before them stays
+as it is too."""
 PROBED = 64
-"""How many of a partition's objects are asked for what they cover."""
+"""Number of a partition's objects whose headers are read to find covered objects."""
 REQUESTS = 16
-"""How many objects are asked for at once."""
+"""Number of concurrent requests."""
 LAST_OFFSET = (1 << 63) - 2
-"""The last that a record can have: the end of the log behind it is an offset, too."""
+"""The largest offset of a record: the end of the log after it must be an offset too."""
 RECORDS = "records"
 WATERMARK = "watermark.json"
 _TOPIC = re.compile(r"(?:.*/)?clusters/[^/]+/topics/([^/]+)")
@@ -69,28 +67,28 @@ _NAME = re.compile(r"([0-9]{10})/(?:watermark\.json|records/[0-9]{20}\.batch)")
 
 @dataclass(frozen=True, slots=True)
 class ReadObject:
-    """An object that was read."""
+    """An object's batch, as read."""
 
     base_offset: int
     etag: str
     data: bytes
-    """Its batch, at its base offset."""
+    """The batch, with its base offset filled in."""
     is_leftover: bool
-    """Whether all it has lies in an earlier object too."""
+    """Whether an earlier object covers it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRange:
-    """Which objects of a partition are meant, whatever comes later."""
+    """A selection of a partition's objects to which later ones do not belong."""
 
     until_ms: int
-    """Written last by then, by the store's clock."""
+    """Latest time of an object's last write, by the store's clock."""
     below: int
-    """With a base below this one."""
+    """Exclusive limit of base offsets."""
 
     @classmethod
     def of(cls, found: object) -> ObjectRange | None:
-        """The one of these two numbers; any `ValueError` for what is none."""
+        """Decode a range from its two numbers; `None` stays `None`. Raise `ValueError` for anything else."""
         if found is None:
             return None
         if not isinstance(found, list) or len(found) != 2:
@@ -98,13 +96,13 @@ class ObjectRange:
         return cls(*(whole_number(value, most=NO_BOUND) for value in found))
 
     def chosen(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
-        """Those of these that are meant."""
+        """Return the segments in this range."""
         return tuple(
             one for one in segments if one.modified_ms <= self.until_ms and one.base_offset < self.below
         )
 
     def within(self, folder: PartitionFolder) -> PartitionFolder | None:
-        """A partition as if it had these only; `None` where it has none of them."""
+        """Return a partition restricted to this range; `None` if it has no objects there."""
         segments = self.chosen(folder.segments)
         if not segments:
             return None
@@ -119,16 +117,15 @@ class ObjectRange:
 
 
 def live_cut(folder: PartitionFolder) -> ObjectRange | None:
-    """Which objects a round over a live partition is about: all but the newest `LIVE_TAIL`, and up to where
-    a transaction is open. `None` where these are too few, since the first and the last of them stay."""
+    """Return a live round's cut: all objects but the newest `LIVE_TAIL`, up to the first open transaction.
+    `None` if these are too few, since the first and the last of them stay."""
     if len(folder.segments) < LIVE_TAIL + 4:
         return None
     return ObjectRange(NO_BOUND, min(folder.segments[-LIVE_TAIL].base_offset, folder.bound + 1))
 
 
 def live_part(folder: PartitionFolder, cut: ObjectRange) -> PartitionFolder | None:
-    """A live partition as if it had these objects only, the first one in a chunk alone; `None` where it has
-    none of them."""
+    """Restrict a live partition like `within`, with the first object in a chunk of its own."""
     found = cut.within(folder)
     if found is None:
         return None
@@ -138,7 +135,7 @@ def live_part(folder: PartitionFolder, cut: ObjectRange) -> PartitionFolder | No
 
 
 class ObjectTopic:
-    """A topic in a broker's bucket (`contract.Layout`)."""
+    """A topic in a broker's bucket (`contract.LogLayout`)."""
 
     target_bytes = TARGET_BYTES
 
@@ -147,7 +144,7 @@ class ObjectTopic:
 
     @staticmethod
     def is_at(store: ObjectStore, root: str) -> bool:
-        """Whether a folder is where such a broker keeps a topic. The store is asked only if it may be."""
+        """Return whether a folder is a topic of such a broker. Reads the store only if the name allows it."""
         return _TOPIC.fullmatch(root) is not None and join(root, "partitions") in store.folder(root).folders
 
     @property
@@ -173,7 +170,7 @@ class ObjectTopic:
                 records[found[1]].append(meta)
         if not records:
             raise DatasetNotFound(f"{self._root}: there are no partitions with objects (.batch)")
-        known = read_metadata(self._store, self._root)  # after the objects, see there
+        known = read_metadata(self._store, self._root)  # after the objects: see `cluster_metadata`
         topic = _name(self._root)
         found_partitions = {}
         for number, listed in sorted(records.items()):
@@ -193,11 +190,11 @@ class ObjectTopic:
         return found_partitions
 
     def check_output(self, store: ObjectStore, folder: str) -> None:
-        """It is known, and out of the broker's way (`places.py`)."""
+        """Accept the output: its folder is fixed, and outside the broker's (`places.py`)."""
 
 
 def chunks_of(segments: Iterable[Segment], bound: int) -> Iterator[ObjectChunk]:
-    """Greedy from the first on, so those of what has not changed stay the same."""
+    """Yield chunks greedily from the first object on, so that chunks of unchanged objects stay the same."""
     found: list[Segment] = []
     size_bytes = 0
     for segment in segments:
@@ -211,13 +208,14 @@ def chunks_of(segments: Iterable[Segment], bound: int) -> Iterator[ObjectChunk]:
 
 
 def bound_of(segments: tuple[Segment, ...], open_from: int) -> int:
-    """The base of the first object that has to stay as it is; `open_from` is where a transaction is open."""
+    """Return the base offset of the first object that must stay as it is; `open_from` is the first offset of
+    open transactions."""
     below = [segment.base_offset for segment in segments if segment.base_offset < open_from]
     return below[-1] if below else segments[0].base_offset
 
 
 def activity_of(metadata: ObjectMeta, watermark: ObjectMeta | None) -> str:
-    """Another one for whatever the broker has written since."""
+    """Return a fingerprint that changes if the broker writes either object."""
     found = [
         "" if one is None else f"{one.key} {one.size} {one.last_modified_ms} {one.etag}"
         for one in (metadata, watermark)
@@ -226,9 +224,9 @@ def activity_of(metadata: ObjectMeta, watermark: ObjectMeta | None) -> str:
 
 
 def read_objects(store: ObjectStore, objects: Iterable[Segment]) -> Iterator[ReadObject]:
-    """Objects that follow each other, some at once, in their order.
+    """Read consecutive objects concurrently, and yield them in order.
 
-    Raises `CorruptObject` and `Unsupported`.
+    Raises `CorruptObject`, `Refused` and `Unsupported`.
     """
     after = -1
     wanted = list(objects)
@@ -251,7 +249,7 @@ def read_objects(store: ObjectStore, objects: Iterable[Segment]) -> Iterator[Rea
 
 
 def read_pieces(store: ObjectStore, chunk: ObjectChunk) -> Iterator[list[ReadObject]]:
-    """The same, as many together as are to be in memory at once."""
+    """Read the chunk's objects in pieces of up to `PIECE_BYTES`."""
     piece: list[ReadObject] = []
     size_bytes = 0
     for found in read_objects(store, chunk.objects):
@@ -265,7 +263,7 @@ def read_pieces(store: ObjectStore, chunk: ObjectChunk) -> Iterator[list[ReadObj
 
 
 def joined(folder_key: str, piece: list[ReadObject]) -> tuple[str, bytes]:
-    """What is read of a piece as batches behind each other, with a name for errors."""
+    """Return a name for errors, and the piece's concatenated batches without leftovers."""
     found = [one for one in piece if not one.is_leftover]
     first = f"{folder_key}/{object_name(piece[0].base_offset)}"
     name = first if len(found) == 1 else f"{len(found)} objects from {first} on"
@@ -273,8 +271,8 @@ def joined(folder_key: str, piece: list[ReadObject]) -> tuple[str, bytes]:
 
 
 def count_covered(store: ObjectStore, segments: Sequence[Segment]) -> int:
-    """How many of a partition's objects lie in the span of an earlier one. Headers of the `PROBED` largest
-    tell, which those are that were merged; what is no header, or is gone by now, tells nothing."""
+    """Count a partition's objects in the span of an earlier one. Only the headers of the `PROBED` largest
+    objects are read, since merged ones are large; invalid headers and missing objects are ignored."""
 
     def last_of(segment: Segment) -> int:
         try:
@@ -294,7 +292,7 @@ def count_covered(store: ObjectStore, segments: Sequence[Segment]) -> int:
 
 
 def chunk_pieces(store: ObjectStore, chunk: ObjectChunk) -> Iterator[tuple[str, bytes]]:
-    """The chunk's batches, several at a time, each time with a name for errors."""
+    """Yield the chunk's batches, several at a time, with a name for errors."""
     folder = chunk.key.rpartition("/")[0]
     for piece in read_pieces(store, chunk):
         name, data = joined(folder, piece)
@@ -303,33 +301,33 @@ def chunk_pieces(store: ObjectStore, chunk: ObjectChunk) -> Iterator[tuple[str, 
 
 
 def fingerprint_of_segments(segments: Iterable[Segment], topic_id: str) -> str:
-    """That of a folder which has just these."""
+    """Return the fingerprint of a folder with exactly these segments."""
     return fingerprint_of(
         (ObjectMeta(one.key, one.size_bytes, one.modified_ms, one.etag) for one in segments), topic_id
     )
 
 
 def listed_objects(store: ObjectStore, folder: str) -> list[ObjectMeta]:
-    """The objects of a partition, in their order."""
+    """List the objects of a partition in order."""
     return sorted(
         (meta for meta in store.list(folder) if _OBJECT.fullmatch(_name(meta.key))), key=lambda meta: meta.key
     )
 
 
 def as_segment(meta: ObjectMeta) -> Segment:
-    """An object as it was listed. `CorruptObject` for a name beyond all offsets."""
+    """Convert a listed object. Raise `CorruptObject` if its name exceeds all offsets."""
     if (base_offset := base_of(meta.key)) > LAST_OFFSET:
         raise CorruptObject(meta.key, "there is no such offset")
     return Segment(meta.key, base_offset, meta.size, meta.last_modified_ms, meta.etag)
 
 
 def object_name(base_offset: int) -> str:
-    """The name of the object that begins with this offset."""
+    """Return the name of the object with this base offset."""
     return f"{base_offset:020d}.batch"
 
 
 def base_of(key: str) -> int:
-    """The offset that is an object's name."""
+    """Return the base offset in an object's name."""
     found = _OBJECT.fullmatch(_name(key))
     assert found is not None, key
     return int(found[1])

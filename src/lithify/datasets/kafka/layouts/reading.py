@@ -1,4 +1,4 @@
-"""What a task reads, of whatever layout: batches, some whole ones at a time."""
+"""Reads batches from segments of any layout."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LOCAL_PIECE_BYTES = 4 << 20
 
 
 def pieces(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
-    """Batches behind each other, each time with a name for errors. A piece stays as it is until the next but
-    one is asked for."""
+    """Yield several whole batches at a time, with a name for errors. A piece is valid until the next but one
+    is requested."""
     return (
         chunk_pieces(store, segment) if isinstance(segment, ObjectChunk) else segments.pieces(store, segment)
     )
 
 
 def streamed(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
-    """The same where it does not matter how they are cut: smaller, unless each is a request that waits."""
+    """Like `pieces`, if their size does not matter: smaller in a local store, where requests are cheap."""
     if isinstance(segment, ObjectChunk) or not is_local(store):
         return pieces(store, segment)
     return segments.pieces(store, segment, piece_bytes=LOCAL_PIECE_BYTES)

@@ -1,4 +1,4 @@
-"""The index files of a segment, as a broker rebuilds them.
+"""Index files of a segment, as a broker rebuilds them.
 
 | file         | entry, all numbers big-endian                                                              |
 |--------------|--------------------------------------------------------------------------------------------|
@@ -6,15 +6,15 @@
 | `.timeindex` | timestamp i64 · offset i32, counted from the base: no batch up to it has a later timestamp |
 | `.txnindex`  | version i16 · producer id i64 · first offset i64 · last offset i64 · last stable offset i64 |
 
-`IndexBuilder` goes through the headers of a segment as a broker's recovery does:
+`IndexBuilder` processes the headers of a segment as a broker's recovery does:
 
 1. A batch gets an offset entry, with its last offset, if more than `INTERVAL_BYTES` lie between it and the
-   one that got the last entry.
-2. With each goes a time entry: the greatest timestamp so far, and the last offset of the first batch that has
-   it. Only if that timestamp is above the one of the last entry.
-3. At the end a time entry more, if there was a greater timestamp after the last.
+   batch of the last entry.
+2. Each offset entry comes with a time entry: the greatest timestamp so far, and the last offset of the first
+   batch that has it. It is omitted unless that timestamp is above the last entry's.
+3. A last time entry follows at the end, if a greater timestamp was found since.
 
-A transaction that aborted stands in the index of the segment that has its marker.
+The segment with the marker of an aborted transaction has its index entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lithify.datasets.kafka.format.kernel.layout import CONTROL, MAX_OFFSET_DELT
 from lithify.datasets.kafka.format.transactions import AbortedTransaction
 
 INTERVAL_BYTES = 4096
-"""A broker's `index.interval.bytes`, unless told otherwise."""
+"""The default of a broker's `index.interval.bytes`."""
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _ABORTED_ENTRY = struct.Struct(">hqqqq")
@@ -37,21 +37,21 @@ _ABORTED_VERSION = 0
 
 
 class IndexBuilder:
-    """Index files of a segment, made while it is written."""
+    """Builds the index files of a segment while it is written."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
         self.size_bytes = 0
-        """Of the segment so far."""
+        """Size of the segment so far."""
         self._offsets, self._times, self._aborted = bytearray(), bytearray(), bytearray()
         self._indexed_position = 0
         self._written_ms = NO_TIMESTAMP
         self._greatest_ms, self._greatest_offset = NO_TIMESTAMP, base_offset
 
     def add(self, batches: Records) -> None:
-        """The batches that are appended, positions counted from the first of them.
+        """Add the appended batches; their positions count from the first of them.
 
-        Raises `Refused` if the segment gets longer than index files can tell.
+        Raises `Refused` if the segment gets too long for its index files.
         """
         if not len(batches):
             return
@@ -76,7 +76,7 @@ class IndexBuilder:
         self.size_bytes = end
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Aborted transactions whose marker lies in the segment, in the order of their markers."""
+        """Add aborted transactions whose markers are in the segment, in the order of their markers."""
         for found in transactions:
             self._aborted += _ABORTED_ENTRY.pack(
                 _ABORTED_VERSION,
@@ -87,19 +87,19 @@ class IndexBuilder:
             )
 
     def files(self) -> dict[str, bytes]:
-        """The index files by suffix, once the segment is whole. Without aborted transactions there is no
-        index of them."""
+        """Return the index files by suffix once the segment is complete; no `.txnindex` without aborted
+        transactions."""
         self._write_time()
         found = {".index": bytes(self._offsets), ".timeindex": bytes(self._times)}
         return found | ({".txnindex": bytes(self._aborted)} if self._aborted else {})
 
     def _next(self, positions: Records, start: int) -> int:
-        """Which batch is the first that gets an entry."""
+        """Return the first batch from `start` on that gets an entry."""
         found = np.searchsorted(positions, self._indexed_position + INTERVAL_BYTES, side="right")
         return max(start, int(found))
 
     def _see(self, batches: Records, greatest: Records, at: int) -> None:
-        """Take note of the greatest timestamp up to this batch."""
+        """Record the greatest timestamp up to this batch."""
         if greatest[at] > self._greatest_ms:
             self._greatest_ms = int(greatest[at])
             first = int(np.searchsorted(greatest, greatest[at]))
@@ -112,6 +112,6 @@ class IndexBuilder:
 
 
 def markers_of(batches: Records, aborted: Iterable[AbortedTransaction]) -> list[AbortedTransaction]:
-    """The transactions whose markers are among these batches."""
+    """Return the transactions whose markers are among these batches."""
     at = set(batches["last_offset"][batches["attributes"] & CONTROL != 0].tolist())
     return [transaction for transaction in aborted if transaction.last_offset in at]

@@ -1,27 +1,26 @@
-"""Partitions as folders of segments, as brokers keep them, and as backups and tiered storage take them over.
+"""Partitions as folders of segments: the layout of brokers' directories, backups and tiered storage.
 
-    orders-0/00000000000000000000.log        record batches, one behind the other
+    orders-0/00000000000000000000.log        consecutive record batches
     orders-0/00000000000000000000.index      and .timeindex, .txnindex (`segment_indexes.py`)
     orders-0/00000000000000081240.log        the next segment; its name is its base offset
-    orders-0/00000000000000081240.snapshot   what the broker knew of producers at that offset
+    orders-0/00000000000000081240.snapshot   the broker's producer state at that offset
     orders-0/leader-epoch-checkpoint, orders-0/partition.metadata
 
-*Reading*: only `.log` files count; indexes are made anew. `read_folder` tells a partition from its listing,
-`pieces` gives the whole batches of a segment, a few megabytes at a time. Nothing is ever written into a
-folder that is read.
+*Reading*: only `.log` files count; indexes are rebuilt. `read_folder` lists a partition, and `pieces` yields
+the batches of a segment, a few megabytes at a time. A folder that is read is never written to.
 
-*Writing*: `SegmentWriter` puts a segment and its index files into another folder. A segment without batches
-is written too, as a broker does: its name keeps the start of the log. `companions` are taken over as they
-are: a compaction changes neither epochs, nor the topic's id, nor what producers may do next.
+*Writing*: `SegmentWriter` writes a segment and its index files to another folder. A segment without batches
+is written too, as a broker does: its name keeps the start of the log. `companions` are copied unchanged: a
+compaction changes neither epochs, nor the topic's id, nor producer state.
 
-Refused is a folder that somebody may be writing:
+A folder is refused if another process may be writing to it:
 
-1. A directory of a broker has `.lock`, and after a clean stop `.kafka_cleanshutdown` as well. With the first
-   and without the second the broker runs, or has died and has to recover first.
-2. `.swap` files are left by a broker that died while it replaced segments: it has to start once more.
-3. A listing that is not the same any more when the work is done (`PartitionFolder.fingerprint`).
+1. A broker's directory has `.lock`, and after a clean stop `.kafka_cleanshutdown` as well. With only the
+   first, the broker runs, or has crashed and must recover first.
+2. `.swap` files are left by a broker that crashed while it replaced segments: it must start once more.
+3. The listing has changed by the end of the work (`PartitionFolder.fingerprint`).
 
-How far its partitions are committed is beside them (`high_watermarks.py`).
+The committed offsets of the partitions are in the same directory (`high_watermarks.py`).
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ from lithify.store.keys import join
 from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
 
 PIECE_BYTES = MAX_PIECE_BYTES - (1 << 20)
-"""The most that a request reads, unless a batch is larger. The heap gives less than `MAX_PIECE_BYTES`: what
-is as large would be mapped anew for each segment."""
+"""Maximum bytes of a request, unless a batch is larger. Buffers below `MAX_PIECE_BYTES` come from the heap;
+larger ones would be mapped anew for each segment."""
 LOG_SUFFIX = ".log"
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _PARTITION = re.compile(r"(.+)-([0-9]{1,10})")
@@ -64,7 +63,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 class SegmentFolders:
-    """The partitions at `root` (`contract.Layout`)."""
+    """The partitions at `root` (`contract.LogLayout`)."""
 
     target_bytes = None
     refusal = None
@@ -81,8 +80,7 @@ class SegmentFolders:
         }
 
     def check_output(self, store: ObjectStore, folder: str) -> None:
-        """`Refused` for a directory of a broker, or a folder directly in one, which would not start there any
-        more."""
+        """Raise `Refused` for a broker's directory or a folder directly in it: the broker could not start."""
         folder = folder.strip("/")
         places = {folder, folder.rpartition("/")[0]}
         if any(_name(meta.key) == _LOCK for place in places for meta in store.folder(place).objects):
@@ -94,12 +92,12 @@ class SegmentFolders:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A folder of partitions."""
+    """A directory of partitions."""
 
     root: str
     listed: FolderListing
     partitions: Mapping[str, str]
-    """The folders that are read, by name (`orders-0`), in the order of their numbers."""
+    """The folders to read, by name (`orders-0`), in the order of their numbers."""
 
 
 def find_partitions(store: ObjectStore, root: str) -> Directory:
@@ -131,7 +129,7 @@ def find_partitions(store: ObjectStore, root: str) -> Directory:
 def read_folder(
     store: ObjectStore, folder: str, committed: CommittedOffset = ALL_COMMITTED
 ) -> PartitionFolder:
-    """The partition in this folder.
+    """Read the listing of the partition in this folder.
 
     Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
     """
@@ -161,9 +159,9 @@ def read_folder(
 def pieces(
     store: ObjectStore, segment: Segment, *, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[tuple[str, memoryview]]:
-    """The segment's batches, several whole ones at a time, each time with a name for errors. What does not
-    end with a whole batch is given as it is, for who decodes it to refuse. A piece stays as it is until the
-    next but one is asked for: pieces share memory, which costs more to take anew than to fill."""
+    """Yield the segment's batches, several whole ones at a time, with a name for errors. An incomplete batch
+    at the end is yielded too, and refused by the decoder. A piece is valid until the next but one is
+    requested: pieces reuse memory, since allocating it costs more than filling it."""
     position = 0
     wanted = piece_bytes
     memory, other = bytearray(), bytearray()
@@ -185,7 +183,7 @@ def pieces(
 
 
 class SegmentWriter:
-    """A new segment in a folder. It is there when `close` returns; its index files are before."""
+    """Writes a new segment to a folder. `close` makes it visible, after its index files."""
 
     def __init__(self, store: ObjectStore, folder: str, base_offset: int) -> None:
         self.key = join(folder, f"{base_offset:020d}{LOG_SUFFIX}")
@@ -198,7 +196,7 @@ class SegmentWriter:
         return self._indexes.size_bytes
 
     def write(self, data: bytes | memoryview, aborted: tuple[AbortedTransaction, ...]) -> None:
-        """Append whole batches; of the aborted transactions those count whose markers are among them."""
+        """Append whole batches, and index those aborted transactions whose markers are among them."""
         if not data:
             return
         batches = headers(data, self.key)
@@ -207,20 +205,20 @@ class SegmentWriter:
         self._writer.write(data)
 
     def close(self) -> Segment:
-        """Publish index files and segment."""
+        """Publish the index files, then the segment."""
         for suffix, data in self._indexes.files().items():
             self._store.put(self.key.removesuffix(LOG_SUFFIX) + suffix, data)
         self._writer.commit()
         return Segment(self.key, self._indexes.base_offset, self._indexes.size_bytes)
 
     def abort(self) -> None:
-        """Leave the segment unwritten; harmless after `close`."""
+        """Discard the segment; harmless after `close`."""
         self._writer.abort()
 
 
 def _whole(data: memoryview) -> tuple[int, int]:
-    """How many bytes of these are whole batches, and how long the next batch is. What can be none is whole,
-    for who decodes it to refuse."""
+    """Return the lengths of the whole batches and of the next batch. Invalid bytes count as whole, so that
+    the decoder refuses them."""
     size, following = whole_batches(np.frombuffer(data, np.uint8).ctypes.data, len(data), len(data))
     return (size, max(following, HEADER_BYTES)) if following else (len(data), 0)
 
@@ -235,13 +233,13 @@ def _check_stopped(directory: str, listed: FolderListing) -> None:
 
 
 def _companions(listed: list[ObjectMeta]) -> tuple[str, ...]:
-    """Of snapshots only the last: a broker drops others that belong to no segment."""
+    """Return the companions; of snapshots only the last: a broker drops others that belong to no segment."""
     snapshots = [meta.key for meta in listed if _SNAPSHOT.fullmatch(_name(meta.key))]
     return (*(meta.key for meta in listed if _name(meta.key) in _COMPANIONS), *snapshots[-1:])
 
 
 def number_of(partition: str) -> int:
-    """The number of a partition with this name."""
+    """Return the number in a partition's name."""
     return _name_and_number(partition)[1]
 
 
