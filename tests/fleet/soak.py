@@ -4,8 +4,8 @@ members come, freeze and die.
 1. Real clients write: SlateDB's opens one database after the other, writes, overwrites, deletes and flushes;
    PyIceberg appends small files. A tenth of the databases are hot: they have half of all writes.
 2. Two coordinators and three workers of two cores serve all of them. Every few seconds one, chosen by the
-   seed, is killed (SIGKILL), ended (SIGTERM), frozen (SIGSTOP) for a while, or ended and left out for a while;
-   now and then one more joins. One worker and one coordinator that are up are always left alone.
+   seed, is killed (SIGKILL), ended (SIGTERM), frozen (SIGSTOP) for a while, or ended and left out for a
+   while; now and then one more joins. One worker and one coordinator that are up are always left alone.
 3. Each member's requests are read from its metrics every few seconds; what it asks for in the last ones
    before it is killed is not counted, nor what tasks ask for.
 4. At the end all members are up and left alone; each database is written to once more, and all is compacted.
