@@ -5,7 +5,8 @@
 
 Real are fleet coordinators and workers, catalog, members, boards, bells, memory, wakes, leaderships,
 coordinators, pools and workers, with every request that they make. A dataset is a shelf: a numbered list of
-names (`shelves`), whose tasks take virtual time and put names together. `scenario` says what a seed draws, `rules` what must hold.
+names (`shelves`), whose tasks take virtual time and put names together. `scenario` says what a seed draws,
+`rules` what must hold.
 """
 
 from simulator.fleet.simulate import simulate
