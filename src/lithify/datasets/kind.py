@@ -40,12 +40,16 @@ from lithify.store.versions import PendingVersion
 from lithify.views.blocks import Shown, Timeline
 
 SnapshotT = TypeVar("SnapshotT", default=Any)
+ReadT = TypeVar("ReadT", default=Any, covariant=True)
+"""A snapshot that is read."""
+GivenT = TypeVar("GivenT", default=Any, contravariant=True)
+"""A snapshot that is given."""
 DatasetT = TypeVar("DatasetT")
 
 
-class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
-    """One dataset. Methods that read return the latest committed state; snapshots and ledgers are
-    immutable."""
+class LedgerPort(Protocol[ReadT, SpecT, RangeT, OutputT]):
+    """The stored state of a dataset, as coordinators, workers and commands read and publish it. Methods that
+    read return the latest committed state; snapshots and ledgers are immutable."""
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """Return the latest ledger, or `None` when no coordinator ever ran. May return a stale ledger if this
@@ -53,18 +57,18 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         `VersionConflict`."""
         ...
 
-    def snapshot(self) -> SnapshotT:
+    def snapshot(self) -> ReadT:
         """Return the latest committed state. If you need both, read the ledger first."""
         ...
 
-    def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
+    def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, ReadT]:
         """Read ledger and snapshot with as few requests as possible. Intended for polling; either may be
         stale (see `ledger`), so it may decide what to publish but must not be the reason to refuse
         anything."""
         ledger = self.ledger()
         return ledger, self.snapshot()
 
-    def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
+    def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, ReadT]:
         """Return ledger and snapshot as this process last read or published them, if possible without a
         request."""
         return self.glance()
@@ -105,52 +109,31 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         so this writes an empty object of Lithify's own, at most once a minute."""
         ...
 
-    def coordinator(self) -> CoordinatorStatus:
-        """Return which coordinator the dataset has, and whether it is alive (by `store_ms`)."""
-        ...
 
-    def backlog(self, snapshot: SnapshotT, now_ms: int) -> tuple[Backlog, ...]:
-        """Return the backlog of each unit whose writer stalls when too much piles up; empty for kinds whose
-        writers never stall (pure)."""
-        ...
-
-    def past(self, snapshot: SnapshotT) -> Past | None:
-        """Return how much history the dataset keeps, or `None` if it has none that Lithify could expire
-        (pure)."""
-        return None
-
-    def retained(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
-        """Return how much history the dataset keeps and which readers and holds need it. Costs a few small
-        requests, regardless of the dataset's size. Damaged records are reported in the result; they raise no
-        error."""
-        return None
-
-    def plan_details(self) -> Any:
-        """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
-        use them. Costs a few small requests."""
-        return None
+class PlanningPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
+    """The planner of a dataset, as coordinators use it to decide what to compact."""
 
     def identify(self, spec: SpecT) -> TaskIdentity:
         """Return what identifies a spec (pure)."""
         ...
 
-    def capacity(self, snapshot: SnapshotT) -> Capacity:
+    def capacity(self, snapshot: GivenT) -> Capacity:
         """Return how much of the dataset may be compacted at the same time (pure)."""
         ...
 
-    def max_commits(self, snapshot: SnapshotT) -> int | None:
+    def max_commits(self, snapshot: GivenT) -> int | None:
         """Return the maximum number of commits for all compactions that are planned together
         (`lithify.protocol.commit_batches`); `None` commits each compaction as soon as it is finished
         (pure)."""
         return None
 
-    def newest_ms(self, snapshot: SnapshotT) -> int:
+    def newest_ms(self, snapshot: GivenT) -> int:
         """Return the newest time in the snapshot by the clock of the dataset's writer, in wall-clock
         milliseconds; 0 if there is none. Ids of new compactions are never newer, so a coordinator whose clock
         runs ahead does no harm (pure)."""
         ...
 
-    def new_id_ms(self, snapshot: SnapshotT, now_ms: int) -> int:
+    def new_id_ms(self, snapshot: GivenT, now_ms: int) -> int:
         """Return the time to put into ids of new compactions, given the time `now_ms` of this machine's
         clock."""
         return min(now_ms, self.newest_ms(snapshot))
@@ -164,25 +147,17 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         `Unsupported` if a later version of Lithify wrote it."""
         ...
 
-    def cost_bytes(self, spec: SpecT, snapshot: SnapshotT) -> int:
+    def cost_bytes(self, spec: SpecT, snapshot: GivenT) -> int:
         """Return the bytes of a spec's inputs that are still in the snapshot (pure)."""
         ...
 
-    def priority(self, spec: SpecT, snapshot: SnapshotT) -> float:
+    def priority(self, spec: SpecT, snapshot: GivenT) -> float:
         """Return how urgent a compaction is given this snapshot, from 0 (may wait) to 1 (urgent); 0 if its
         inputs are not in the snapshot any more (pure)."""
         ...
 
-    def output_name(self, output: OutputT) -> str:
-        """Return the name of an output, unique among the outputs of all compactions (pure)."""
-        ...
-
-    def output_bytes(self, output: OutputT) -> int:
-        """Return the size of an output (pure)."""
-        ...
-
     def propose(
-        self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
+        self, snapshot: GivenT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
     ) -> Plan[SpecT]:
         """Plan what to compact, by the clock of this process, without reading or writing anything. The
         service decides which proposals start. Held inputs are planned around: they use up no limit of the
@@ -198,24 +173,28 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     def validate(
         self,
         compaction: Compaction[SpecT, RangeT, OutputT],
-        snapshot: SnapshotT,
+        snapshot: GivenT,
         ledger: Ledger[SpecT, RangeT, OutputT],
     ) -> str | None:
         """Return why the compaction must not be scheduled (if it is Submitted), executed (Scheduled) or
         committed (Compacted) given snapshot and ledger; `None` if it may (pure)."""
         ...
 
-    def needs_worker(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT) -> bool:
+
+class ExecutionPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
+    """Execution and commit of compactions, as workers and coordinators use them."""
+
+    def needs_worker(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: GivenT) -> bool:
         """Return whether a worker has to rewrite data; otherwise the coordinator commits it directly."""
         ...
 
-    def prefetch(self, spec: SpecT, snapshot: SnapshotT) -> None:
+    def prefetch(self, spec: SpecT, snapshot: GivenT) -> None:
         """Start reading what `prepare` will need, because a compaction of this spec will probably be prepared
         next. `prepare` raises any error again."""
         return
 
     def prepare(
-        self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT, slots: int = 0
+        self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: GivenT, slots: int = 0
     ) -> RangeJob[RangeT]:
         """Cut the compaction into ranges, or resume the ranges that its progress records. `compaction.worker`
         is the claim for which tasks report progress. `slots` is the number of ranges that the engine runs at
@@ -224,6 +203,14 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
 
     def outcome(self, result: Any) -> RangeOutcome[OutputT]:
         """Decode the result of a range's function."""
+        ...
+
+    def output_name(self, output: OutputT) -> str:
+        """Return the name of an output, unique among the outputs of all compactions (pure)."""
+        ...
+
+    def output_bytes(self, output: OutputT) -> int:
+        """Return the size of an output (pure)."""
         ...
 
     def commit(
@@ -241,6 +228,46 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     def was_committed(self, compaction: Compaction[SpecT, RangeT, OutputT]) -> bool:
         """Return whether the dataset's known history contains the compaction's outputs."""
         ...
+
+
+class DescriptionPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
+    """Facts about a dataset for status, metrics and pages."""
+
+    def coordinator(self) -> CoordinatorStatus:
+        """Return which coordinator the dataset has, and whether it is alive (by `store_ms`)."""
+        ...
+
+    def backlog(self, snapshot: GivenT, now_ms: int) -> tuple[Backlog, ...]:
+        """Return the backlog of each unit whose writer stalls when too much piles up; empty for kinds whose
+        writers never stall (pure)."""
+        ...
+
+    def past(self, snapshot: GivenT) -> Past | None:
+        """Return how much history the dataset keeps, or `None` if it has none that Lithify could expire
+        (pure)."""
+        return None
+
+    def retained(self, snapshot: GivenT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
+        """Return how much history the dataset keeps and which readers and holds need it. Costs a few small
+        requests, regardless of the dataset's size. Damaged records are reported in the result; they raise no
+        error."""
+        return None
+
+    def plan_details(self) -> Any:
+        """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
+        use them. Costs a few small requests."""
+        return None
+
+
+class DatasetPort(
+    FencedResource,
+    LedgerPort[SnapshotT, SpecT, RangeT, OutputT],
+    PlanningPort[SnapshotT, SpecT, RangeT, OutputT],
+    ExecutionPort[SnapshotT, SpecT, RangeT, OutputT],
+    DescriptionPort[SnapshotT, SpecT, RangeT, OutputT],
+    Protocol[SnapshotT, SpecT, RangeT, OutputT],
+):
+    """One dataset."""
 
 
 @dataclass(frozen=True, slots=True)
