@@ -56,16 +56,10 @@ from lithify.datasets.iceberg.format.partial_listing import list_files
 from lithify.datasets.iceberg.format.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.time_column import find_time_column
-from lithify.datasets.iceberg.io.catalogs import (
-    TableUrl,
-    load_table,
-    open_place,
-    store_of,
-    task_options,
-)
-from lithify.datasets.iceberg.io.fileio import lend
+from lithify.datasets.iceberg.io.catalogs import TableUrl, load_table, store_of
 from lithify.datasets.iceberg.io.places import canonical, place_of
 from lithify.datasets.iceberg.io.state_location import StateLocation
+from lithify.datasets.iceberg.io.stores import lend, open_place, task_options
 from lithify.datasets.iceberg.maintenance.history_report import retained_of
 from lithify.datasets.iceberg.maintenance.history_size import past_of
 from lithify.datasets.iceberg.maintenance.own_state import (
