@@ -101,7 +101,7 @@ def _listing_s(table: Table) -> float:
     seconds = []
     for _ in range(2):
         started_s = time.perf_counter()
-        read_listing(table, "main", ManifestCache())
+        read_listing(table, "main", ManifestCache(sys.maxsize))
         seconds.append(time.perf_counter() - started_s)
     return min(seconds)
 

@@ -17,7 +17,8 @@ from lithify.api import wiring
 from lithify.base.errors import Refused
 from lithify.config.model import Config
 from lithify.datasets.iceberg.io import catalogs
-from lithify.datasets.iceberg.io.catalogs import open_catalog, store_options
+from lithify.datasets.iceberg.io.catalogs import open_catalog
+from lithify.datasets.iceberg.io.stores import store_options
 from lithify.datasets.iceberg.maintenance.shared_locations import others_in
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.store.resilience.waiting import WaitPolicy

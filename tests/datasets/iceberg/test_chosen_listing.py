@@ -16,8 +16,7 @@ from pyiceberg.typedef import Record
 
 from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.format.listing import ManifestCache
-from lithify.datasets.iceberg.format.partial_listing import ChosenListing, list_around, list_files
+from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -119,16 +118,17 @@ def listing_of(table: Table, find: Any, number: int) -> tuple[Any, list[str]]:
     """The listing for one of the files; the paths of all."""
     paths = sorted(file.file_path for file in files_of(table))
     now = fresh(table)
-    return find(now, now.current_snapshot(), ManifestCache(0), {paths[number]}), paths
+    head = now.current_snapshot()
+    assert head is not None
+    return find(list_snapshot(now, head, ManifestCache(0)), {paths[number]}), paths
 
 
 def test_only_what_is_asked_for_is_kept(catalog: Catalog) -> None:
     table = new_table(catalog)
     plain(table)
-    found, paths = listing_of(table, list_files, 2)
+    found, paths = listing_of(table, Listing.only, 2)
     assert list(found.data) == [paths[2]]
-    around, _ = listing_of(table, list_around, 2)
-    assert isinstance(around, ChosenListing)
+    around, _ = listing_of(table, Listing.around, 2)
     assert list(around.data) == [paths[2]]
     assert (len(around.manifests), len(around.untouched)) == (1, 4)
     assert sorted(e.data_file.file_path for e in around.entries(DataFileContent.DATA)) == paths
@@ -156,4 +156,4 @@ def test_a_damaged_manifest_is_an_error_though_nobody_asks_for_its_files(catalog
     path = Path(head.manifests(now.io)[0].manifest_path.removeprefix("file://"))
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(CorruptObject, match="does not decode"):
-        list_around(now, head, ManifestCache(0), {"nobody"})
+        list_snapshot(now, head, ManifestCache(0)).around({"nobody"})

@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lithify.base.errors import Refused
-from lithify.datasets.iceberg.io.catalogs import open_place
+from lithify.datasets.iceberg.io.stores import open_place
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import NAME, SCHEMA, append, check, fresh, make_rows
 

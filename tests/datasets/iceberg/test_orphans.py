@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from lithify.base.errors import CorruptObject, Refused, StoreError
 from lithify.base.ids import RandomIds
-from lithify.datasets.iceberg.io.catalogs import open_place
+from lithify.datasets.iceberg.io.stores import open_place
 from lithify.datasets.iceberg.maintenance import deleting
 from lithify.datasets.iceberg.maintenance.deleting import ALWAYS_FEW
 from lithify.datasets.iceberg.maintenance.expire import ExpireOptions

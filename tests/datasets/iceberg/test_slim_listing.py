@@ -19,10 +19,9 @@ from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.compaction.state import draw_state
 from lithify.datasets.iceberg.format.avro_file import BoundedDecoder, RememberingReader
 from lithify.datasets.iceberg.format.footers import Footers
-from lithify.datasets.iceberg.format.listing import ManifestCache
+from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN, slim_reader
 from lithify.datasets.iceberg.format.manifests import entries_in, live_entries, manifests_of
-from lithify.datasets.iceberg.format.slim_listing import SlimListing, listing_for_plan
 from lithify.datasets.iceberg.model import TableState
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.planning.timeline.state import ChunkStates
@@ -45,9 +44,9 @@ def drawn(table: Table, cache: ManifestCache) -> TableState:
     table = fresh(table)
     column = table.schema().find_field(COLUMN)
     policy = parse_policy(table.metadata.properties, "test", {})
-    listing = listing_for_plan(table, "main", cache, column.field_id)
+    listing = read_listing(table, "main", cache, column.field_id)
     assert listing is not None
-    assert isinstance(listing, SlimListing) == (cache.max_entries == 0)
+    assert (listing.scan is not None) == (cache.max_entries == 0)
     return draw_state(table, listing, policy, column, Footers(), ChunkStates())
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,15 +25,16 @@ from lithify.datasets.iceberg.compaction import writer
 from lithify.datasets.iceberg.compaction.execute import run_rewrite
 from lithify.datasets.iceberg.compaction.task import RewriteBatch
 from lithify.datasets.iceberg.compaction.writer import OpenFile, RollingWriter
-from lithify.datasets.iceberg.io import prefetch, store_file_io
-from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog, open_place
-from lithify.datasets.iceberg.io.fileio import forget_metadata, lend
+from lithify.datasets.iceberg.io import prefetch, store_file_io, stores
+from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog
 from lithify.datasets.iceberg.io.prefetch import MAX_AHEAD, DataPath, OpenedAhead, PrefetchExtent
-from lithify.datasets.iceberg.io.store_file_io import Lent, Recent, StoredFile
+from lithify.datasets.iceberg.io.store_file_io import Recent, StoredFile
+from lithify.datasets.iceberg.io.stores import FileStores, forget_metadata, lend, open_place
 from lithify.datasets.iceberg.model import NewFile
 from lithify.store import multipart
 from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
+from lithify.testing import MemoryStore
 from lithify.testing.s3 import Operation, S3Server, Weather
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
@@ -201,19 +203,63 @@ def test_a_large_file_is_streamed(io: FileIO) -> None:
         assert read.read() == b"".join(pieces)
 
 
-def test_other_places_and_other_credentials_are_left_to_pyiceberg(catalog: Catalog, io: FileIO) -> None:
+def test_files_that_pyiceberg_reaches_in_another_way_are_left_to_it(io: FileIO) -> None:
     for location in ("s3://lake/x", "s3a://lake/x"):
         assert isinstance(io.new_input(location), StoredFile)
-    for location in ("s3://lake/a//b", "s3://lake/a?b", "s3://lake/../x"):
+    for location in ("s3://lake/a?b", "s3://lake/../x"):
         assert not isinstance(io.new_input(location), StoredFile)
-    other = {**io.properties, "s3.session-token": "another"}
-    assert not isinstance(type(io)(other).new_input("s3://lake/x"), StoredFile)
     with pytest.raises(Refused, match="outside s3://lake/"):
         io.new_input("s3://other/x")
-    role, lent = {**io.properties, "s3.role-arn": "arn:aws:iam::1:role/x"}, Lent()
-    lent.lend(open_place("s3://lake", io.properties)[0], role)
-    assert lent.file("s3://lake/x", role) is None
-    assert not isinstance(pickle.loads(pickle.dumps(io)).new_input("s3://lake/x"), StoredFile)
+    found, role = FileStores(), {**io.properties, "s3.role-arn": "arn:aws:iam::1:role/x"}
+    found.lend(open_place("s3://lake", io.properties)[0], role)
+    assert found.file("s3://lake/x", role) is None
+    for location in ("oss://lake/x", "hdfs://lake/x", "file:///lake/x", "/lake/x"):
+        assert found.file(location, io.properties) is None
+
+
+def test_a_store_that_is_not_lent_is_opened_with_the_properties(
+    io: FileIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[dict[str, str]]()
+    really_open = open_store
+
+    def noted(url: str, options: dict[str, str], *others: Any) -> Any:
+        opened.append(options)
+        return really_open(url, options, *others)
+
+    monkeypatch.setattr(stores, "open_store", noted)
+    other = type(io)({**io.properties, "s3.session-token": "another"})
+    for file in (io.new_input("s3://lake/x"), other.new_input("s3://lake/x"), other.new_input("s3://lake/y")):
+        assert isinstance(file, StoredFile)
+    assert [options["aws_session_token"] for options in opened] == ["another"]
+    elsewhere = pickle.loads(pickle.dumps(io))
+    assert isinstance(elsewhere.new_input("s3://lake/x"), StoredFile)
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    ("properties", "region"),
+    [
+        ({}, "found"),
+        ({"s3.region": "given"}, "given"),
+        ({"client.region": "given"}, "given"),
+        ({"s3.region": "given", "s3.resolve-region": "true"}, "found"),
+        ({"s3.endpoint": "http://127.0.0.1:1", "allow_http": "true"}, None),
+    ],
+)
+def test_the_region_of_another_bucket_is_found_as_pyiceberg_does(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], region: str | None
+) -> None:
+    opened = list[dict[str, str]]()
+
+    def noted(url: str, options: dict[str, str], *_: Any) -> Any:
+        opened.append(options)
+        return MemoryStore(), ""
+
+    monkeypatch.setattr(stores, "open_store", noted)
+    monkeypatch.setattr(stores, "resolve_s3_region", lambda bucket: {"archive": "found"}[bucket])
+    FileStores().file("s3://archive/x", properties)
+    assert [options.get("aws_region") for options in opened] == [region]
 
 
 def test_metadata_are_read_once_and_what_is_written_is_known(server: S3Server, catalog: Catalog) -> None:

@@ -15,8 +15,9 @@ import pytest
 from pyiceberg.table import Table
 
 from lithify.base.errors import ObjectNotFound
-from lithify.datasets.iceberg.io.catalogs import open_catalog, open_place
-from lithify.datasets.iceberg.io.store_file_io import Lent, StoredFile
+from lithify.datasets.iceberg.io.catalogs import open_catalog
+from lithify.datasets.iceberg.io.store_file_io import StoredFile
+from lithify.datasets.iceberg.io.stores import FileStores, open_place
 from lithify.datasets.iceberg.io.vended import (
     ASK_AGAIN_S,
     AZURE,
@@ -200,7 +201,7 @@ def test_of_tokens_for_accounts_of_azure_that_for_the_own_is_shown(names: tuple[
         store, _ = open_place(f"abfss://data@{OWN}/root", properties)
         with pytest.raises(ObjectNotFound):
             store.head("root/x")
-        lent = Lent()
+        lent = FileStores()
         lent.lend(store, properties)
         file = lent.file(f"abfss://data@{OWN}/root/metadata/x.avro", properties)
         assert file is not None, "PyArrow asks for another container"
@@ -262,7 +263,7 @@ def test_what_a_service_keeps_open_has_other_credentials_later(
         asked.extend(filter(None, arguments[3:]))
         return really_open(*arguments)
 
-    monkeypatch.setattr("lithify.datasets.iceberg.io.catalogs.open_store", open_noted)
+    monkeypatch.setattr("lithify.datasets.iceberg.io.stores.open_store", open_noted)
     dataset = dataset_of(vending)
     (credentials,) = asked
     tokens = [credentials()["token"] for _ in range(3)]

@@ -49,23 +49,15 @@ from lithify.datasets.iceberg.compaction.work import Terms, Work
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.format.footers import Footers
 from lithify.datasets.iceberg.format.lineage import Lineage, former_roots
-from lithify.datasets.iceberg.format.listing import Listing, ManifestCache
+from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
-from lithify.datasets.iceberg.format.partial_listing import list_files
-from lithify.datasets.iceberg.format.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.time_column import find_time_column
-from lithify.datasets.iceberg.io.catalogs import (
-    TableUrl,
-    load_table,
-    open_place,
-    store_of,
-    task_options,
-)
-from lithify.datasets.iceberg.io.fileio import lend
+from lithify.datasets.iceberg.io.catalogs import TableUrl, load_table, store_of
 from lithify.datasets.iceberg.io.places import canonical, place_of
 from lithify.datasets.iceberg.io.state_location import StateLocation
+from lithify.datasets.iceberg.io.stores import lend, open_place, task_options
 from lithify.datasets.iceberg.maintenance.history_report import retained_of
 from lithify.datasets.iceberg.maintenance.history_size import past_of
 from lithify.datasets.iceberg.maintenance.own_state import (
@@ -349,7 +341,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         column_id = NO_COLUMN if terms is None else terms.column.field_id
         _, listing = both(
             partial(self._check_lineage, table),
-            lambda: listing_for_plan(table, branch, self._cache, column_id),
+            lambda: read_listing(table, branch, self._cache, column_id),
         )
         if terms is None:
             policy = replace(TablePolicy(), skip_parts=",".join(sorted(self.left_out(table))))
@@ -656,7 +648,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         planned = table.metadata.snapshot_by_id(spec.snapshot_id)
         if planned is None:
             raise Refused(f"{self.url}: the planned snapshot {spec.snapshot_id} has expired; plan again")
-        return list_files(table, planned, self._cache, set(spec.inputs))
+        return list_snapshot(table, planned, self._cache).only(set(spec.inputs))
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(

@@ -154,23 +154,6 @@ class Requests(Direct):
         self._outages.answered(waiter)
         return answer
 
-    def sent(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
-        """Return the result of `call`, which sends about `size_bytes` and retries by itself."""
-        watch = self.watch(size_bytes)
-        try:
-            answer = followed(
-                lambda _: call(),
-                self._clock,
-                self._traffic,
-                size_bytes=size_bytes,
-                patience_s=None,
-                silent=lambda _: watch.look(),
-            )
-            watch.got_on()
-            return answer
-        finally:
-            watch.end()
-
     def watch(self, size_bytes: int, patience_s: float | None = None) -> Watch:
         """Return a watch for a sender that may be silent while it sends `size_bytes`, which takes
         `patience_s` if known."""

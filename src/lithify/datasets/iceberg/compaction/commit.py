@@ -45,8 +45,7 @@ from lithify.datasets.iceberg.compaction.conflict_groups import Component, compo
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.format.floats import float_columns, without_uncounted
-from lithify.datasets.iceberg.format.listing import Listing, ManifestCache
-from lithify.datasets.iceberg.format.partial_listing import list_around, list_files
+from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.format.partitions import place_of
 from lithify.datasets.iceberg.format.publish import MAX_TRIES, Uncommitted, discard, publish, tries
 from lithify.datasets.iceberg.format.replace import (
@@ -141,13 +140,11 @@ class Committer:
 
     def _head(self, table: Table, branch: str, compactions: Sequence[IcebergCompaction]) -> Listing | None:
         """List the head, restricted to the files needed to check inputs and outputs."""
-        snapshot = table.metadata.snapshot_by_name(branch)
-        if snapshot is None:
-            return None
         paths = {
             path for c in compactions for path in (*c.spec.inputs, *(file.path for file in files_written(c)))
         }
-        return list_around(table, snapshot, self._cache, paths)
+        head = read_listing(table, branch, self._cache)
+        return None if head is None else head.around(paths)
 
     def _judge(
         self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction], count: LiveRows
@@ -172,7 +169,7 @@ class Committer:
         if planned is None:
             refusal = f"the planned snapshot {spec.snapshot_id} has expired; nothing can be checked"
             return CommitVerdict(refusal)
-        base = list_files(table, planned, self._cache, set(spec.inputs))
+        base = list_snapshot(table, planned, self._cache).only(set(spec.inputs))
         refusals = _refusals(base, head, spec, batch.replacement.removed)
         parts = components(spec.inputs, compaction.outputs)
         for part in parts:

@@ -33,7 +33,7 @@ from lithify.datasets.iceberg.compaction.writer import DataWriter, RollingWriter
 from lithify.datasets.iceberg.format.floats import NanColumns
 from lithify.datasets.iceberg.format.sizing import even_rows
 from lithify.datasets.iceberg.format.sorting import RowOrder, row_order, sort_rows
-from lithify.datasets.iceberg.io.fileio import lend
+from lithify.datasets.iceberg.io.stores import lend
 from lithify.datasets.iceberg.model import LeftAlone
 from lithify.store.urls import open_store
 

@@ -13,9 +13,10 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
 from lithify.base import concurrency
-from lithify.datasets.iceberg.format.listing import MAX_READERS
 from lithify.datasets.iceberg.format.manifests import bytes_of
 
+MAX_READERS = 32
+"""The most manifests that are read concurrently."""
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
 """The most bytes of files that are being fetched or wait to be decoded; one file is always allowed."""
 

@@ -5,18 +5,21 @@
    delete files by partition and sequence number (`equality_deletes`), as readers do.
 3. A path may be listed more than once, if a file was registered twice. Readers return its rows as often, and
    removing the path removes every copy. So such files are kept apart and never replaced.
+4. If a table has more entries than the cache keeps, those of data files are not held: they are read slim at
+   each iteration (`manifest_scan`), and decoded whole for the paths that a caller needs. Delete files are few
+   and are listed whole.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
@@ -28,6 +31,8 @@ from lithify.base.concurrency import all_of
 from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.fetching import MAX_READERS
+from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN, ManifestScan, WholeManifest
 from lithify.datasets.iceberg.format.manifests import live_entries, manifests_of, referenced_data_file
 from lithify.datasets.iceberg.format.partitions import place_of
 
@@ -35,9 +40,6 @@ MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
 MAX_CACHED_LISTS = 8
 """Manifest lists kept between listings: those of the head and of the planned snapshots."""
-MAX_READERS = 32
-"""The most manifests that are read concurrently."""
-
 
 ListingKey = tuple[str, int]
 """A metadata file of the table, and the id of one of its snapshots."""
@@ -123,24 +125,57 @@ class Listing:
 
     metadata: TableMetadata
     snapshot: Snapshot
-    manifests: Sequence[tuple[ManifestFile, Sequence[ManifestEntry]]]
+    manifests: Sequence[WholeManifest]
+    """The manifests whose entries are held."""
+    scan: ManifestScan | None = None
+    """The other manifests, all of data files."""
+    finds_scanned: bool = True
+    """Whether entries of the scan can be found by path."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     """PyIceberg's index of deletes sorts itself at its first use."""
 
-    def entries(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
+    def entries(self, *contents: DataFileContent) -> Iterator[ManifestEntry]:
+        """Yield the live entries of these kinds; those of the scan are slim."""
+        yield from self._held(*contents)
+        if self.scan is not None and DataFileContent.DATA in contents:
+            yield from self.scan
+
+    def findable(self, *contents: DataFileContent) -> Iterator[ManifestEntry]:
+        """Yield the live entries of these kinds that can be found by path."""
+        return self.entries(*contents) if self.finds_scanned else self._held(*contents)
+
+    def _held(self, *contents: DataFileContent) -> Iterator[ManifestEntry]:
         for _, entries in self.manifests:
             for entry in entries:
                 if entry.data_file.content in contents:
                     yield entry
 
-    def findable(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
-        """Yield the live entries that can be found by path: here all."""
-        return self.entries(*contents)
-
     @property
     def untouched(self) -> Sequence[ManifestFile]:
         """Manifests that are not among `manifests`, because no file in them was requested."""
-        return ()
+        return () if self.scan is None else self.scan.manifests
+
+    def only(self, paths: Set[str]) -> Listing:
+        """Return a listing of these data files and of all deletes, perhaps of more files, whose entries are
+        whole."""
+        if self.scan is None:
+            return self
+        decoded, _ = self.scan.decode(self._with_deletes(paths))
+        chosen = ((m, [e for e in entries if e.data_file.file_path in paths]) for m, entries in decoded)
+        return Listing(self.metadata, self.snapshot, (*self.manifests, *chosen))
+
+    def around(self, paths: Set[str]) -> Listing:
+        """Return a listing of the same files in which these paths, and those of deletes, can be found, and
+        all entries of their manifests are whole."""
+        if self.scan is None:
+            return self
+        decoded, others = self.scan.decode(self._with_deletes(paths))
+        manifests = (*self.manifests, *decoded)
+        return Listing(self.metadata, self.snapshot, manifests, others, finds_scanned=False)
+
+    def _with_deletes(self, paths: Set[str]) -> Set[str]:
+        # A path may be listed as a delete file and as a data file.
+        return paths | {entry.data_file.file_path for entry in self._held(*DataFileContent)}
 
     @cached_property
     def repeated(self) -> frozenset[str]:
@@ -210,28 +245,34 @@ def referenced_path(delete_file: DataFile) -> str | None:
     return low.decode() if low is not None and low == high else None
 
 
-def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | None:
+def read_listing(table: Table, branch: str, cache: ManifestCache, column: int = NO_COLUMN) -> Listing | None:
     """Return the live entries of the branch's head; `None` if it has no snapshot yet."""
     snapshot = table.metadata.snapshot_by_name(branch)
-    if snapshot is None:
-        return None
-    return list_snapshot(table, snapshot, cache)
+    return None if snapshot is None else list_snapshot(table, snapshot, cache, column)
 
 
-def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
-    """Return the live entries of one snapshot; the same object for the same table while it is cached."""
+def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache, column: int = NO_COLUMN) -> Listing:
+    """Return the live entries of one snapshot; the same object for the same table while it is cached. Slim
+    entries have the bounds of `column`."""
     key = table.metadata_location, snapshot.snapshot_id
     found = cache.listing(key)
-    if found is None:
-        manifests = listed_manifests(table, snapshot, cache)
-        with translated(f"listing {'.'.join(table.name())}"):
-            entries = cache.read(table.io, manifests, table.metadata.specs())
-        found = Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+    if found is not None:
+        return found
+    manifests, specs = listed_manifests(table, snapshot, cache), table.metadata.specs()
+    what = f"listing {'.'.join(table.name())}"
+    is_kept = _listed_entries(manifests) <= cache.max_entries
+    held = [m for m in manifests if is_kept or m.content == ManifestContent.DELETES]
+    with translated(what):
+        whole = tuple(zip(held, cache.read(table.io, held, specs), strict=True))
+    if is_kept:
+        found = Listing(table.metadata, snapshot, whole)
         cache.keep(key, found)
-    return found
+        return found
+    scanned = [m for m in manifests if m.content != ManifestContent.DELETES]
+    return Listing(table.metadata, snapshot, whole, ManifestScan(what, table.io, specs, scanned, column))
 
 
-def listed_entries(manifests: Iterable[ManifestFile]) -> int:
+def _listed_entries(manifests: Iterable[ManifestFile]) -> int:
     """Return how many live files the manifest list counts."""
     return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 

@@ -6,11 +6,14 @@ and faster to read than whole ones. They must never be written.
 2. Each field is decoded for many entries together; shared values, such as partitions, are decoded once and
    are the same object.
 3. Statistics are null, except the bounds and the null count of the time column.
+
+A `ManifestScan` reads the manifests of a table that has too many entries to keep them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any
@@ -37,11 +40,16 @@ from pyiceberg.avro.reader import (
     UUIDReader,
 )
 from pyiceberg.avro.resolver import EnumReader
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, ManifestEntry
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.typedef import Record
 
+from lithify.base.errors import CorruptObject
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.avro_file import BoundedDecoder
-from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, MAX_SCHEMAS, entry_reader
+from lithify.datasets.iceberg.format.fetching import fetched_manifests
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, MAX_SCHEMAS, entries_in, entry_reader
 from lithify.datasets.iceberg.kernel.layout import (
     ARGUMENT,
     BEGIN,
@@ -72,12 +80,57 @@ _DATA_FILE = 4
 
 _SET_FIELDS = Record._data.__set__  # type: ignore[attr-defined]  # a slot
 
+WholeManifest = tuple[ManifestFile, Sequence[ManifestEntry]]
+"""A manifest with its live entries, with all fields."""
 Noted = list[int]
 Values = Callable[[bytes, Noted, Noted], Sequence[Any]]
 """Decodes the values of a field from a block and the first and second noted numbers of each entry."""
 Columns = dict[int, tuple[int, Values]]
 """The slot and the decoder of a field, by its position."""
 Locate = Callable[[int, int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]], int]
+
+
+@dataclass(frozen=True)
+class ManifestScan:
+    """The live entries of manifests of data files, read slim at each iteration, one manifest after the
+    other."""
+
+    what: str
+    """The purpose of the scan, for errors."""
+    io: FileIO
+    specs: Mapping[int, PartitionSpec]
+    manifests: Sequence[ManifestFile]
+    column: int = NO_COLUMN
+    """The id of the column whose bounds and null counts are read."""
+
+    def __iter__(self) -> Iterator[ManifestEntry]:
+        slim = partial(slim_reader, column=self.column)
+        with translated(self.what):
+            for manifest, fetched in fetched_manifests(self.io, self.manifests):
+                spec = self.specs[manifest.partition_spec_id]
+                for entry in entries_in(manifest, fetched(), spec, reader_of=slim):
+                    if entry.data_file.content != DataFileContent.DATA:
+                        says = "is listed as a manifest of data files and has delete files"
+                        raise CorruptObject(manifest.manifest_path, says)
+                    yield entry
+
+    def decode(self, paths: Set[str]) -> tuple[Sequence[WholeManifest], ManifestScan]:
+        """Return the manifests that list one of these paths, with whole entries, and a scan of the other
+        manifests, without a column."""
+        slim = partial(slim_reader, column=NO_COLUMN)
+        whole: list[WholeManifest] = []
+        others: list[ManifestFile] = []
+        with translated(self.what):
+            for manifest, fetched in fetched_manifests(self.io, self.manifests):
+                data = fetched()
+                found = entries_in(manifest, data, reader_of=slim)
+                # Read all entries, not only up to the first match: later ones may be damaged.
+                if sum(entry.data_file.file_path in paths for entry in found):
+                    spec = self.specs[manifest.partition_spec_id]
+                    whole.append((manifest, list(entries_in(manifest, data, spec))))
+                else:
+                    others.append(manifest)
+        return whole, replace(self, manifests=others, column=NO_COLUMN)
 
 
 class SlimReader:

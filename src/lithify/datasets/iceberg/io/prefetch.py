@@ -1,7 +1,7 @@
 """Data files opened in advance, so that a reader of many small files waits for none.
 
 1. Files are requested in a known order. Ahead of the current file, threads open up to `MAX_AHEAD` files: a
-   small file is then read completely, of a larger one the footer (`stored_files`).
+   small file is then read completely, of a larger one the footer (`store_file_io`).
 2. At most `MAX_AHEAD_BYTES` are being read or waiting, not counting the next file.
 3. Only files in a remote store are opened in advance; others are opened when they are requested.
 """

@@ -18,8 +18,8 @@ from hashlib import sha256
 from pyiceberg.catalog import Catalog
 
 from lithify.base.errors import Refused
-from lithify.datasets.iceberg.io.catalogs import as_properties, open_place, task_options
 from lithify.datasets.iceberg.io.places import canonical
+from lithify.datasets.iceberg.io.stores import as_properties, open_place, task_options
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import split_scheme

@@ -1,9 +1,8 @@
-"""A table's files, accessed by Lithify's own requests to the store with Lithify's state of that table.
+"""A table's files, accessed by Lithify's own requests to a store.
 
 PyArrow requests the length of a file before it reads it, reads one piece after the other, and sends four
 requests to write the smallest file: the start of the upload, its part, its end, and the length again. In a
-remote store each costs a round trip. If a store on S3 is already open (`Lent`), its files are accessed like
-this:
+remote store each costs a round trip. So Lithify accesses files like this:
 
 1. Metadata files are read completely, by one request. A data file of known size (`opened`) is read from its
    end, where the footer is, or completely if it is small and its rows are needed, also by one request. A
@@ -26,20 +25,17 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 from pyiceberg.io import InputFile, OutputFile
 
 from lithify.base.concurrency import all_of
 from lithify.base.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
-from lithify.datasets.iceberg.io.azure_accounts import account_of
-from lithify.datasets.iceberg.io.file_objects import RandomReads, SequentialWrites
-from lithify.datasets.iceberg.io.places import canonical
-from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore, ObjectWriter
 
 MIB = 1024 * 1024
@@ -49,8 +45,6 @@ PART_BYTES = 8 * MIB
 MAX_PARTS_AT_ONCE = 8
 HELD_BYTES = 8 * MIB
 MAX_RECENT_BYTES = 16 * MIB
-MAX_LENT = 1000
-"""The maximum number of lent stores: some catalogs vend other credentials every hour."""
 _MAX_CONFLICTS = 10
 _METADATA = (".json", ".avro")
 _LASTING = (".json",)
@@ -58,9 +52,6 @@ _LASTING = (".json",)
 (`listing`)."""
 _PARQUET = (b"PAR1", b"PARE")
 _ORC = b"ORC"
-_SCHEMES = ("s3://", "s3a://", "s3n://")
-_CREDENTIALS = ("s3.", "client.", "adls.")
-_ROLES = ("s3.role-arn", "client.role-arn")
 
 
 class Recent:
@@ -98,55 +89,8 @@ class Recent:
             self._bytes = 0
 
 
-class Lent:
-    """The stores through which tables' files are accessed, by their root and access properties: those on S3,
-    and those on Azure whose URL includes the account, which PyArrow would treat as part of the container."""
-
-    def __init__(self) -> None:
-        self._stores: OrderedDict[tuple[str, frozenset[tuple[str, Any]]], ObjectStore] = OrderedDict()
-        self._lock = threading.Lock()
-        self.recent = Recent()
-
-    def lend(self, store: ObjectStore, properties: Mapping[str, Any]) -> None:
-        """Access files with the same properties through this store from now on. Other stores are not lent,
-        nor stores for which PyArrow assumes another role."""
-        is_meant = store.url.startswith(_SCHEMES) or account_of(store.url) is not None
-        if is_meant and not any(name in properties for name in _ROLES):
-            key = canonical(store.url), _credentials(properties)
-            with self._lock:
-                self._stores[key] = store
-                self._stores.move_to_end(key)
-                while len(self._stores) > MAX_LENT:
-                    self._stores.popitem(last=False)
-
-    def file(self, location: str, properties: Mapping[str, Any]) -> StoredFile | None:
-        """Return a file; `None` if no store is lent for it, or its name is unsuitable for such a store."""
-        root = "/".join(location.split("/", 3)[:3])
-        store = self._stores.get((canonical(root), _credentials(properties)))
-        key = location[len(root) + 1 :]
-        if store is None or not _is_plain(key):
-            return None
-        return StoredFile(location, store, key, self.recent)
-
-
-def _credentials(properties: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
-    return frozenset((name, str(v)) for name, v in properties.items() if name.startswith(_CREDENTIALS))
-
-
-def _is_plain(key: str) -> bool:
-    """Return whether all programs interpret the key as the same object: PyIceberg cuts it at some
-    characters."""
-    if not key.isprintable() or "?" in key or "#" in key:
-        return False
-    try:
-        check_key(key)
-    except StoreError:
-        return False
-    return True
-
-
 class StoredFile(InputFile, OutputFile):
-    """A file of a lent store."""
+    """A file of an object store."""
 
     def __init__(self, location: str, store: ObjectStore, key: str, recent: Recent) -> None:
         super().__init__(location)
@@ -253,18 +197,56 @@ class StoredFile(InputFile, OutputFile):
             raise FileNotFoundError(self.location) from error
 
 
-class StoredReads(RandomReads):
+class StoredReads(io.RawIOBase):
     """A data file that is read in pieces."""
 
     def __init__(
         self, location: str, store: ObjectStore, key: str, size: int, tail: memoryview | None = None
     ) -> None:
-        super().__init__(location, size)
+        super().__init__()
+        self.location = location
         self._store = store
         self._key = key
+        self._size = size
+        self._at = 0
         self._tail = tail if tail is not None else memoryview(b"")
 
-    def fetch(self, offset: int, length: int) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+        return self._size
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        if not length:
+            return b""
+        data = self._fetch(self._at, length)
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, target: Any) -> int:
+        data = self.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def _fetch(self, offset: int, length: int) -> bytes:
         in_tail = offset - (self._size - len(self._tail))
         if in_tail >= 0:
             return bytes(self._tail[in_tail : in_tail + length])
@@ -284,8 +266,11 @@ def read_parts(store: ObjectStore, key: str, offset: int, length: int) -> memory
     return target
 
 
-class StoredWriting(SequentialWrites):
-    """A file that is held in memory until it is closed, or uploaded in parts if it is too large."""
+class StoredWriting:
+    """A file that is held in memory until it is closed, or uploaded in parts if it is too large. It exists,
+    completely, once it is closed, and not at all if its writer failed."""
+
+    closed = False
 
     def __init__(self, file: StoredFile, overwrite: bool) -> None:
         self._file = file
@@ -297,6 +282,18 @@ class StoredWriting(SequentialWrites):
 
     def tell(self) -> int:
         return self._written_bytes
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """Do nothing; nothing is visible before the file is closed."""
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -330,6 +327,17 @@ class StoredWriting(SequentialWrites):
         self.closed = self._is_abandoned = True
         if self._upload is not None:
             self._upload.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon(error)
 
     def __del__(self) -> None:
         """Discard the file if it was never closed."""

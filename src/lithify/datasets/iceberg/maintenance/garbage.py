@@ -46,8 +46,8 @@ from lithify.datasets.iceberg.format.lineage import KnownState
 from lithify.datasets.iceberg.format.ownership import OwnName, marks_of, parse_name
 from lithify.datasets.iceberg.format.publish import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.io.catalogs import open_place
 from lithify.datasets.iceberg.io.places import canonical
+from lithify.datasets.iceberg.io.stores import open_place
 from lithify.datasets.iceberg.maintenance.deleting import (
     DEFAULT_MAX_PERCENT,
     batches,

@@ -27,9 +27,9 @@ from lithify.base.errors import (
 from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
-from lithify.datasets.iceberg.io.catalogs import open_place
 from lithify.datasets.iceberg.io.places import canonical
 from lithify.datasets.iceberg.io.reach import EVERYWHERE, REACH
+from lithify.datasets.iceberg.io.stores import open_place
 from lithify.datasets.iceberg.maintenance.checkpoints import (
     BEGINNING,
     StreamCheckpoint,

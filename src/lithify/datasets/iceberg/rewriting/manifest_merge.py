@@ -24,8 +24,7 @@ from pyiceberg.typedef import TableVersion
 
 from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.format.entry_order import EntryOrder
-from lithify.datasets.iceberg.format.fetching import MAX_AHEAD_BYTES, fetched_manifests
-from lithify.datasets.iceberg.format.listing import MAX_READERS
+from lithify.datasets.iceberg.format.fetching import MAX_AHEAD_BYTES, MAX_READERS, fetched_manifests
 from lithify.datasets.iceberg.format.manifest_writer import EntryPacker, Packed, SpecManifestWriter
 from lithify.datasets.iceberg.format.manifests import decoding, entries_in
 from lithify.datasets.iceberg.rewriting.entry_sorter import BUFFER_BYTES, EntrySorter

@@ -49,7 +49,8 @@ from lithify.datasets.iceberg.compaction.support_checks import check_rewritable,
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.entry_order import EntryOrder, schema_for
-from lithify.datasets.iceberg.format.listing import MAX_READERS, check_listed
+from lithify.datasets.iceberg.format.fetching import MAX_READERS
+from lithify.datasets.iceberg.format.listing import check_listed
 from lithify.datasets.iceberg.format.manifest_plan import Facts, ManifestPlan, plan_manifests
 from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION
 from lithify.datasets.iceberg.format.manifests import counted, is_counted, manifests_of
