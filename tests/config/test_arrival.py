@@ -16,8 +16,9 @@ import pytest
 import lithify
 from lithify.api import wiring
 from lithify.base import events
+from lithify.cli.options.common import COMMON_OPTIONS
 from lithify.cli.options.of_kinds import Given
-from lithify.cli.options.settings import SINGLE, TABLES, load_settings, settings
+from lithify.cli.options.settings import load_settings, set_up_logs_of
 from lithify.config.model import Config, options
 from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.registry import all_registered, config_type
@@ -391,11 +392,11 @@ def test_where_metrics_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_how_logs_look(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_before():
-        settings(None, ["log.format=json", "log.level=info"])
+        set_up_logs_of(load_settings(None, ["log.format=json", "log.level=info"]), "warning")
         logging.getLogger("lithify").info("here")
     assert json.loads(capsys.readouterr().err)["message"] == "here"
     with logging_as_before():
-        settings(None, ["log.level=error"])
+        set_up_logs_of(load_settings(None, ["log.level=error"]), "warning")
         logging.getLogger("lithify").warning("here")
     assert capsys.readouterr().err == ""
 
@@ -419,7 +420,7 @@ def test_a_run_without_a_worker(folder: Path, tmp_path: Path) -> None:
 def test_options_of_commands_stand_for_settings() -> None:
     """Each with a flag of its own, and the origin says so."""
     names = {option.name for option in options(config_type())}
-    assert {setting for _, setting in (SINGLE | TABLES).values()} <= names
+    assert {option.setting for option in COMMON_OPTIONS if option.setting is not None} <= names
     for kind in all_registered():
         for option in kind.load_options().options:
             if option.setting is not None:
@@ -428,4 +429,4 @@ def test_options_of_commands_stand_for_settings() -> None:
                 value = [f"{case.key}={case.given}"] if option.type == list[str] else case.given
                 given = Given({option.name: value}, [(kind, option)])
                 setting = f"{option.setting}.{case.key}" if case.key else option.setting
-                assert load_settings(None, None, given).origins == {setting: option.flag}
+                assert load_settings(None, None, given.settings).origins == {setting: option.flag}
