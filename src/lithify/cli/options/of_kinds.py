@@ -28,7 +28,7 @@ class Given:
     def taken_from(cls, arguments: dict[str, Any], options: Sequence[OptionOfKind]) -> Given:
         """Remove the values of `options` from the arguments of a command, and return them."""
         values = {option.name: arguments.pop(option.name) for _, option in options}
-        return cls({name: value for name, value in values.items() if value not in (None, False, [])}, options)
+        return cls({name: value for name, value in values.items() if _was_given(value)}, options)
 
     def check(self, *urls: str) -> None:
         """Raise `Refused` if an option belongs to a kind of which there is no dataset at `urls`."""
@@ -62,3 +62,7 @@ def options_of_kinds(command: str) -> list[OptionOfKind]:
         for option in kind.load_options().options
         if command in option.commands
     ]
+
+
+def _was_given(value: object) -> bool:
+    return value is not None and value is not False and value != []
