@@ -159,10 +159,6 @@ CASES: dict[str, Case] = {
     "store_options": Case(
         "eu-central-9", "eu-central-9", lambda b: b.store_options()["aws_region"], "aws_region"
     ),
-    "service.poll_interval": Case("7s", 7.0, lambda b: wiring.loop_options(b.config).poll_interval_s),
-    "service.commit_compacted_interval": Case(
-        "7s", 7.0, lambda b: wiring.loop_options(b.config).commit_compacted_interval_s
-    ),
     "service.worker_heartbeat_timeout": Case(
         "7s", 7000, lambda b: b.coordinator().worker_heartbeat_timeout_ms
     ),
@@ -176,14 +172,7 @@ CASES: dict[str, Case] = {
     ),
     "service.store_wait": Case("forever", (math.inf,) * 4, lambda b: b.waits()),
     "service.worker.max_concurrent_compactions": Case(7, 7, lambda b: b.worker().max_concurrent_compactions),
-    "service.worker.compactions_poll_interval": Case(
-        "7s",
-        (7.0, 7000),
-        lambda b: (
-            wiring.loop_options(b.config).compactions_poll_interval_s,
-            b.worker().spare_claim_delay_ms,
-        ),
-    ),
+    "service.worker.compactions_poll_interval": Case("7s", 7000, lambda b: b.worker().spare_claim_delay_ms),
     "service.worker.heartbeat_interval": Case("7s", 7000, lambda b: b.worker().heartbeat_interval_ms),
     "service.worker.heartbeat_min_interval": Case("7s", 7000, lambda b: b.worker().heartbeat_min_interval_ms),
     "service.worker.heartbeat_bytes": Case(7, 7, lambda b: b.worker().heartbeat_bytes),
@@ -267,6 +256,8 @@ TOGETHER = {
 }
 """The one is nothing without the other."""
 ELSEWHERE = {
+    "service.poll_interval",
+    "service.commit_compacted_interval",
     "log.format",
     "log.level",
     "metrics.host",
@@ -277,8 +268,8 @@ ELSEWHERE = {
     "fleet.places",
     "fleet.rules_may_set",
 }
-"""Below: they need another one, or take effect in a process as a whole. Those of the dashboard: tests/web; of
-fleets: tests/fleet/test_hostile_catalogs.py."""
+"""Below: they need another one, or take effect in a process as a whole. Loops get their section itself. Those of
+the dashboard: tests/web; of fleets: tests/fleet/test_hostile_catalogs.py."""
 
 
 def segments(built: Built) -> Any:

@@ -93,7 +93,7 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
     from lithify.service.status import status
 
     clock, kind = SystemClock(), registered_for(url).load()
-    now_ms, timeout_ms = clock.now_ms(), wiring.heartbeat_timeout_ms(config)
+    now_ms, timeout_ms = clock.now_ms(), config.service.worker_heartbeat_timeout_ms
     open_dataset = partial(wiring.open_to_read if read_only else wiring.open_dataset, url, config)
     find = partial(status, clock=clock, heartbeat_timeout_ms=timeout_ms)
     found = list(kind.check(open_dataset, find, config, now_ms))
