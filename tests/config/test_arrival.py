@@ -268,8 +268,8 @@ ELSEWHERE = {
     "fleet.places",
     "fleet.rules_may_set",
 }
-"""Below: they need another one, or take effect in a process as a whole. Loops get their section itself. Those of
-the dashboard: tests/web; of fleets: tests/fleet/test_hostile_catalogs.py."""
+"""Below: they need another one, or take effect in a process as a whole. Loops get their section itself. Those
+of the dashboard: tests/web; of fleets: tests/fleet/test_hostile_catalogs.py."""
 
 
 def segments(built: Built) -> Any:
