@@ -428,7 +428,7 @@ class FleetProcess:
         self, recorder: Recorder, dataset: DatasetPort, rule: DatasetRule, *, coordinates: bool
     ) -> None:
         """Record the dataset's commits, or the work for them, unless the settings disable records."""
-        keep_ms = wiring.keep_history_ms(self._config_of(rule))
+        keep_ms = self._config_of(rule).service.keep_history_ms
         if keep_ms:
             records = wiring.commit_records(dataset)
             if (shared := shared_of(dataset)) is not None:
