@@ -36,6 +36,7 @@ from benchmarks.costs import DOLLARS_A_READ, DOLLARS_A_WRITE
 from lithify.base import concurrency
 from lithify.base.events import Committed, Event
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.format.manifest import encode_manifest
@@ -48,7 +49,6 @@ from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, new_member_name
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions
 from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
@@ -258,7 +258,7 @@ class _World:
             ),
             lambda dataset: Leadership(dataset, self.clock, self.ids, name),
             self.clock,
-            LoopOptions(),
+            ServiceSettings(),
         )
         ports = FleetCoordinatorPorts(
             self._files(), watch, self._find, lambda url, rule: None, self.clock, "host", "0", looks_at_once=1

@@ -35,6 +35,7 @@ from tests.kinds.texts import TextDataset, TextSettings
 from lithify.base.clock import SystemClock
 from lithify.base.events import Claimed, Event
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog.changes import add_rules, first_catalog
 from lithify.fleet.catalog.model import DatasetRule
@@ -44,7 +45,6 @@ from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, new_member_name
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions
 from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store import urls
@@ -255,7 +255,7 @@ class _World:
             coordinator,
             lambda dataset: Leadership(dataset, self._clock, self._ids, name),
             self._clock,
-            LoopOptions(),
+            ServiceSettings(),
         )
         return FleetCoordinator(
             name,

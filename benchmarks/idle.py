@@ -27,12 +27,13 @@ from lithify.base import events
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import LostOwnership
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.protocol.model import Compaction
 from lithify.protocol.transitions import AnyLedger, next_id_ms, schedule, submit
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions
+from lithify.service.loops import JITTER
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -48,7 +49,7 @@ WORKERS = 100
 LATENCY_S = 0.02
 CLAIMS = 10
 APPEARS_EVERY_S = 2.0
-LOOP = LoopOptions()
+LOOP = ServiceSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def _idle(path: Path, workers: int) -> IdleCost:
     def working(worker: Worker) -> Callable[[], float]:
         def work() -> float:
             worker.tick()
-            return LOOP.compactions_poll_interval_s
+            return LOOP.worker.compactions_poll_interval_s
 
         return work
 
@@ -144,7 +145,7 @@ def turn(
     while due[0][0] < end_s:
         at_s, _, actor = heapq.heappop(due)
         clock.advance_s(max(0.0, at_s - clock.monotonic_s()))
-        wait_s = actor() * (1 + rng.uniform(0, LOOP.jitter))
+        wait_s = actor() * (1 + rng.uniform(0, JITTER))
         heapq.heappush(due, (clock.monotonic_s() + wait_s, next(order), actor))
     clock.advance_s(max(0.0, end_s - clock.monotonic_s()))
 
@@ -192,10 +193,10 @@ def _claims(path: Path, workers: int, claims: int) -> ClaimCost:
             options=WorkerOptions(heartbeat_interval_ms=3_600_000),
             observer=observe,
         )
-        wait_s = rng.uniform(0, LOOP.compactions_poll_interval_s)
+        wait_s = rng.uniform(0, LOOP.worker.compactions_poll_interval_s)
         while not stop.wait(wait_s):
             worker.tick()
-            wait_s = LOOP.compactions_poll_interval_s * (1 + rng.uniform(0, LOOP.jitter))
+            wait_s = LOOP.worker.compactions_poll_interval_s * (1 + rng.uniform(0, JITTER))
 
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(workers)]
     for thread in threads:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
@@ -15,6 +16,7 @@ from lithify.base import events
 from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, EngineError, Fenced, LithifyError, StoreError, Unexpected
 from lithify.base.ids import Ulid
+from lithify.config.model import ServiceSettings, WorkerSettings
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage.collection import GarbageOptions, collect
@@ -22,7 +24,7 @@ from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.coordinator_view import CoordinatorView
-from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
@@ -38,7 +40,11 @@ from simulator.scenario import (
 )
 from simulator.world import Process
 
-_LOOPS = LoopOptions(poll_interval_s=2.0, commit_compacted_interval_s=1.0, compactions_poll_interval_s=2.0)
+_LOOPS = ServiceSettings(
+    poll_interval=timedelta(seconds=2),
+    commit_compacted_interval=timedelta(seconds=1),
+    worker=WorkerSettings(compactions_poll_interval=timedelta(seconds=2)),
+)
 _WORKER = WorkerOptions(
     heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
     heartbeat_min_interval_ms=500,

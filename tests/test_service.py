@@ -19,7 +19,7 @@ from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.protocol.lease import LOOK_AFTER_MS
 from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator, TickResult
-from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call
@@ -29,9 +29,9 @@ from lithify.testing.faulty import FaultyStore, StoreFault
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, Put, compactor_settings, open_db
-from tests.pools import pool_of
+from tests.pools import every, pool_of
 
-QUICK = LoopOptions(0.05, 0.05, 0.05)
+QUICK = every(0.05)
 TIMEOUT_S = 140.0
 BATCHES = 12
 

@@ -10,12 +10,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from lithify.base.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError, StoreUnavailable
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings, WorkerSettings
 from lithify.coordination.leadership import Term
 from lithify.protocol.lease import LOOK_AFTER_MS
 from lithify.protocol.model import Compaction, Ledger
@@ -23,7 +25,7 @@ from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import TickResult
 from lithify.service.coordinator_view import CoordinatorView
-from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.options import WorkerOptions
 from lithify.service.slots import WorkerSlots
 from lithify.testing.engine import InlineEngine
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from lithify.service.coordinator import Coordinator
     from lithify.service.worker import Worker
 
-OPTIONS = LoopOptions(
-    poll_interval_s=5, commit_compacted_interval_s=2, compactions_poll_interval_s=7, jitter=0.1
+SETTINGS = ServiceSettings(
+    poll_interval=timedelta(seconds=5),
+    commit_compacted_interval=timedelta(seconds=2),
+    worker=WorkerSettings(compactions_poll_interval=timedelta(seconds=7)),
 )
 
 
@@ -156,7 +160,7 @@ class SomeLeadership:
 
 def work(notes: Notes, *workers: SomeWorker) -> None:
     pool = pool_of(*cast("list[Worker]", workers), clock=cast("Clock", NotedClock(notes)))
-    run_workers(pool, notes, random.Random(1), OPTIONS)
+    run_workers(pool, notes, random.Random(1), SETTINGS)
 
 
 def coordinate(
@@ -166,14 +170,14 @@ def coordinate(
     error: BaseException | None = None,
     *,
     is_refused: bool = False,
-    options: LoopOptions = OPTIONS,
+    settings: ServiceSettings = SETTINGS,
 ) -> None:
     run_coordinator(
         cast("Coordinator", SomeCoordinator(notes, active, is_refused, error)),
         cast("Leadership", SomeLeadership(notes)),
         notes,
         random.Random(1),
-        options,
+        settings,
         worker=cast("Worker", worker),
     )
 
@@ -200,8 +204,8 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
     notes = Notes(waits)
     coordinator = cast("Coordinator", SomeCoordinator(notes, [False] * 9))
     leadership = cast("Leadership", AwayAtFirst(notes, 3))
-    run_coordinator(coordinator, leadership, notes, random.Random(1), OPTIONS)
-    assert notes.waits_s[: min(waits, 3)] == [OPTIONS.poll_interval_s] * min(waits, 3)
+    run_coordinator(coordinator, leadership, notes, random.Random(1), SETTINGS)
+    assert notes.waits_s[: min(waits, 3)] == [SETTINGS.poll_interval_s] * min(waits, 3)
     assert ("resigns" in notes.calls) == (waits > 3)
     assert len(caplog.records) == 1
 
@@ -214,7 +218,7 @@ def test_an_outage_is_said_once_however_its_errors_differ(caplog: pytest.LogCapt
 
     notes = Notes(5)
     leadership = cast("Leadership", SomeLeadership(notes))
-    run_coordinator(cast("Coordinator", Away(notes, [])), leadership, notes, random.Random(1), OPTIONS)
+    run_coordinator(cast("Coordinator", Away(notes, [])), leadership, notes, random.Random(1), SETTINGS)
     assert notes.calls.count("tick") == 5
     assert len(caplog.records) == 1
 
@@ -252,9 +256,10 @@ def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_a
     assert all(len(set(pair)) == 2 for pair in ((notes.waits_s[0], notes.waits_s[3]), notes.waits_s[1:3]))
 
 
-def test_a_coordinator_that_looks_rarely_keeps_its_lease_meanwhile() -> None:
+def test_a_coordinator_that_looks_rarely_keeps_its_lease_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lithify.service.loops.JITTER", 0.0)
     notes = Notes(100)
-    coordinate(notes, [False] * 20, options=LoopOptions(poll_interval_s=50, jitter=0))
+    coordinate(notes, [False] * 20, settings=ServiceSettings(poll_interval=timedelta(seconds=50)))
     assert 0.08 < notes.calls.count("tick") / len(notes.waits_s) < 0.13
     assert notes.calls[2:6] == ["renews", "tick", "wait", "renews"]
     assert max(notes.waits_s) * 1000 < LOOK_AFTER_MS

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from lithify.service.loops import LoopOptions
+from lithify.config.model import ServiceSettings
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from simulator.core.processes import CallFaults
 
@@ -31,7 +31,7 @@ SWEEP_MS = 300_000
 FAILOVER_MS = 45_000
 QUIET_MS = 300_000
 """So long nothing is written in the end."""
-LOOPS = LoopOptions()
+LOOPS = ServiceSettings()
 COORDINATOR = CoordinatorOptions()
 WORKER = WorkerOptions(
     heartbeat_interval_ms=5_000, heartbeat_bytes=0, first_retry_pause_ms=1_000, max_retry_pause_ms=16_000

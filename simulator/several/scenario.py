@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 
 from lithify.base.backoff import GrowingPause
+from lithify.config.model import ServiceSettings, WorkerSettings
 from lithify.planning.turns import AGEING_TURNS
-from lithify.service.loops import LoopOptions
 from lithify.service.options import WorkerOptions
 
-LOOPS = LoopOptions(poll_interval_s=4.0, commit_compacted_interval_s=3.0, compactions_poll_interval_s=4.0)
+LOOPS = ServiceSettings(
+    poll_interval=timedelta(seconds=4),
+    commit_compacted_interval=timedelta(seconds=3),
+    worker=WorkerSettings(compactions_poll_interval=timedelta(seconds=4)),
+)
 HEARTBEAT_INTERVAL_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 20_000
 FIRST_RETRY_MS, MAX_RETRY_MS = 1_000, 16_000

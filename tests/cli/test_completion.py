@@ -25,7 +25,7 @@ def answer(**variables: str) -> str:
     [
         ("lithify his", ["history"]),
         ("lithify status --wat", ["--watch"]),
-        ("lithify fleet kee", ["coordinator"]),
+        ("lithify fleet coo", ["coordinator"]),
         ("lithify nothing", []),
     ],
 )

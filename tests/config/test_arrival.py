@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,9 +18,11 @@ import pytest
 import lithify
 from lithify.api import wiring
 from lithify.base import events
+from lithify.cli.options.common import COMMON_OPTIONS
 from lithify.cli.options.of_kinds import Given
-from lithify.cli.options.settings import SINGLE, TABLES, load_settings, settings
+from lithify.cli.options.settings import load_settings, set_up_logs_of
 from lithify.config.model import Config, options
+from lithify.config.sections import CollectionSettings
 from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.registry import all_registered, config_type
 from lithify.datasets.slatedb.model import Codec
@@ -83,7 +87,7 @@ class Built:
 
     def garbage(self, kind: str, url: str | None = None) -> Any:
         collector: Any = wiring.collector(self.dataset(url), self.config, events.ignore)
-        return next(how for of, how in collector.options.items() if getattr(of, "name", of) == kind)
+        return next(how for of, how in collector.settings.items() if getattr(of, "name", of) == kind)
 
     def log(self) -> Any:
         return self.dataset(LOG)
@@ -150,26 +154,10 @@ class Case:
     """Of a table that users fill: what of it is given."""
 
 
-def collected(kind: str, url: str | None = None, *, dry_run: bool = True) -> dict[str, Case]:
-    return {
-        "interval": Case("7s", 7000, lambda b: b.garbage(kind, url).interval_ms),
-        "min_age": Case("8s", 8000, lambda b: b.garbage(kind, url).min_age_ms),
-        "dry_run": Case(dry_run, dry_run, lambda b: b.garbage(kind, url).dry_run),
-    }
-
-
-def under(section: str, cases: Mapping[str, Case]) -> dict[str, Case]:
-    return {f"{section}.{name}": case for name, case in cases.items()}
-
-
 FILTER = f"{__name__}:keep_all"
 CASES: dict[str, Case] = {
     "store_options": Case(
         "eu-central-9", "eu-central-9", lambda b: b.store_options()["aws_region"], "aws_region"
-    ),
-    "service.poll_interval": Case("7s", 7.0, lambda b: wiring.loop_options(b.config).poll_interval_s),
-    "service.commit_compacted_interval": Case(
-        "7s", 7.0, lambda b: wiring.loop_options(b.config).commit_compacted_interval_s
     ),
     "service.worker_heartbeat_timeout": Case(
         "7s", 7000, lambda b: b.coordinator().worker_heartbeat_timeout_ms
@@ -184,14 +172,7 @@ CASES: dict[str, Case] = {
     ),
     "service.store_wait": Case("forever", (math.inf,) * 4, lambda b: b.waits()),
     "service.worker.max_concurrent_compactions": Case(7, 7, lambda b: b.worker().max_concurrent_compactions),
-    "service.worker.compactions_poll_interval": Case(
-        "7s",
-        (7.0, 7000),
-        lambda b: (
-            wiring.loop_options(b.config).compactions_poll_interval_s,
-            b.worker().spare_claim_delay_ms,
-        ),
-    ),
+    "service.worker.compactions_poll_interval": Case("7s", 7000, lambda b: b.worker().spare_claim_delay_ms),
     "service.worker.heartbeat_interval": Case("7s", 7000, lambda b: b.worker().heartbeat_interval_ms),
     "service.worker.heartbeat_min_interval": Case("7s", 7000, lambda b: b.worker().heartbeat_min_interval_ms),
     "service.worker.heartbeat_bytes": Case(7, 7, lambda b: b.worker().heartbeat_bytes),
@@ -226,13 +207,6 @@ CASES: dict[str, Case] = {
             ("skip_from_latest", "7s", 7_000_000, lambda b: segments(b).skip_newest_us),
         )
     },
-    **under("slatedb.garbage_collector_options.manifest_options", collected("MANIFEST")),
-    **under("slatedb.garbage_collector_options.compactions_options", collected("COMPACTIONS")),
-    **under("slatedb.garbage_collector_options.compacted_options", collected("COMPACTED")),
-    **under("slatedb.garbage_collector_options.wal_options", collected("WAL")),
-    **under("slatedb.garbage_collector_options.wal_fence_options", collected("WAL_FENCE", dry_run=False)),
-    **under("slatedb.garbage_collector_options.detach_options", collected("DETACH")),
-    **under("slatedb.garbage_collector_options.lithify_options", collected("PROGRESS")),
     "iceberg.properties": Case("hour", "hour", lambda b: b.policy().granularity, "granularity"),
     "iceberg.unrelated_tables": Case(
         "broken.t, other.*", ("broken.t", "other.*"), lambda b: b.table()._apart
@@ -240,10 +214,6 @@ CASES: dict[str, Case] = {
     "iceberg.state_location": Case(
         "memory://states/of", True, lambda b: b.has_state_in("memory://states", "of")
     ),
-    **under("iceberg.garbage.data_files", collected("DATA", TABLE)),
-    **under("iceberg.garbage.manifests", collected("MANIFEST", TABLE)),
-    **under("iceberg.garbage.ledger_versions", collected("VERSION", TABLE)),
-    **under("iceberg.garbage.lithify", collected("NOTE", TABLE)),
 }
 CASES |= {
     "kafka.output": Case("memory://other/out", "out", lambda b: b.log().output_root),
@@ -262,8 +232,22 @@ CASES |= {
     ),
     "kafka.group": Case("memory://groups/orders", "orders/marks", lambda b: b.log().member._files._marks),
     "kafka.member": Case("eu", "eu", lambda b: b.log().member.name),
-    **under("kafka.garbage", collected("all", LOG)),
 }
+COLLECTED = {
+    "slatedb.garbage_collector_options.manifest_options": ("MANIFEST", None),
+    "slatedb.garbage_collector_options.compactions_options": ("COMPACTIONS", None),
+    "slatedb.garbage_collector_options.compacted_options": ("COMPACTED", None),
+    "slatedb.garbage_collector_options.wal_options": ("WAL", None),
+    "slatedb.garbage_collector_options.wal_fence_options": ("WAL_FENCE", None),
+    "slatedb.garbage_collector_options.detach_options": ("DETACH", None),
+    "slatedb.garbage_collector_options.lithify_options": ("PROGRESS", None),
+    "iceberg.garbage.data_files": ("DATA", TABLE),
+    "iceberg.garbage.manifests": ("MANIFEST", TABLE),
+    "iceberg.garbage.ledger_versions": ("VERSION", TABLE),
+    "iceberg.garbage.lithify": ("NOTE", TABLE),
+    "kafka.garbage": ("all", LOG),
+}
+"""Sections that say how garbage is collected: the kind of garbage, and of which dataset."""
 TOGETHER = {
     "kafka.group": "kafka.member=eu",
     "kafka.member": "kafka.group=memory://groups/orders",
@@ -272,6 +256,8 @@ TOGETHER = {
 }
 """The one is nothing without the other."""
 ELSEWHERE = {
+    "service.poll_interval",
+    "service.commit_compacted_interval",
     "log.format",
     "log.level",
     "metrics.host",
@@ -282,8 +268,8 @@ ELSEWHERE = {
     "fleet.places",
     "fleet.rules_may_set",
 }
-"""Below: they need another one, or take effect in a process as a whole. Those of the dashboard: tests/web; of
-fleets: tests/fleet/test_hostile_catalogs.py."""
+"""Below: they need another one, or take effect in a process as a whole. Loops get their section itself. Those
+of the dashboard: tests/web; of fleets: tests/fleet/test_hostile_catalogs.py."""
 
 
 def segments(built: Built) -> Any:
@@ -293,7 +279,8 @@ def segments(built: Built) -> Any:
 
 
 def test_no_setting_is_left_out() -> None:
-    assert set(CASES) | ELSEWHERE == {option.name for option in options(config_type())}
+    collected = {f"{section}.{name}" for section in COLLECTED for name in CollectionSettings.model_fields}
+    assert set(CASES) | collected | ELSEWHERE == {option.name for option in options(config_type())}
 
 
 @pytest.fixture(scope="module")
@@ -334,6 +321,18 @@ def test_a_setting_arrives(
     found = case.find(Built(load_settings(file, sets).config, folder, monkeypatch))
     assert found == case.arrives
     assert type(found) is type(case.arrives)
+
+
+@pytest.mark.parametrize("section", COLLECTED)
+def test_a_section_reaches_its_kind_of_garbage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, section: str
+) -> None:
+    kind, url = COLLECTED[section]
+    sets = [f"store_options.uri=sqlite:///{folder}/catalog.db"] if url == TABLE else []
+    config = load_settings(None, [*sets, f"{section}.interval=7s"]).config
+    found = Built(config, folder, monkeypatch).garbage(kind, url)
+    assert found == functools.reduce(getattr, section.split("."), config)
+    assert found.interval == timedelta(seconds=7)
 
 
 PLACES = {"s3://b#aws_region": "of a bucket", "iceberg://lake#uri": "sqlite:///none", "aws_region": "for all"}
@@ -391,11 +390,11 @@ def test_where_metrics_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_how_logs_look(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_before():
-        settings(None, ["log.format=json", "log.level=info"])
+        set_up_logs_of(load_settings(None, ["log.format=json", "log.level=info"]), "warning")
         logging.getLogger("lithify").info("here")
     assert json.loads(capsys.readouterr().err)["message"] == "here"
     with logging_as_before():
-        settings(None, ["log.level=error"])
+        set_up_logs_of(load_settings(None, ["log.level=error"]), "warning")
         logging.getLogger("lithify").warning("here")
     assert capsys.readouterr().err == ""
 
@@ -419,7 +418,7 @@ def test_a_run_without_a_worker(folder: Path, tmp_path: Path) -> None:
 def test_options_of_commands_stand_for_settings() -> None:
     """Each with a flag of its own, and the origin says so."""
     names = {option.name for option in options(config_type())}
-    assert {setting for _, setting in (SINGLE | TABLES).values()} <= names
+    assert {option.setting for option in COMMON_OPTIONS if option.setting is not None} <= names
     for kind in all_registered():
         for option in kind.load_options().options:
             if option.setting is not None:
@@ -428,4 +427,4 @@ def test_options_of_commands_stand_for_settings() -> None:
                 value = [f"{case.key}={case.given}"] if option.type == list[str] else case.given
                 given = Given({option.name: value}, [(kind, option)])
                 setting = f"{option.setting}.{case.key}" if case.key else option.setting
-                assert load_settings(None, None, given).origins == {setting: option.flag}
+                assert load_settings(None, None, given.settings).origins == {setting: option.flag}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.protocol.lease import VALID_MS
 from lithify.protocol.presence import Presence
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions, run_coordinator
+from lithify.service.loops import run_coordinator
 from lithify.store.metered import VERBS, Verb
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, FaultyStore
@@ -66,7 +68,7 @@ def test_an_idle_coordinator_writes_its_lease_once_a_minute(
         Leadership(dataset, clock, ids),
         stop,
         random.Random(1),
-        LoopOptions(poll_interval_s=poll_interval_s),
+        ServiceSettings(poll_interval=timedelta(seconds=poll_interval_s)),
     )
     for minute in range(1, MINUTES):
         assert requests[minute, Verb.PUT] <= 1

@@ -16,6 +16,7 @@ from lithify.base.clock import Clock
 from lithify.base.errors import LithifyError, StoreError
 from lithify.base.events import Event
 from lithify.base.ids import Ulid
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import DatasetRule, Queue
@@ -25,7 +26,6 @@ from lithify.fleet.members import FleetRole, ReportListener, new_member_name, un
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator, CountAttempts
-from lithify.service.loops import LoopOptions
 from lithify.service.options import CoordinatorOptions
 from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
@@ -210,7 +210,7 @@ class Play(World):
             coordinate,  # type: ignore[arg-type]
             lambda dataset: Leadership(dataset, WaitingClock(self), self.ids, name),
             clock,
-            LoopOptions(),
+            ServiceSettings(),
             self.events.append,
         )
         ports = FleetCoordinatorPorts(

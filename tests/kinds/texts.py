@@ -21,9 +21,9 @@ from lithify.base.events import GarbageCollected, Observer
 from lithify.base.ids import Ids, Ulid
 from lithify.base.jsonvalues import text
 from lithify.config.model import Config
-from lithify.config.sections import OwnSection, PositiveInt
+from lithify.config.sections import CollectionSettings, OwnSection, PositiveInt
 from lithify.coordination.ledger_documents import LedgerFormat, Values
-from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.collecting import Due, PeriodicCollector
 from lithify.datasets.kind import DatasetRun, Kind, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import CommandArgs, CommandOptions
@@ -278,7 +278,7 @@ class TextKind:
         def collect(due: Due[str]) -> GarbageCollected:
             return GarbageCollected(dataset.url, due.dry_run, {"text": delete_unnamed(dataset)}, {}, 0)
 
-        return PeriodicCollector({"text": DirectoryOptions()}, collect, clock, observer)
+        return PeriodicCollector({"text": CollectionSettings()}, collect, clock, observer)
 
     def collect(
         self,

@@ -22,12 +22,13 @@ from typing import TypeVar
 from lithify.base.clock import SystemClock
 from lithify.base.events import Event
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker
@@ -36,6 +37,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
+from tests.pools import every
 
 ResultT = TypeVar("ResultT")
 PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
@@ -106,7 +108,7 @@ def main(options: NodeOptions) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     every_s = options.poll_interval_ms / 1000
-    loop = LoopOptions(every_s, every_s, every_s)
+    loop = every(every_s)
     if options.role == "coordinator":
         _coordinate(options, stop, loop, None)
         return
@@ -138,7 +140,7 @@ def _warm_slots(engine: Engine, warm_s: float) -> None:
 
 
 def _coordinate(
-    options: NodeOptions, stop: threading.Event, loop: LoopOptions, worker: Worker | None
+    options: NodeOptions, stop: threading.Event, loop: ServiceSettings, worker: Worker | None
 ) -> None:
     def wrap(store: ObjectStore) -> ObjectStore:
         return MortalStore(store, options.die_after_writes) if options.die_after_writes else store

@@ -18,10 +18,10 @@ import pytest
 from lithify.base.errors import CoordinatorAlive
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.model import CompactionState
-from lithify.service.loops import LoopOptions
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, OpenOptions, compactor_settings, open_db
+from tests.pools import every
 from tests.processes.accidents import Stage, kill_executor
 from tests.processes.databases import Model, check_rows, key_of, make_database, write_some
 from tests.processes.history import check_protocol, history, lives
@@ -151,7 +151,7 @@ def test_embedded_in_the_process_that_holds_the_database(
     (code,) = re.findall(r"```python\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
     assert code.count("s3://bucket/my-db") == 1
     monkeypatch.setattr("lithify.engine.spark.SparkEngine", lambda _: nullcontext(spark_engine))
-    monkeypatch.setattr("lithify.service.loops.LoopOptions", lambda: LoopOptions(0.1, 0.1, 0.1))
+    monkeypatch.setattr("lithify.config.model.ServiceSettings", lambda: every(0.1))
     lines = compile(code.replace("s3://bucket/my-db", str(path)), DEPLOYMENT.name, "exec")
     names: dict[str, Any] = {}
     with open_db(path) as database, ThreadPoolExecutor(1) as thread:

@@ -15,18 +15,19 @@ from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.errors import Fenced, LithifyError, StoreError
 from lithify.base.ids import RandomIds, Ulid
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Term
 from lithify.protocol import transitions
 from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.loops import run_workers
 from lithify.service.slots import WorkerSlots
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, FaultyStore, StoreFault
 from lithify.testing.engine import InlineEngine
-from tests.pools import pool_of
+from tests.pools import every, pool_of
 from tests.protocol.rig import Interposed, Rig, collect_ledgers, ledger_write
 
 
@@ -246,7 +247,7 @@ def test_many_workers_at_once_run_each_compaction_once(segmented: Rig) -> None:
         Worker(segmented.dataset(), InlineEngine(), SystemClock(), f"w{n}", observer=segmented.events.append)
         for n in range(WORKERS)
     ]
-    options = LoopOptions(0.02, 0.02, 0.02)
+    options = every(0.02)
     threads = [
         threading.Thread(target=run_workers, args=(pool_of(worker), stop, random.Random(n), options))
         for n, worker in enumerate(workers)
@@ -290,7 +291,7 @@ class Recorded(threading.Event):
 def test_polls_are_spread_by_up_to_a_tenth(rig: Rig) -> None:
     rig.coordinator(start=True)
     stop = Recorded(100)
-    run_workers(pool_of(rig.worker()), stop, random.Random(1), LoopOptions(compactions_poll_interval_s=5.0))
+    run_workers(pool_of(rig.worker()), stop, random.Random(1), ServiceSettings())
     assert all(5.0 <= wait_s <= 5.5 for wait_s in stop.waits_s)
     assert max(stop.waits_s) - min(stop.waits_s) > 0.3
     assert len(set(stop.waits_s)) > 90

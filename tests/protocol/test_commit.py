@@ -9,10 +9,10 @@ import pytest
 
 from lithify.base import events
 from lithify.base.errors import Fenced, StoreError
+from lithify.config.model import ServiceSettings
 from lithify.protocol import transitions
 from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, CountingStore, Crash, FaultyStore, StoreFault, Verb
@@ -62,8 +62,8 @@ def test_a_minute_of_an_idle_coordinator_and_its_worker_costs_thirty_reads(rig: 
     beside = rig.worker("beside", wrap=lambda _: store)
     rig.finish(coordinator, worker)
     store.requests.clear()
-    for _ in range(round(60 / LoopOptions().poll_interval_s)):
-        rig.clock.advance_s(LoopOptions().poll_interval_s)
+    for _ in range(round(60 / ServiceSettings().poll_interval_s)):
+        rig.clock.advance_s(ServiceSettings().poll_interval_s)
         tick = coordinator.tick()
         assert tick.is_idle
         assert not beside.tick(tick.seen)

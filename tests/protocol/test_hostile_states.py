@@ -26,13 +26,13 @@ from lithify.datasets.slatedb.model import DrainSpec, Manifest, SortedRun, Sst, 
 from lithify.protocol.model import AssignedWorker as Owner
 from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.service import control, status
-from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.loops import run_workers
 from lithify.service.options import CoordinatorOptions
 from lithify.store.versions import MAX_VERSION_ID
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact
 from tests.judge.rows import read_database, visible_rows
-from tests.pools import pool_of
+from tests.pools import every, pool_of
 from tests.protocol.rig import Rig
 
 HUGE = (1 << 40, 1 << 48, (1 << 62) + 1, 1 << 63, (1 << 64) - 1)
@@ -117,7 +117,7 @@ def test_it_keeps_a_worker_from_no_other_database(rig: Rig, tmp_path: Path) -> N
             self.rounds += 1
             return self.rounds > 4
 
-    run_workers(pool_of(*workers), Rounds(), random.Random(1), LoopOptions(0.0, 0.0, 0.0))
+    run_workers(pool_of(*workers), Rounds(), random.Random(1), every(0.001))
     for coordinator in coordinators:
         coordinator.tick()
     assert (rig.states(), other.states()) == ([CompactionState.SCHEDULED], [CompactionState.COMPLETED])

@@ -23,16 +23,16 @@ from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.model import CompactionState
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.loops import run_workers
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.judge.official import open_db
-from tests.pools import pool_of
+from tests.pools import every, pool_of
 from tests.protocol.rig import Template
 
-QUICK = LoopOptions(0.05, 0.05, 0.05)
+QUICK = every(0.05)
 FILTER = f"{__name__}:no_multiples_of_three"
 LIMIT_S = 140.0
 

@@ -25,7 +25,7 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.attempts import Movement
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.loops import run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
@@ -34,13 +34,13 @@ from lithify.testing import CountingStore, WrappedStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import LAST_RUN, Bench, put
 from tests.judge.official import Put, open_db
-from tests.pools import pool_of
+from tests.pools import every, pool_of
 from tests.protocol import slow_filters
 
 ResultT = TypeVar("ResultT")
 FILTERED = replace(LAST_RUN, compaction_filter="tests.protocol.slow_filters:observed")
 ROWS = 3000
-QUICK = LoopOptions(0.1, 0.1, 0.1)
+QUICK = every(0.1)
 TIMEOUT_MS = 5_000
 LIMIT_S = 140.0
 

@@ -12,11 +12,12 @@ import pytest
 from lithify.base import events
 from lithify.base.errors import EngineDown, Refused
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.engine.spark import SparkEngine
 from lithify.protocol.model import CompactionState
 from lithify.service import one_shot
-from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.loops import run_workers
 from lithify.testing.engine import InlineEngine, SubmittedCall, TaskFault
 from tests.compacting import compact
 from tests.protocol.conftest import plain_template, rig
@@ -69,7 +70,7 @@ def test_an_engine_that_is_gone_for_good_ends_the_process_and_gives_all_back() -
             return False
 
     with pytest.raises(EngineDown, match="3 times") as ended:
-        run_workers(service.pool, Lost(), random.Random(1), LoopOptions())
+        run_workers(service.pool, Lost(), random.Random(1), ServiceSettings())
     assert ended.value.exit_code == 7
     for toy in service.toys.values():
         assert toy.states() == {CompactionState.SCHEDULED: 4}

@@ -267,7 +267,7 @@ class Dataset:
         self._dataset.snapshot()  # Raises an error if there is no dataset.
         wanted = control.active(self._dataset) if given is None else control.identified(self._dataset, given)
         poll_s = self._config.service.commit_compacted_interval.total_seconds()
-        timeout_ms = wiring.heartbeat_timeout_ms(self._config)
+        timeout_ms = self._config.service.worker_heartbeat_timeout_ms
 
         def look() -> None:
             if on_look is not None:
@@ -295,7 +295,7 @@ class Dataset:
     def status(self) -> Status:
         """Return the active and pending compactions, why they wait, and how close the writer is to a
         stall."""
-        return status(self._dataset, self._clock, wiring.heartbeat_timeout_ms(self._config))
+        return status(self._dataset, self._clock, self._config.service.worker_heartbeat_timeout_ms)
 
     def show_status(self, found: Status | None = None) -> Shown:
         """Return the status for display; `found` is one returned earlier by `status`. The result's `document`

@@ -167,7 +167,7 @@ class FleetProcess:
         return loops if self._shared is None else loops | {"lithify-beside": self._read_beside}
 
     def _work(self, worker: FleetWorker, stop: threading.Event) -> None:
-        options = wiring.loop_options(self._config)
+        settings = self._config.service
         trouble = OnceLogger("the workers could not finish a round and try again")
         while not stop.is_set() and not worker.is_over:
             pause_s = LEAST_PAUSE_S
@@ -186,7 +186,7 @@ class FleetProcess:
             if worker.idle_s:
                 stop.wait(pause_s)
             else:
-                worker.wait(min(pause_s, options.commit_compacted_interval_s))
+                worker.wait(min(pause_s, settings.commit_compacted_interval_s))
             if self._exit_when_idle_s is not None and worker.idle_s >= self._exit_when_idle_s:
                 _log.info("nothing to do for %d s; ending", round(worker.idle_s))
                 return
@@ -339,7 +339,7 @@ class FleetProcess:
             coordinator,
             lambda dataset: wiring.leadership(dataset, name),
             self._clock,
-            wiring.loop_options(self._config),
+            self._config.service,
             self._observe,
         )
         from lithify import __version__
@@ -419,7 +419,7 @@ class FleetProcess:
         its reads and writes."""
         config = self._config_of(rule)
         count = self._count_request
-        if recorder is not None and wiring.keep_history_ms(config):
+        if recorder is not None and config.service.keep_history_ms:
             count = _both(count, recorder.counting(url))
         waiting = self._waiting(url, config)
         return wiring.open_dataset(url, config, waiting=waiting, count=count, shared=shared)
@@ -428,7 +428,7 @@ class FleetProcess:
         self, recorder: Recorder, dataset: DatasetPort, rule: DatasetRule, *, coordinates: bool
     ) -> None:
         """Record the dataset's commits, or the work for them, unless the settings disable records."""
-        keep_ms = wiring.keep_history_ms(self._config_of(rule))
+        keep_ms = self._config_of(rule).service.keep_history_ms
         if keep_ms:
             records = wiring.commit_records(dataset)
             if (shared := shared_of(dataset)) is not None:

@@ -250,8 +250,8 @@ class Service:
         from lithify.observe.endpoint import READY_LIMIT_S, served
 
         assert self._metrics is not None
-        options = wiring.loop_options(self._config)
-        between_s = max(options.poll_interval_s, options.compactions_poll_interval_s)
+        service = self._config.service
+        between_s = max(service.poll_interval_s, service.worker.compactions_poll_interval_s)
         return served(
             self._metrics,
             self._config.metrics.host,
@@ -294,7 +294,7 @@ class Service:
                 self._pool = wiring.worker_pool(
                     self._urls, self._open, self._engine, self._config, self._observe, names
                 )
-                run_workers(self._pool, stop, random.Random(), wiring.loop_options(self._config))
+                run_workers(self._pool, stop, random.Random(), self._config.service)
         finally:
             stop.set()
             for thread in threads:
@@ -350,7 +350,7 @@ class Service:
             wiring.leadership(found.dataset, name),
             stop,
             random.Random(),
-            wiring.loop_options(self._config),
+            self._config.service,
             take_over=self._take_over,
             worker=worker,
             collector=found.collector,
@@ -373,7 +373,7 @@ class Service:
         found = self._coordinated[url]
         if found is None:
             open_it = self._open_new if url in self._gone else self._open_both
-            found = once_back(partial(open_it, url), stop, wiring.loop_options(self._config))
+            found = once_back(partial(open_it, url), stop, self._config.service)
         self._gone.discard(url)
         return found
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from lithify.observe.metrics import Metrics
     from lithify.service.coordinator import Coordinator
     from lithify.service.garbage_loop import Collector
-    from lithify.service.loops import LoopOptions
     from lithify.service.options import CoordinatorOptions, WorkerOptions
     from lithify.service.slots import WorkerSlots
     from lithify.service.worker import Worker
@@ -231,7 +230,7 @@ def coordinator(
 def coordinator_options(config: Config) -> CoordinatorOptions:
     from lithify.service.options import CoordinatorOptions
 
-    return CoordinatorOptions(heartbeat_timeout_ms(config), config.service.max_attempts)
+    return CoordinatorOptions(config.service.worker_heartbeat_timeout_ms, config.service.max_attempts)
 
 
 def worker_pool(
@@ -311,26 +310,12 @@ def worker_options(config: Config) -> WorkerOptions:
     )
 
 
-def heartbeat_timeout_ms(config: Config) -> int:
-    """Return the silence after which a worker's compactions are reclaimed."""
-    from lithify.config.durations import to_milliseconds
-
-    return to_milliseconds(config.service.worker_heartbeat_timeout)
-
-
 def recorder(config: Config, clock: Clock) -> Recorder | None:
     """Return the recorder of commits; `None` if the settings disable records."""
     from lithify.mirror.commit_recording import Recorder
 
-    keep_ms = keep_history_ms(config)
+    keep_ms = config.service.keep_history_ms
     return Recorder(clock, keep_ms=keep_ms) if keep_ms else None
-
-
-def keep_history_ms(config: Config) -> int:
-    """Return how long records of commits are kept; 0 if the settings disable records."""
-    from lithify.config.durations import to_milliseconds
-
-    return to_milliseconds(config.service.keep_history)
 
 
 def commit_records(dataset: DatasetPort) -> CommitRecords:
@@ -349,18 +334,6 @@ def collector(dataset: DatasetPort, config: Config, observer: Observer) -> Colle
         return None
     kind = registered_for(dataset.url).load()
     return kind.collector(dataset, config, SystemClock(), RandomIds(), observer)
-
-
-def loop_options(config: Config) -> LoopOptions:
-    """Return the poll intervals of coordinator and worker."""
-    from lithify.service.loops import LoopOptions
-
-    service = config.service
-    return LoopOptions(
-        poll_interval_s=service.poll_interval.total_seconds(),
-        commit_compacted_interval_s=service.commit_compacted_interval.total_seconds(),
-        compactions_poll_interval_s=service.worker.compactions_poll_interval.total_seconds(),
-    )
 
 
 def fleet_metrics(roles: Iterable[FleetRole]) -> FleetMetrics:

@@ -8,40 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import (
-    AsJson,
-    ConfigFile,
-    Full,
-    Master,
-    Png,
-    Sets,
-    SparkConf,
-    StoreOptions,
-    TakeOver,
-    Url,
-)
-from lithify.cli.options.of_kinds import Given, takes_kind_options
-from lithify.cli.options.settings import settings
-from lithify.cli.running import GOES_ON, errors, print_json
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import JSON, MASTER, SPARK_CONF, Full, Png, TakeOver, Url
+from lithify.cli.options.of_kinds import options_of_kinds
+from lithify.cli.running import GOES_ON
 from lithify.datasets.options import CommandArgs
-from lithify.views.consoles import standard_output
 
 if TYPE_CHECKING:
-    from lithify.config.model import Config
+    pass
 
 
-@takes_kind_options("plan")
-def plan(
-    url: Url,
-    full: Full = False,
-    as_json: AsJson = False,
-    png: Png = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    *,
-    given: Given,
-) -> None:
+@command(of_kinds=options_of_kinds("plan"), before={"png": [JSON]})
+def plan(context: CommandContext, url: Url, full: Full = False, png: Png = None) -> None:
     """Say what would be compacted, and why. Writes nothing.
 
     Examples:
@@ -54,17 +32,11 @@ def plan(
 
         lithify plan --set slatedb.segments.pattern=events/%Y-%m-%d/ /data/my-db
     """
-    with errors(as_json):
-        given.check(url)
-        effective = settings(config, sets, given, store_option=store_option)
-        _plan(url, effective, given.args(full=full), as_json, png)
+    _plan(context, url, context.given.args(full=full), png)
 
 
-def _plan(url: str, config: Config, args: CommandArgs, as_json: bool, png: Path | None = None) -> None:
-    from lithify.api import client
-    from lithify.views.drawing import draw
-
-    with client.open(url, settings=config) as dataset:
+def _plan(context: CommandContext, url: str, args: CommandArgs, png: Path | None = None) -> None:
+    with context.open(url) as dataset:
         planned = dataset.plan(full=args.full, **args.given)
     if png is not None:
         from lithify.views.timeline_picture import save_picture
@@ -75,26 +47,21 @@ def _plan(url: str, config: Config, args: CommandArgs, as_json: bool, png: Path 
                 "have; of a database, set slatedb.segments.pattern"
             )
         save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
-    if as_json:
-        print_json(planned.document)
-    else:
-        draw(standard_output(), planned.shown.blocks)
+    context.show(planned.shown)
 
 
-@takes_kind_options("compact")
+@command(
+    SPARK_CONF,
+    of_kinds=options_of_kinds("compact"),
+    stopped=GOES_ON,
+    before={"dry_run": [MASTER]},
+)
 def compact(
+    context: CommandContext,
     url: Url,
     full: Full = False,
-    master: Master = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Same as `lithify plan`.")] = False,
     take_over: TakeOver = False,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    spark_conf: SparkConf = None,
-    *,
-    given: Given,
 ) -> None:
     """Compact a database, table or log once: plan, rewrite on Spark, commit, until nothing is left to do.
 
@@ -109,15 +76,10 @@ def compact(
 
         lithify compact iceberg://catalog/namespace.table
     """
-    with errors(as_json, stopped=GOES_ON):
-        given.check(url)
-        effective = settings(
-            config, sets, given, master=master, store_option=store_option, spark_conf=spark_conf
-        )
-        args = given.args(full=full)
-        if dry_run:
-            _plan(url, effective, args, as_json)
-            return
-        from lithify.cli.once import compact_once
+    args = context.given.args(full=full)
+    if dry_run:
+        _plan(context, url, args)
+        return
+    from lithify.cli.once import compact_once
 
-        compact_once(url, effective, args, take_over=take_over, as_json=as_json)
+    compact_once(context, url, args, take_over=take_over)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions
-from lithify.cli.options.settings import load_settings
-from lithify.cli.running import errors, print_json
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import CONFIG, JSON, SET, STORE_OPTION
+from lithify.cli.running import print_json
 from lithify.config.sizes import Bytes, format_size
 from lithify.views.consoles import print_text, standard_error, write_document
 
@@ -27,11 +27,9 @@ def _group() -> None:
 
 
 @config_app.command("show")
+@command(before={"changed": [CONFIG, SET, STORE_OPTION, JSON]})
 def config_show(
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    as_json: AsJson = False,
+    context: CommandContext,
     changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
 ) -> None:
     """Show every setting, its effective value, and where it came from, as a TOML file with comments.
@@ -47,19 +45,18 @@ def config_show(
 
         lithify config show > lithify.toml
     """
-    with errors(as_json):
-        loaded = load_settings(config, sets, store_option=store_option)
-        from lithify.config.model import options
+    loaded = context.loaded
+    from lithify.config.model import options
 
-        for warning in loaded.warnings:
-            print_text(standard_error(), warning, lead="Warning: ")
-        shown = [s for s in loaded.settings() if not changed or s.name in loaded.origins]
-        if as_json:
-            print_json([{"name": s.name, "value": s.value, "from": s.origin} for s in shown])
-            return
-        write_document(
-            as_toml(shown, {option.name: option.description for option in options(type(loaded.config))})
-        )
+    for warning in loaded.warnings:
+        print_text(standard_error(), warning, lead="Warning: ")
+    shown = [s for s in loaded.settings() if not changed or s.name in loaded.origins]
+    if context.as_json:
+        print_json([{"name": s.name, "value": s.value, "from": s.origin} for s in shown])
+        return
+    write_document(
+        as_toml(shown, {option.name: option.description for option in options(type(loaded.config))})
+    )
 
 
 def as_toml(settings: Iterable[Setting], help_of: Mapping[str, str]) -> str:

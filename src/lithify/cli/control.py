@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import AsJson, CompactionIds, ConfigFile, Full, Sets, StoreOptions, Url
-from lithify.cli.options.of_kinds import Given, takes_kind_options
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors, print_json
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import CompactionIds, Full, Url
+from lithify.cli.options.of_kinds import options_of_kinds
+from lithify.cli.running import print_json
 from lithify.views import text
 from lithify.views.consoles import standard_error, write_line
 
@@ -22,17 +22,8 @@ if TYPE_CHECKING:
     from lithify.protocol.status import CompactionStatus
 
 
-@takes_kind_options("submit")
-def submit(
-    url: Url,
-    full: Full = False,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    *,
-    given: Given,
-) -> None:
+@command(of_kinds=options_of_kinds("submit"))
+def submit(context: CommandContext, url: Url, full: Full = False) -> None:
     """Ask the coordinator for a compaction: a full one, or one of given sources or chunks.
 
     It is checked at once, and again by the coordinator. Whoever coordinates, Lithify or SlateDB,
@@ -50,23 +41,12 @@ def submit(
 
         lithify submit --chunk 2025-01-31 iceberg://catalog/namespace.table
     """
-    with errors(as_json):
-        given.check(url)
-        effective = settings(config, sets, given, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            _report(dataset.submit(full=full, **given.args().given), as_json)
+    with context.open(url) as dataset:
+        _report(context, dataset.submit(full=full, **context.given.args().given))
 
 
-def cancel(
-    url: Url,
-    compactions: CompactionIds,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def cancel(context: CommandContext, url: Url, compactions: CompactionIds) -> None:
     """Give compactions up that are under way. No data is lost: only their work is.
 
     Workers stop at their next look. The coordinator leaves the same sources alone for one minute, however
@@ -77,45 +57,34 @@ def cancel(
 
         lithify cancel s3://bucket/my-db 01M7Y73N1RT45V6YVXGPSA14XX
     """
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
-        from lithify.service.failures import CANCEL_PAUSE
+    from lithify.service.failures import CANCEL_PAUSE
 
-        with client.open(url, settings=effective) as dataset:
-            wanted = dataset.cancel(*compactions)
-        pause_ms = CANCEL_PAUSE.first_ms
-        if as_json:
-            print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
-            return
-        for compaction_id in wanted:
-            write_line(f"{compaction_id} cancelled")
-        _say(f"The planner leaves these sources alone for {text.duration(pause_ms)}.")
+    with context.open(url) as dataset:
+        wanted = dataset.cancel(*compactions)
+    pause_ms = CANCEL_PAUSE.first_ms
+    if context.as_json:
+        print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
+        return
+    for compaction_id in wanted:
+        write_line(f"{compaction_id} cancelled")
+    _say(f"The planner leaves these sources alone for {text.duration(pause_ms)}.")
 
 
-def retry(
-    url: Url,
-    compactions: CompactionIds,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def retry(context: CommandContext, url: Url, compactions: CompactionIds) -> None:
     """Submit compactions again that have failed for good, under new ids, and forget the failures.
 
     Example:
 
         lithify retry s3://bucket/my-db 01M7Y73N1RT45V6YVXGPSA14XX
     """
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            _report(dataset.retry(*compactions), as_json)
+    with context.open(url) as dataset:
+        _report(context, dataset.retry(*compactions))
 
 
+@command(stopped="Stopped waiting; the work goes on.")
 def wait(
+    context: CommandContext,
     url: Url,
     compactions: Annotated[
         list[str] | None,
@@ -124,10 +93,6 @@ def wait(
     timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Stop waiting after this, such as 10m.")
     ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Wait until compactions have ended, and say how.
 
@@ -139,28 +104,19 @@ def wait(
 
         lithify wait s3://bucket/my-db 01M7Y73N1RT45V6YVXGPSA14XX
     """
-    with errors(as_json, stopped="Stopped waiting; the work goes on."):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
+    with context.open(url) as dataset, Bars(standard_error(), quiet=context.as_json) as bars:
+        ended = dataset.wait(compactions or None, timeout_s=_seconds(timeout), on_look=bars.draw)
+    if context.as_json:
+        print_json([{"compaction": o.compaction, "state": o.state.value, "reason": o.reason} for o in ended])
+    else:
+        for o in ended:
+            write_line(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
+        if not ended:
+            write_line("No compaction is under way.")
+    from lithify.protocol.model import CompactionState
 
-        with (
-            client.open(url, settings=effective) as dataset,
-            Bars(standard_error(), quiet=as_json) as bars,
-        ):
-            ended = dataset.wait(compactions or None, timeout_s=_seconds(timeout), on_look=bars.draw)
-        if as_json:
-            print_json(
-                [{"compaction": o.compaction, "state": o.state.value, "reason": o.reason} for o in ended]
-            )
-        else:
-            for o in ended:
-                write_line(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
-            if not ended:
-                write_line("No compaction is under way.")
-        from lithify.protocol.model import CompactionState
-
-        if any(o.state is CompactionState.FAILED for o in ended):
-            raise typer.Exit(1)
+    if any(o.state is CompactionState.FAILED for o in ended):
+        raise typer.Exit(1)
 
 
 class Bars:
@@ -218,9 +174,9 @@ def _seconds(timeout: str | None) -> float | None:
         raise Refused(f"--timeout: {error}") from None
 
 
-def _report(job: Job, as_json: bool) -> None:
+def _report(context: CommandContext, job: Job) -> None:
     is_alive = job.dataset.is_coordinated()
-    if as_json:
+    if context.as_json:
         print_json({"submitted": job.ids, "coordinator_is_alive": is_alive, "notes": job.notes})
         return
     for compaction_id in job.ids:

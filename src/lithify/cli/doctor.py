@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from lithify.cli.options.common import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors, print_json
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import MASTER, SPARK_CONF
+from lithify.cli.running import print_json
 from lithify.datasets.registry import registered_for
 from lithify.views import text
 from lithify.views.consoles import standard_output
@@ -27,7 +27,9 @@ UNHEALTHY = 10
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
+@command(MASTER, SPARK_CONF)
 def doctor(
+    context: CommandContext,
     url: Annotated[
         str | None,
         typer.Argument(metavar="URL", help="A database, table or log; without one, only this machine."),
@@ -39,12 +41,6 @@ def doctor(
         bool,
         typer.Option("--read-only", help="Write nothing: leave out what is tried with a probe object."),
     ] = False,
-    master: Master = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    spark_conf: SparkConf = None,
 ) -> None:
     """Say what is wrong with this machine, the cluster, the store, a database, table or log, and what to do.
 
@@ -58,15 +54,17 @@ def doctor(
 
         lithify doctor --spark --master spark://host:7077 s3://bucket/my-db
     """
-    with errors(as_json):
-        effective = settings(config, sets, master=master, store_option=store_option, spark_conf=spark_conf)
-        findings = list(_examine(url, effective, spark, read_only))
-        if as_json:
-            print_json([{**asdict(f), "severity": f.severity.value} for f in findings])
-        else:
-            print_findings(findings)
-        if any(f.severity.value == "problem" for f in findings):
-            raise typer.Exit(UNHEALTHY)
+    print_findings(list(_examine(url, context.config, spark, read_only)), context.as_json)
+
+
+def print_findings(findings: list[Finding], as_json: bool) -> None:
+    """Print the findings, and exit with `UNHEALTHY` if there is a problem among them."""
+    if as_json:
+        print_json([{**asdict(f), "severity": f.severity.value} for f in findings])
+    else:
+        _draw(findings)
+    if any(f.severity.value == "problem" for f in findings):
+        raise typer.Exit(UNHEALTHY)
 
 
 def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> Iterable[Finding]:
@@ -95,7 +93,7 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
     from lithify.service.status import status
 
     clock, kind = SystemClock(), registered_for(url).load()
-    now_ms, timeout_ms = clock.now_ms(), wiring.heartbeat_timeout_ms(config)
+    now_ms, timeout_ms = clock.now_ms(), config.service.worker_heartbeat_timeout_ms
     open_dataset = partial(wiring.open_to_read if read_only else wiring.open_dataset, url, config)
     find = partial(status, clock=clock, heartbeat_timeout_ms=timeout_ms)
     found = list(kind.check(open_dataset, find, config, now_ms))
@@ -105,8 +103,7 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
         yield from check_storage(store, folder, clock, RandomIds())
 
 
-def print_findings(findings: list[Finding]) -> None:
-    """Print the findings as a table."""
+def _draw(findings: list[Finding]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.settings import settings
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
 from lithify.cli.options.values import seconds_of, time_of
-from lithify.cli.running import errors, print_shown
 
 
+@command()
 def expire(
+    context: CommandContext,
     url: Url,
     older_than: Annotated[
         str | None,
@@ -48,10 +49,6 @@ def expire(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Expire snapshots of a table that its policy lets go and nobody needs, and delete their files.
 
@@ -66,20 +63,16 @@ def expire(
 
         lithify expire --retain-last 10 iceberg://catalog/namespace.table
     """
-    with errors(as_json):
-        before = None if older_than is None else time_of(older_than)
-        grace_s = None if grace is None else seconds_of(grace)
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            found = dataset.expire(
-                older_than=before,
-                retain_last=retain_last,
-                grace_s=grace_s,
-                dry_run=dry_run,
-                accept_loss=accept_loss,
-            )
-        print_shown(found.shown, as_json)
-        if not found.is_done:
-            raise typer.Exit(1)
+    before = None if older_than is None else time_of(older_than)
+    grace_s = None if grace is None else seconds_of(grace)
+    with context.open(url) as dataset:
+        found = dataset.expire(
+            older_than=before,
+            retain_last=retain_last,
+            grace_s=grace_s,
+            dry_run=dry_run,
+            accept_loss=accept_loss,
+        )
+    context.show(found.shown)
+    if not found.is_done:
+        raise typer.Exit(1)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import (
-    AsJson,
-    ConfigFile,
-    LogFormat,
-    Master,
-    MetricsPort,
-    Sets,
-    SparkConf,
-    StoreOptions,
-    WebPort,
-)
-from lithify.cli.options.of_kinds import NOTHING
-from lithify.cli.options.settings import settings
+from lithify.cli.doctor import print_findings
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import MASTER, METRICS_PORT, SPARK_CONF, WEB_PORT
 from lithify.cli.options.values import seconds_of
-from lithify.cli.running import errors, pairs, print_json, print_shown
+from lithify.cli.running import pairs
 from lithify.cli.serving import served_beside, watched_beside
 
 if TYPE_CHECKING:
@@ -73,29 +61,23 @@ Patterns = Annotated[
 
 
 @fleet_app.command("init")
-def init(
-    fleet: FleetUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def init(context: CommandContext, fleet: FleetUrl) -> None:
     """Make a fleet: without datasets yet, and with one queue that takes everything.
 
     Example:
 
         lithify fleet init s3://bucket/fleet
     """
-
-    def ask(opened: Fleet) -> Shown:
-        opened.init()
-        return _status(opened)
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    opened.init()
+    context.show(_status(opened))
 
 
 @fleet_app.command("add")
+@command()
 def add(
+    context: CommandContext,
     fleet: FleetUrl,
     patterns: Patterns,
     queue: Annotated[
@@ -121,10 +103,6 @@ def add(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A setting for these datasets alone; may be repeated."),
     ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Add databases and tables, or change how they are treated. New ones that match later are found.
 
@@ -134,70 +112,50 @@ def add(
 
         lithify fleet add --queue large s3://bucket/fleet 'iceberg://catalog/events.*'
     """
-
-    def ask(opened: Fleet) -> Shown:
-        given = pairs(setting)
-        opened.add(*patterns, queue=queue, tenant=tenant, coordinates=coordinated_by, settings=given)
-        return _datasets(opened)
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    given = pairs(setting)
+    opened.add(*patterns, queue=queue, tenant=tenant, coordinates=coordinated_by, settings=given)
+    context.show(_datasets(opened))
 
 
 @fleet_app.command("remove")
-def remove(
-    fleet: FleetUrl,
-    patterns: Patterns,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def remove(context: CommandContext, fleet: FleetUrl, patterns: Patterns) -> None:
     """Take databases and tables away, by what they were added with. What is under way goes on."""
-
-    def ask(opened: Fleet) -> Shown:
-        opened.remove(*patterns)
-        return _datasets(opened)
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    opened.remove(*patterns)
+    context.show(_datasets(opened))
 
 
 @fleet_app.command("list")
-def show(
-    fleet: FleetUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def show(context: CommandContext, fleet: FleetUrl) -> None:
     """Show what was added, and the databases and tables that this names now. Writes nothing."""
-    run(fleet, as_json, config, sets, store_option, _datasets)
+    context.show(_datasets(context.fleet(fleet)))
 
 
 @fleet_app.command("wake")
+@command()
 def wake(
+    context: CommandContext,
     fleet: FleetUrl,
     urls: Annotated[
         list[str], typer.Argument(metavar="URL", help="Databases and tables.", show_default=False)
     ],
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Have databases and tables looked at now: a coordinator may look at one that rests every five minutes
     only."""
+    from lithify.views.blocks import Line, Shown
 
-    def ask(opened: Fleet) -> Shown:
-        from lithify.views.blocks import Line, Shown
-
-        opened.wake(*urls)
-        return Shown({"woken": list(urls)}, tuple(Line(url, "Woken:") for url in urls))
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    opened.wake(*urls)
+    context.show(Shown({"woken": list(urls)}, tuple(Line(url, "Woken:") for url in urls)))
 
 
 @tenant_app.command("set")
+@command()
 def set_tenant(
+    context: CommandContext,
     fleet: FleetUrl,
     name: TenantName,
     weight: Annotated[
@@ -210,10 +168,6 @@ def set_tenant(
             metavar="N", help="So many of its compactions run at once, in each queue.", show_default=False
         ),
     ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Say how a tenant's work is treated: what is not given stays.
 
@@ -221,143 +175,84 @@ def set_tenant(
 
         lithify fleet tenant set --weight 2 --most-running 8 s3://bucket/fleet red
     """
-
-    def ask(opened: Fleet) -> Shown:
-        given = {"weight": weight, "most_running": most_running}
-        if weight is None and most_running is None:
-            raise Refused("say what to change, for example --weight 2")
-        opened.set_tenant(name, **{key: value for key, value in given.items() if value is not None})
-        return _tenants(opened)
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    given = {"weight": weight, "most_running": most_running}
+    if weight is None and most_running is None:
+        raise Refused("say what to change, for example --weight 2")
+    opened.set_tenant(name, **{key: value for key, value in given.items() if value is not None})
+    context.show(_tenants(opened))
 
 
 @tenant_app.command("remove")
-def remove_tenant(
-    fleet: FleetUrl,
-    name: TenantName,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def remove_tenant(context: CommandContext, fleet: FleetUrl, name: TenantName) -> None:
     """Treat a tenant as all others again: weight 1, no limit. Its databases and tables stay."""
-
-    def ask(opened: Fleet) -> Shown:
-        opened.remove_tenant(name)
-        return _tenants(opened)
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    opened.remove_tenant(name)
+    context.show(_tenants(opened))
 
 
 @tenant_app.command("list")
-def show_tenants(
-    fleet: FleetUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def show_tenants(context: CommandContext, fleet: FleetUrl) -> None:
     """Show tenants with a weight or a limit of their own. Writes nothing."""
-    run(fleet, as_json, config, sets, store_option, _tenants)
+    context.show(_tenants(context.fleet(fleet)))
 
 
 @fleet_app.command("status")
-def status(
-    fleet: FleetUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def status(context: CommandContext, fleet: FleetUrl) -> None:
     """Say who serves a fleet, and what waits in each queue. Writes only what tells the store's time."""
-    run(fleet, as_json, config, sets, store_option, _status)
+    context.show(_status(context.fleet(fleet)))
 
 
 @fleet_app.command("workers")
-def workers(
-    fleet: FleetUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def workers(context: CommandContext, fleet: FleetUrl) -> None:
     """Show the workers of a fleet, for which queues they work, and how busy they are.
 
     Writes only what tells the store's time.
     """
+    from lithify.fleet.view import show_workers
 
-    def ask(opened: Fleet) -> Shown:
-        from lithify.fleet.view import show_workers
-
-        return show_workers(opened.status())
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    context.show(show_workers(opened.status()))
 
 
 @fleet_app.command("running")
+@command()
 def running(
+    context: CommandContext,
     fleet: FleetUrl,
     exact: Annotated[
         bool,
         typer.Option("--exact", help="Ask the ledgers of all databases and tables, not the workers."),
     ] = False,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Show what a fleet's workers are working on. Writes only what tells the store's time."""
+    from lithify.fleet.view import show_running
 
-    def ask(opened: Fleet) -> Shown:
-        from lithify.fleet.view import show_running
-
-        return show_running(*opened.running(exact=exact))
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    context.show(show_running(*opened.running(exact=exact)))
 
 
 @fleet_app.command("doctor")
-def doctor(
-    fleet: FleetUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def doctor(context: CommandContext, fleet: FleetUrl) -> None:
     """Say what is wrong with a fleet, and what to do. Writes only what tells the store's time.
 
     Exit code 0 when there is no problem (warnings are none), 10 otherwise.
     """
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from dataclasses import asdict
-
-        from lithify.api.fleets import Fleet
-        from lithify.cli.doctor import UNHEALTHY, print_findings
-
-        findings = Fleet(fleet, settings=effective).check()
-        if as_json:
-            print_json([{**asdict(f), "severity": f.severity.value} for f in findings])
-        else:
-            print_findings(findings)
-        if any(f.severity.value == "problem" for f in findings):
-            raise typer.Exit(UNHEALTHY)
+    print_findings(context.fleet(fleet).check(), context.as_json)
 
 
 @fleet_app.command("run")
+@command(MASTER, METRICS_PORT, WEB_PORT, SPARK_CONF, is_service=True)
 def run_both(
+    context: CommandContext,
     fleet: FleetUrl,
     queue: Queues = None,
     exit_when_idle: ExitWhenIdle = None,
-    master: Master = None,
-    metrics_port: MetricsPort = None,
-    web_port: WebPort = None,
-    log_format: LogFormat = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    spark_conf: SparkConf = None,
 ) -> None:
     """Watch a fleet's databases and tables and work on them, in one process, until stopped.
 
@@ -367,62 +262,26 @@ def run_both(
 
         lithify fleet run s3://bucket/fleet
     """
-    _serve(
-        fleet,
-        queue,
-        exit_when_idle,
-        config,
-        sets,
-        log_format=log_format,
-        metrics_port=metrics_port,
-        web_port=web_port,
-        store_option=store_option,
-        master=master,
-        spark_conf=spark_conf,
-    )
+    _serve(context, fleet, queue, exit_when_idle)
 
 
 @fleet_app.command("coordinator")
-def coordinator(
-    fleet: FleetUrl,
-    metrics_port: MetricsPort = None,
-    web_port: WebPort = None,
-    log_format: LogFormat = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command(METRICS_PORT, WEB_PORT, is_service=True)
+def coordinator(context: CommandContext, fleet: FleetUrl) -> None:
     """Watch a fleet's databases and tables, and coordinate those that have something to do; workers do it.
 
     A second one takes its share of the first one's, and all of it when that dies.
     """
-    _serve(
-        fleet,
-        None,
-        None,
-        config,
-        sets,
-        log_format=log_format,
-        metrics_port=metrics_port,
-        web_port=web_port,
-        store_option=store_option,
-        works=False,
-    )
+    _serve(context, fleet, works=False)
 
 
 @fleet_app.command("worker")
+@command(MASTER, METRICS_PORT, WEB_PORT, SPARK_CONF, is_service=True)
 def worker(
+    context: CommandContext,
     fleet: FleetUrl,
     queue: Queues = None,
     exit_when_idle: ExitWhenIdle = None,
-    master: Master = None,
-    metrics_port: MetricsPort = None,
-    web_port: WebPort = None,
-    log_format: LogFormat = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    spark_conf: SparkConf = None,
 ) -> None:
     """Work on what a fleet's queues have, all of them or some, until stopped or they are deleted.
 
@@ -430,74 +289,41 @@ def worker(
 
         lithify fleet worker --queue small --exit-when-idle 5m s3://bucket/fleet
     """
-    _serve(
-        fleet,
-        queue,
-        exit_when_idle,
-        config,
-        sets,
-        log_format=log_format,
-        metrics_port=metrics_port,
-        web_port=web_port,
-        store_option=store_option,
-        master=master,
-        spark_conf=spark_conf,
-        keeps=False,
-    )
+    _serve(context, fleet, queue, exit_when_idle, keeps=False)
 
 
 def _serve(
+    context: CommandContext,
     fleet: str,
-    queues: list[str] | None,
-    exit_when_idle: str | None,
-    config: Path | None,
-    sets: list[str] | None,
+    queues: list[str] | None = None,
+    exit_when_idle: str | None = None,
     *,
     keeps: bool = True,
     works: bool = True,
-    **given: object,
 ) -> None:
-    """Run a fleet coordinator, workers, or both until stopped. `given` are options that stand for
-    settings."""
-    with errors(False):
-        effective = settings(config, sets, NOTHING, log_level="info", **given)
-        idle_s = None if exit_when_idle is None else seconds_of(exit_when_idle)
-        from lithify.api import wiring
-        from lithify.api.fleets import Fleet
-        from lithify.base.clock import SystemClock
-        from lithify.config.loading import overlaid
-        from lithify.observe.logs import EventLog
+    """Run a fleet coordinator, workers, or both until stopped."""
+    config = context.config
+    idle_s = None if exit_when_idle is None else seconds_of(exit_when_idle)
+    from lithify.api import wiring
+    from lithify.api.fleets import Fleet
+    from lithify.base.clock import SystemClock
+    from lithify.config.loading import overlaid
+    from lithify.observe.logs import EventLog
 
-        # Without a port, because `served_beside` serves the dashboard.
-        opened = Fleet(fleet, settings=overlaid(effective, {"web.port": ("here", None)}))
-        log = EventLog(SystemClock())
-        watched = watched_beside(fleet, effective) if keeps else None
-        with wiring.stop_on_signals() as stop, served_beside([], watched or fleet, effective, watched):
-            opened.run(
-                stop,
-                queues=queues or (),
-                keeps=keeps,
-                works=works,
-                exit_when_idle_s=idle_s,
-                on_event=log,
-                shared=None if watched is None else watched.shared,
-            )
-
-
-def run(
-    url: str,
-    as_json: bool,
-    config: Path | None,
-    sets: list[str] | None,
-    store_option: list[str] | None,
-    ask: Callable[[Fleet], Shown],
-) -> None:
-    """Call `ask` with the fleet and show the result."""
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api.fleets import Fleet
-
-        print_shown(ask(Fleet(url, settings=effective)), as_json)
+    # Without a port, because `served_beside` serves the dashboard.
+    opened = Fleet(fleet, settings=overlaid(config, {"web.port": ("here", None)}))
+    log = EventLog(SystemClock())
+    watched = watched_beside(fleet, config) if keeps else None
+    with wiring.stop_on_signals() as stop, served_beside([], watched or fleet, config, watched):
+        opened.run(
+            stop,
+            queues=queues or (),
+            keeps=keeps,
+            works=works,
+            exit_when_idle_s=idle_s,
+            on_event=log,
+            shared=None if watched is None else watched.shared,
+        )
 
 
 def _status(opened: Fleet) -> Shown:

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.of_kinds import Given, takes_kind_options
-from lithify.cli.options.settings import settings
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
+from lithify.cli.options.of_kinds import options_of_kinds
 from lithify.cli.options.values import age_s
-from lithify.cli.running import errors, print_shown
 
 
-@takes_kind_options("gc")
+@command(of_kinds=options_of_kinds("gc"))
 def gc(
+    context: CommandContext,
     url: Url,
     delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
     min_age: Annotated[
@@ -26,12 +26,6 @@ def gc(
             show_default=False,
         ),
     ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    *,
-    given: Given,
 ) -> None:
     """Say what a database, table or log does not need any more, and with --delete, delete it.
 
@@ -43,12 +37,7 @@ def gc(
 
         lithify gc --delete --min-age 2h s3://bucket/my-db
     """
-    with errors(as_json):
-        given.check(url)
-        min_age_s = None if min_age is None else age_s("--min-age", min_age)
-        effective = settings(config, sets, given, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            shown = dataset.collect_garbage(delete=delete, min_age_s=min_age_s, **given.args().given)
-        print_shown(shown, as_json)
+    min_age_s = None if min_age is None else age_s("--min-age", min_age)
+    with context.open(url) as dataset:
+        shown = dataset.collect_garbage(delete=delete, min_age_s=min_age_s, **context.given.args().given)
+    context.show(shown)

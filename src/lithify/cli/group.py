@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors, print_shown
+from lithify.cli.options.command import CommandContext, command
 
 if TYPE_CHECKING:
     from lithify.api.groups import Group
-    from lithify.views.blocks import Shown
 
 group_app = typer.Typer(
     help="Copies of one keyed log, and readers of it: what may be removed when all are past it.",
@@ -33,13 +28,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The member.", show_de
 
 
 @group_app.command("init")
-def init(
-    group: GroupUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def init(context: CommandContext, group: GroupUrl) -> None:
     """Make a group, without members yet. A log joins with its first round, if its settings name the group.
 
     Examples:
@@ -48,11 +38,13 @@ def init(
 
         lithify compact --set kafka.group=s3://bucket/groups/orders --set kafka.member=eu kafka+s3://eu/orders
     """
-    _run(group, as_json, config, sets, store_option, lambda opened: opened.init())
+    context.show(_group(context, group).init())
 
 
 @group_app.command("join")
+@command()
 def join(
+    context: CommandContext,
     group: GroupUrl,
     name: Name,
     at: Annotated[
@@ -63,10 +55,6 @@ def join(
             show_default=False,
         ),
     ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Make a reader that keeps state a member, or say how far it is by now.
 
@@ -77,18 +65,12 @@ def join(
 
         lithify group join --at 0=81240 --at 1=79113 s3://bucket/groups/orders warehouse
     """
-    _run(group, as_json, config, sets, store_option, lambda opened: opened.join(name, _offsets(at or [])))
+    context.show(_group(context, group).join(name, _offsets(at or [])))
 
 
 @group_app.command("leave")
-def leave(
-    group: GroupUrl,
-    name: Name,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def leave(context: CommandContext, group: GroupUrl, name: Name) -> None:
     """Remove a member, copy or reader, whatever it still does: what waited for it alone is free at once.
 
     What a copy has may be used no more as if it were a member's.
@@ -97,39 +79,25 @@ def leave(
 
         lithify group leave s3://bucket/groups/orders warehouse
     """
-    _run(group, as_json, config, sets, store_option, lambda opened: opened.leave(name))
+    context.show(_group(context, group).leave(name))
 
 
 @group_app.command("show")
-def show(
-    group: GroupUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def show(context: CommandContext, group: GroupUrl) -> None:
     """Say who is a member, how far each is, what may be removed, and who holds up the rest since when.
 
     Example:
 
         lithify group show s3://bucket/groups/orders
     """
-    _run(group, as_json, config, sets, store_option, lambda opened: opened.show())
+    context.show(_group(context, group).show())
 
 
-def _run(
-    url: str,
-    as_json: bool,
-    config: Path | None,
-    sets: list[str] | None,
-    store_option: list[str] | None,
-    ask: Callable[[Group], Shown],
-) -> None:
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api.groups import Group
+def _group(context: CommandContext, url: str) -> Group:
+    from lithify.api.groups import Group
 
-        print_shown(ask(Group(url, settings=effective)), as_json)
+    return Group(url, settings=context.config)
 
 
 def _offsets(given: list[str]) -> dict[int, int]:

@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.settings import settings
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
 from lithify.cli.options.values import seconds_of, time_of
-from lithify.cli.running import errors, print_shown
 
 DEFAULT_LAST = 50
 
 
+@command()
 def history(
+    context: CommandContext,
     url: Url,
     since: Annotated[
         str | None,
@@ -34,10 +35,6 @@ def history(
             show_default=False,
         ),
     ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Say what was committed, when, why, how many bytes and rows that took, and how long. Writes nothing.
 
@@ -51,14 +48,10 @@ def history(
 
         lithify history --since 7d --json iceberg://catalog/namespace.table
     """
-    with errors(as_json):
-        from_when = None if since is None else _time_of(since)
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            most = DEFAULT_LAST if last is None and since is None else last
-            print_shown(dataset.show_history(last=most, since=from_when), as_json)
+    from_when = None if since is None else _time_of(since)
+    with context.open(url) as dataset:
+        most = DEFAULT_LAST if last is None and since is None else last
+        context.show(dataset.show_history(last=most, since=from_when))
 
 
 def _time_of(text: str) -> datetime:

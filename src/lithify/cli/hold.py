@@ -7,15 +7,16 @@ from typing import Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.settings import settings
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
 from lithify.cli.options.values import seconds_of, time_of
-from lithify.cli.running import errors, print_shown
 
 DEFAULT_LEASE = "1h"
 
 
+@command()
 def hold(
+    context: CommandContext,
     url: Url,
     snapshot: Annotated[
         int | None,
@@ -39,10 +40,6 @@ def hold(
     ] = None,
     release: Annotated[str | None, typer.Option(metavar="NAME", help="Give this hold up.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Show all holds.")] = False,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Keep a snapshot of a table, and all that came after it, from being expired.
 
@@ -57,30 +54,24 @@ def hold(
 
         lithify hold --release training iceberg://catalog/namespace.table
     """
-    with errors(as_json):
-        given = [
-            flag for flag, value in (("--renew", renew), ("--release", release), ("--list", show)) if value
-        ]
-        others = [("--snapshot", snapshot), ("--at", at), ("--name", name)]
-        if renew is None:
-            others.append(("--lease", lease))
-        taking = [flag for flag, value in others if value is not None]
-        if len(given) > 1 or (given and taking):
-            raise Refused(f"{' and '.join([*given, *taking])} cannot be given together")
-        at_time = None if at is None else time_of(at)
-        lease_s = None if lease is None else seconds_of(lease)
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            if show:
-                shown = dataset.show_holds()
-            elif renew is not None:
-                shown = dataset.renew_hold(renew, lease_s=lease_s)
-            elif release is not None:
-                dataset.release_hold(release)
-                shown = dataset.show_holds()
-            else:
-                lease_s = seconds_of(DEFAULT_LEASE) if lease_s is None else lease_s
-                shown = dataset.put_hold(snapshot=snapshot, at=at_time, name=name, lease_s=lease_s)
-        print_shown(shown, as_json)
+    given = [flag for flag, value in (("--renew", renew), ("--release", release), ("--list", show)) if value]
+    others = [("--snapshot", snapshot), ("--at", at), ("--name", name)]
+    if renew is None:
+        others.append(("--lease", lease))
+    taking = [flag for flag, value in others if value is not None]
+    if len(given) > 1 or (given and taking):
+        raise Refused(f"{' and '.join([*given, *taking])} cannot be given together")
+    at_time = None if at is None else time_of(at)
+    lease_s = None if lease is None else seconds_of(lease)
+    with context.open(url) as dataset:
+        if show:
+            shown = dataset.show_holds()
+        elif renew is not None:
+            shown = dataset.renew_hold(renew, lease_s=lease_s)
+        elif release is not None:
+            dataset.release_hold(release)
+            shown = dataset.show_holds()
+        else:
+            lease_s = seconds_of(DEFAULT_LEASE) if lease_s is None else lease_s
+            shown = dataset.put_hold(snapshot=snapshot, at=at_time, name=name, lease_s=lease_s)
+    context.show(shown)

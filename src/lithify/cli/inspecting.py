@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.of_kinds import Given, with_options
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors, print_shown
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
 from lithify.datasets.options import Inspection
 from lithify.datasets.registry import Registered, all_registered, registered_for
 
@@ -18,29 +16,18 @@ inspect_app = typer.Typer(help="Show what a database or a log consists of.", no_
 
 
 def _add(kind: Registered, inspection: Inspection) -> None:
-    def show(
-        url: Url,
-        as_json: AsJson = False,
-        config: ConfigFile = None,
-        sets: Sets = None,
-        store_option: StoreOptions = None,
-        *,
-        given: Given,
-    ) -> None:
-        with errors(as_json):
-            if registered_for(url) != kind:
-                noun = registered_for(url).noun
-                raise Refused(f"{url}: this command works on {kind.plural} only, and this is a {noun}")
-            effective = settings(config, sets, store_option=store_option)
-            print_shown(kind.load().inspect(url, effective, inspection.part, given.args()), as_json)
+    def show(context: CommandContext, url: Url) -> None:
+        if registered_for(url) != kind:
+            noun = registered_for(url).noun
+            raise Refused(f"{url}: this command works on {kind.plural} only, and this is a {noun}")
+        context.show(kind.load().inspect(url, context.config, inspection.part, context.given.args()))
 
     show.__doc__ = inspection.help
-    others = {}
     if inspection.url_help is not None:
         argument = typer.Argument(metavar="URL", help=inspection.url_help, show_default=False)
-        others["url"] = Annotated[str, argument]
-    command = with_options(show, [(kind, option) for option in inspection.options], **others)
-    inspect_app.command(inspection.part)(command)
+        show.__annotations__["url"] = Annotated[str, argument]
+    decorated = command(of_kinds=[(kind, option) for option in inspection.options])(show)
+    inspect_app.command(inspection.part)(decorated)
 
 
 for _kind in all_registered():

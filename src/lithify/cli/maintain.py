@@ -6,21 +6,14 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.options.common import (
-    AsJson,
-    ConfigFile,
-    Master,
-    Sets,
-    SparkConf,
-    StoreOptions,
-    TakeOver,
-    Url,
-)
-from lithify.cli.options.settings import settings
-from lithify.cli.running import GOES_ON, errors
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import MASTER, SPARK_CONF, TakeOver, Url
+from lithify.cli.running import GOES_ON
 
 
+@command(MASTER, SPARK_CONF, stopped=GOES_ON)
 def maintain(
+    context: CommandContext,
     url: Url,
     skip: Annotated[
         list[str] | None,
@@ -31,12 +24,6 @@ def maintain(
         ),
     ] = None,
     take_over: TakeOver = False,
-    master: Master = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    spark_conf: SparkConf = None,
 ) -> None:
     """Do once all that keeps a table in shape: compact its data, expire its history, delete leftovers.
 
@@ -54,8 +41,6 @@ def maintain(
 
         lithify maintain --skip expiry iceberg://catalog/namespace.table
     """
-    with errors(as_json, stopped=GOES_ON):
-        effective = settings(config, sets, master=master, store_option=store_option, spark_conf=spark_conf)
-        from lithify.cli.once import maintain_once
+    from lithify.cli.once import maintain_once
 
-        maintain_once(url, effective, skip or (), take_over=take_over, as_json=as_json)
+    maintain_once(context, url, skip or (), take_over=take_over)

@@ -11,8 +11,8 @@ import typer
 from lithify.api import client, wiring
 from lithify.base.clock import SystemClock
 from lithify.base.events import Observer, each
+from lithify.cli.options.command import CommandContext
 from lithify.cli.running import print_json
-from lithify.config.model import Config
 from lithify.datasets.options import CommandArgs
 from lithify.observe.logs import LOGGER, EventLog
 from lithify.observe.progress import ProgressBars
@@ -21,17 +21,17 @@ from lithify.views.consoles import standard_error, standard_output
 from lithify.views.drawing import draw
 
 
-def compact_once(url: str, config: Config, args: CommandArgs, *, take_over: bool, as_json: bool) -> None:
+def compact_once(context: CommandContext, url: str, args: CommandArgs, *, take_over: bool) -> None:
     """Compact until nothing is left to do, and print the results. Exits with 1 if a compaction failed, or if
     data cannot be compacted and grows worse."""
     with (
-        client.open(url, settings=config) as dataset,
+        context.open(url) as dataset,
         ProgressBars(standard_error()) as bars,
-        _telling(config, url, bars, as_json),
+        _telling(context, url, bars),
     ):
-        observe = _observer(config, bars, as_json)
+        observe = _observer(context, bars)
         result = dataset.compact(full=args.full, take_over=take_over, on_event=observe, **args.given)
-    if as_json:
+    if context.as_json:
         print_json(result.document)
     elif result.started:
         draw(standard_output(), result.shown.blocks)
@@ -44,35 +44,36 @@ def compact_once(url: str, config: Config, args: CommandArgs, *, take_over: bool
         raise typer.Exit(1)
 
 
-def _telling(config: Config, url: str, bars: ProgressBars, as_json: bool) -> AbstractContextManager[None]:
+def _telling(context: CommandContext, url: str, bars: ProgressBars) -> AbstractContextManager[None]:
     """Report compilation, during which nothing seems to happen."""
-    if as_json:
+    if context.as_json:
         return nullcontext()
-    return wiring.telling_of_compilation(config, [url], bars.say)
+    return wiring.telling_of_compilation(context.config, [url], bars.say)
 
 
-def _observer(config: Config, bars: ProgressBars, as_json: bool) -> Observer:
+def _observer(context: CommandContext, bars: ProgressBars) -> Observer:
     """Return the observer of the run. If the bars show events, the log repeats them only on request
     (`--verbose`, `log.level`, `log.format`)."""
     log = EventLog(SystemClock())
-    if as_json:
+    if context.as_json:
         return log
+    config = context.config
     wants_log = config.log.level is not None or config.log.format == "json"
     is_verbose = logging.getLogger(LOGGER).isEnabledFor(logging.INFO)
     return each(log, bars) if wants_log or is_verbose else bars
 
 
-def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over: bool, as_json: bool) -> None:
+def maintain_once(context: CommandContext, url: str, skip: Collection[str], *, take_over: bool) -> None:
     """Do all parts of maintenance once, and print the results. Exits with the code of the first part that was
     refused or failed, or with 1 if something else prevents completion."""
     with (
-        client.open(url, settings=config) as dataset,
+        context.open(url) as dataset,
         ProgressBars(standard_error()) as bars,
-        _telling(config, url, bars, as_json),
+        _telling(context, url, bars),
     ):
-        observe = _observer(config, bars, as_json)
+        observe = _observer(context, bars)
         done = dataset.maintain(skip=skip, take_over=take_over, on_event=observe)
-    if as_json:
+    if context.as_json:
         print_json(done.document)
     else:
         for part in client.PARTS:

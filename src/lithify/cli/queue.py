@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.fleet import FleetUrl, run
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions
+from lithify.cli.fleet import FleetUrl
+from lithify.cli.options.command import CommandContext, command
 
 if TYPE_CHECKING:
-    from lithify.api.fleets import Fleet
     from lithify.fleet.catalog.model import Queue
     from lithify.views.blocks import Shown
 
@@ -52,7 +50,9 @@ PerSlot = Annotated[
 
 
 @queue_app.command("create")
+@command()
 def create(
+    context: CommandContext,
     fleet: FleetUrl,
     name: Name,
     largest: Annotated[
@@ -64,10 +64,6 @@ def create(
     longest_backlog: Backlog = None,
     largest_share: Share = None,
     per_slot: PerSlot = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Make a queue.
 
@@ -75,16 +71,15 @@ def create(
 
         lithify queue create --largest 1GB --reserved-slots 1 s3://bucket/fleet small
     """
-
-    def ask(opened: Fleet) -> Shown:
-        given = _given(weight, reserved_slots, longest_backlog, largest_share, per_slot)
-        return _changed(opened.create_queue(name, largest_bytes=_size(largest), **given))
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    given = _given(weight, reserved_slots, longest_backlog, largest_share, per_slot)
+    context.show(_changed(opened.create_queue(name, largest_bytes=_size(largest), **given)))
 
 
 @queue_app.command("set")
+@command()
 def change(
+    context: CommandContext,
     fleet: FleetUrl,
     name: Name,
     largest: Annotated[
@@ -96,132 +91,70 @@ def change(
     longest_backlog: Backlog = None,
     largest_share: Share = None,
     per_slot: PerSlot = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Change a queue: what is not given stays. What was admitted before stays where it is."""
-
-    def ask(opened: Fleet) -> Shown:
-        given = _given(weight, reserved_slots, longest_backlog, largest_share, per_slot)
-        if largest is not None:
-            given["largest_bytes"] = _size(largest)
-        if not given:
-            raise Refused("say what to change, for example --weight 2")
-        return _changed(opened.set_queue(name, **given))
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    given = _given(weight, reserved_slots, longest_backlog, largest_share, per_slot)
+    if largest is not None:
+        given["largest_bytes"] = _size(largest)
+    if not given:
+        raise Refused("say what to change, for example --weight 2")
+    context.show(_changed(opened.set_queue(name, **given)))
 
 
 @queue_app.command("list")
-def show(
-    fleet: FleetUrl,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def show(context: CommandContext, fleet: FleetUrl) -> None:
     """Show all queues, and what waits in each. Writes only what tells the store's time."""
+    from lithify.fleet.view import show_queues
 
-    def ask(opened: Fleet) -> Shown:
-        from lithify.fleet.view import show_queues
-
-        found = opened.status()
-        return show_queues(found.queues, found.at_ms)
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    found = opened.status()
+    context.show(show_queues(found.queues, found.at_ms))
 
 
 @queue_app.command("info")
-def info(
-    fleet: FleetUrl,
-    name: Name,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def info(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
     """Show one queue, and what may be claimed in it. Writes only what tells the store's time."""
+    from lithify.fleet.view import show_queue
 
-    def ask(opened: Fleet) -> Shown:
-        from lithify.fleet.view import show_queue
-
-        found = opened.status()
-        found.catalog.catalog.queue(name)
-        return show_queue(found.queue(name), found.at_ms)
-
-    run(fleet, as_json, config, sets, store_option, ask)
+    opened = context.fleet(fleet)
+    found = opened.status()
+    found.catalog.catalog.queue(name)
+    context.show(show_queue(found.queue(name), found.at_ms))
 
 
 @queue_app.command("pause")
-def pause(
-    fleet: FleetUrl,
-    name: Name,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def pause(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
     """Admit and claim nothing of a queue until it is resumed. What runs goes on."""
-    _tell(fleet, as_json, config, sets, store_option, lambda opened: opened.pause_queue(name))
+    context.show(_changed(context.fleet(fleet).pause_queue(name)))
 
 
 @queue_app.command("resume")
-def resume(
-    fleet: FleetUrl,
-    name: Name,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def resume(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
     """Go on with a queue that was paused or drained."""
-    _tell(fleet, as_json, config, sets, store_option, lambda opened: opened.resume_queue(name))
+    context.show(_changed(context.fleet(fleet).resume_queue(name)))
 
 
 @queue_app.command("drain")
-def drain(
-    fleet: FleetUrl,
-    name: Name,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def drain(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
     """Admit nothing more to a queue: what was admitted is worked off, the rest goes to the next one."""
-    _tell(fleet, as_json, config, sets, store_option, lambda opened: opened.drain_queue(name))
+    context.show(_changed(context.fleet(fleet).drain_queue(name)))
 
 
 @queue_app.command("delete")
-def delete(
-    fleet: FleetUrl,
-    name: Name,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
+@command()
+def delete(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
     """Take a queue away: its workers end, and what waits goes to the next one."""
+    from lithify.views.blocks import Line, Shown
 
-    def ask(opened: Fleet) -> Shown:
-        from lithify.views.blocks import Line, Shown
-
-        opened.delete_queue(name)
-        return Shown({"deleted": name}, (Line(name, "Deleted:"),))
-
-    run(fleet, as_json, config, sets, store_option, ask)
-
-
-def _tell(
-    fleet: str,
-    as_json: bool,
-    config: Any,
-    sets: list[str] | None,
-    store_option: list[str] | None,
-    change: Callable[[Fleet], Queue],
-) -> None:
-    run(fleet, as_json, config, sets, store_option, lambda opened: _changed(change(opened)))
+    opened = context.fleet(fleet)
+    opened.delete_queue(name)
+    context.show(Shown({"deleted": name}, (Line(name, "Deleted:"),)))
 
 
 def _changed(queue: Queue) -> Shown:

@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.settings import settings
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
 from lithify.cli.options.values import time_of
-from lithify.cli.running import errors, print_shown
 from lithify.views.consoles import standard_error
 
 
+@command()
 def remove_orphans(
+    context: CommandContext,
     url: Url,
     delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
     older_than: Annotated[
@@ -34,10 +35,6 @@ def remove_orphans(
             show_default=False,
         ),
     ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Say which files under the location of a table nothing names, and with --delete, delete them.
 
@@ -51,17 +48,13 @@ def remove_orphans(
 
         lithify remove-orphans --delete --older-than 2025-01-31 iceberg://catalog/namespace.table
     """
-    with errors(as_json):
-        before = None if older_than is None else time_of(older_than)
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
-
-        progress = standard_error(quiet=as_json)
-        with client.open(url, settings=effective) as dataset:
-            shown = dataset.remove_orphans(
-                delete=delete,
-                older_than=before,
-                max_percent=max_percent,
-                tell=lambda text: progress.print(text, highlight=False, markup=False),
-            )
-        print_shown(shown, as_json)
+    before = None if older_than is None else time_of(older_than)
+    progress = standard_error(quiet=context.as_json)
+    with context.open(url) as dataset:
+        shown = dataset.remove_orphans(
+            delete=delete,
+            older_than=before,
+            max_percent=max_percent,
+            tell=lambda text: progress.print(text, highlight=False, markup=False),
+        )
+    context.show(shown)

@@ -6,18 +6,15 @@ from typing import Annotated
 
 import typer
 
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors, print_shown
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
 
 
+@command()
 def rewrite_manifests(
+    context: CommandContext,
     url: Url,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
 ) -> None:
     """Merge small manifests of a table, and sort their entries, so that a query opens few of them.
 
@@ -31,12 +28,8 @@ def rewrite_manifests(
 
         lithify rewrite-manifests iceberg://catalog/namespace.table
     """
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            found = dataset.rewrite_manifests(dry_run=dry_run)
-        print_shown(found.shown, as_json)
-        if not found.is_done:
-            raise typer.Exit(1)
+    with context.open(url) as dataset:
+        found = dataset.rewrite_manifests(dry_run=dry_run)
+    context.show(found.shown)
+    if not found.is_done:
+        raise typer.Exit(1)

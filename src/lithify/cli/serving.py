@@ -6,21 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from lithify.cli.options.common import (
-    ConfigFile,
-    LogFormat,
-    Master,
-    MetricsPort,
-    Sets,
-    SparkConf,
-    StoreOptions,
-    TakeOver,
-    Urls,
-    WebPort,
-)
-from lithify.cli.options.of_kinds import Given, takes_kind_options
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import MASTER, METRICS_PORT, SPARK_CONF, WEB_PORT, TakeOver, Urls
+from lithify.cli.options.of_kinds import options_of_kinds
 
 if TYPE_CHECKING:
     from lithify.api.fleets import Fleet, WatchedFleet
@@ -28,21 +16,15 @@ if TYPE_CHECKING:
     from lithify.web.serving import DashboardService
 
 
-@takes_kind_options("run")
-def run(
-    urls: Urls,
-    master: Master = None,
-    take_over: TakeOver = False,
-    metrics_port: MetricsPort = None,
-    web_port: WebPort = None,
-    log_format: LogFormat = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    spark_conf: SparkConf = None,
-    *,
-    given: Given,
-) -> None:
+@command(
+    METRICS_PORT,
+    WEB_PORT,
+    SPARK_CONF,
+    of_kinds=options_of_kinds("run"),
+    is_service=True,
+    before={"take_over": [MASTER]},
+)
+def run(context: CommandContext, urls: Urls, take_over: TakeOver = False) -> None:
     """Coordinate databases, tables and logs and work on them, in one process, until stopped.
 
     SIGTERM or Ctrl-C gives back what is unfinished, with its finished ranges recorded.
@@ -55,71 +37,22 @@ def run(
 
         lithify run s3://bucket/my-db iceberg://catalog/namespace.table
     """
-    with errors(False):
-        effective = settings(
-            config,
-            sets,
-            given,
-            log_level="info",
-            master=master,
-            metrics_port=metrics_port,
-            web_port=web_port,
-            log_format=log_format,
-            store_option=store_option,
-            spark_conf=spark_conf,
-        )
-        given.check(*urls)
-        _serve(urls, effective, take_over=take_over)
+    _serve(context, urls, take_over=take_over)
 
 
-@takes_kind_options("coordinator")
-def coordinator(
-    urls: Urls,
-    take_over: TakeOver = False,
-    metrics_port: MetricsPort = None,
-    web_port: WebPort = None,
-    log_format: LogFormat = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    *,
-    given: Given,
-) -> None:
+@command(METRICS_PORT, WEB_PORT, of_kinds=options_of_kinds("coordinator"), is_service=True)
+def coordinator(context: CommandContext, urls: Urls, take_over: TakeOver = False) -> None:
     """Coordinate databases, tables and logs until stopped: schedule, take back, commit. Workers do the work.
 
     Example:
 
         lithify coordinator --set service.worker_heartbeat_timeout=60s s3://bucket/my-db
     """
-    with errors(False):
-        effective = settings(
-            config,
-            sets,
-            given,
-            log_level="info",
-            metrics_port=metrics_port,
-            web_port=web_port,
-            log_format=log_format,
-            store_option=store_option,
-        )
-        given.check(*urls)
-        _serve(urls, effective, take_over=take_over, works=False)
+    _serve(context, urls, take_over=take_over, works=False)
 
 
-@takes_kind_options("worker")
-def worker(
-    urls: Urls,
-    master: Master = None,
-    metrics_port: MetricsPort = None,
-    web_port: WebPort = None,
-    log_format: LogFormat = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    spark_conf: SparkConf = None,
-    *,
-    given: Given,
-) -> None:
+@command(MASTER, METRICS_PORT, WEB_PORT, SPARK_CONF, of_kinds=options_of_kinds("worker"), is_service=True)
+def worker(context: CommandContext, urls: Urls) -> None:
     """Work for the coordinators of databases, tables and logs until stopped.
 
     The coordinator may be SlateDB's own, inside the process that holds the database, or Lithify's.
@@ -129,21 +62,7 @@ def worker(
 
         lithify worker --master spark://host:7077 s3://bucket/my-db iceberg://catalog/namespace.table
     """
-    with errors(False):
-        effective = settings(
-            config,
-            sets,
-            given,
-            log_level="info",
-            master=master,
-            metrics_port=metrics_port,
-            web_port=web_port,
-            log_format=log_format,
-            store_option=store_option,
-            spark_conf=spark_conf,
-        )
-        given.check(*urls)
-        _serve(urls, effective, coordinates=False, works=True)
+    _serve(context, urls, coordinates=False, works=True)
 
 
 def served_beside(
@@ -171,8 +90,8 @@ def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
 
 
 def _serve(
+    context: CommandContext,
     urls: list[str],
-    config: Config,
     *,
     take_over: bool = False,
     coordinates: bool = True,
@@ -185,7 +104,7 @@ def _serve(
 
     log = EventLog(SystemClock())
     service = Service(
-        urls, settings=config, on_event=log, take_over=take_over, coordinates=coordinates, works=works
+        urls, settings=context.config, on_event=log, take_over=take_over, coordinates=coordinates, works=works
     )
     with wiring.stop_on_signals() as stop, service:
         service.run(stop)

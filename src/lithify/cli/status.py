@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 from lithify.base.printable import printable
-from lithify.cli.options.common import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.options.of_kinds import Given, takes_kind_options
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors, print_json
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import Url
+from lithify.cli.options.of_kinds import options_of_kinds
+from lithify.cli.running import print_json
 from lithify.datasets.status_view import show_status
 from lithify.views import text
 from lithify.views.blocks import Alarm, Table, columns
@@ -33,18 +33,13 @@ WATCH_INTERVAL_S = 2.0
 """The interval at which tasks report their progress."""
 
 
-@takes_kind_options("status")
+@command(of_kinds=options_of_kinds("status"))
 def status(
+    context: CommandContext,
     url: Url,
     watch: Annotated[
         bool, typer.Option("--watch", help="Look again every two seconds, until stopped.")
     ] = False,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    *,
-    given: Given,
 ) -> None:
     """Say what runs, what waits and why, how far it is, and when the writer would stall.
 
@@ -63,20 +58,15 @@ def status(
 
         lithify status --json s3://bucket/my-db | jq '.compactions[] | select(.is_stale)'
     """
-    with errors(as_json):
-        given.check(url)
-        effective = settings(config, sets, given, store_option=store_option)
-        from lithify.api import client
-
-        with client.open(url, settings=effective) as dataset:
-            if watch:
-                _watch(dataset.status, as_json)
-                return
-            found = dataset.status()
-        if as_json:
-            print_json(show_status(found).document)
-        else:
-            print_status(standard_output(), found)
+    with context.open(url) as dataset:
+        if watch:
+            _watch(dataset.status, context.as_json)
+            return
+        found = dataset.status()
+    if context.as_json:
+        print_json(show_status(found).document)
+    else:
+        print_status(standard_output(), found)
 
 
 def _watch(look: Callable[[], Status], as_json: bool) -> None:

@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from lithify.base.errors import Refused
-from lithify.cli.options.common import ConfigFile, LogFormat, Sets, StoreOptions
-from lithify.cli.options.of_kinds import Given, takes_kind_options
-from lithify.cli.options.settings import settings
-from lithify.cli.running import errors
+from lithify.cli.options.command import CommandContext, command
+from lithify.cli.options.common import PORT
 
 
-@takes_kind_options("web")
+@command(PORT, is_service=True)
 def web(
+    context: CommandContext,
     urls: Annotated[
         list[str] | None,
         typer.Argument(metavar="URL", help="Databases and tables to show.", show_default=False),
@@ -23,16 +22,6 @@ def web(
         str | None,
         typer.Option(metavar="FLEET", help="Show a fleet and all its databases and tables."),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(help="Port of the loopback address (web.host changes that); default: 8090."),
-    ] = None,
-    log_format: LogFormat = None,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-    *,
-    given: Given,
 ) -> None:
     """Show databases, tables and fleets in a browser, and as JSON, until stopped.
 
@@ -46,21 +35,11 @@ def web(
 
         lithify web --fleet s3://bucket/fleet --port 8080
     """
-    with errors(False):
-        effective = settings(
-            config,
-            sets,
-            given,
-            log_level="info",
-            port=port,
-            log_format=log_format,
-            store_option=store_option,
-        )
-        given.check(*(urls or ()))
-        if not urls and fleet is None:
-            raise Refused("name at least one dataset, or a fleet (--fleet)")
-        from lithify.api import wiring
-        from lithify.web.serving import served
+    config = context.config
+    if not urls and fleet is None:
+        raise Refused("name at least one dataset, or a fleet (--fleet)")
+    from lithify.api import wiring
+    from lithify.web.serving import served
 
-        with wiring.stop_on_signals() as stop, served(urls or [], fleet, effective):
-            stop.wait()
+    with wiring.stop_on_signals() as stop, served(urls or [], fleet, config):
+        stop.wait()

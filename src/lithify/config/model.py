@@ -24,7 +24,14 @@ from pydantic import (
     model_validator,
 )
 
-from lithify.config.durations import FOREVER, Duration, PositiveDuration, Wait, format_duration
+from lithify.config.durations import (
+    FOREVER,
+    Duration,
+    PositiveDuration,
+    Wait,
+    format_duration,
+    to_milliseconds,
+)
 from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, Texts, no_truth
 from lithify.config.sizes import Bytes
 
@@ -69,6 +76,10 @@ class WorkerSettings(Section):
     max_retry_pause: Duration = Field(
         default=timedelta(minutes=10), description="Longest pause between two attempts at a compaction"
     )
+
+    @property
+    def compactions_poll_interval_s(self) -> float:
+        return self.compactions_poll_interval.total_seconds()
 
 
 class ServiceSettings(OwnSection):
@@ -146,6 +157,22 @@ class ServiceSettings(OwnSection):
                 "lower worker.heartbeat_interval"
             )
         return self
+
+    @property
+    def poll_interval_s(self) -> float:
+        return self.poll_interval.total_seconds()
+
+    @property
+    def commit_compacted_interval_s(self) -> float:
+        return self.commit_compacted_interval.total_seconds()
+
+    @property
+    def worker_heartbeat_timeout_ms(self) -> int:
+        return to_milliseconds(self.worker_heartbeat_timeout)
+
+    @property
+    def keep_history_ms(self) -> int:
+        return to_milliseconds(self.keep_history)
 
     @property
     def store_wait_s(self) -> float:

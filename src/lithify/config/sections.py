@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from lithify.config.durations import Duration, PositiveDuration, from_milliseconds
+from lithify.config.durations import Duration, PositiveDuration, from_milliseconds, to_milliseconds
 from lithify.config.sizes import Bytes, to_size
 
 MILLISECONDS = "_ms"
@@ -96,3 +96,7 @@ class CollectionSettings(Section):
     interval: PositiveDuration = Field(default=timedelta(minutes=10), description="How often")
     min_age: Duration = Field(default=timedelta(minutes=5), description="What is younger is kept")
     dry_run: bool = Field(default=False, description="Only report, delete nothing")
+
+    @property
+    def min_age_ms(self) -> int:
+        return to_milliseconds(self.min_age)

@@ -1,7 +1,7 @@
 """The schedule of garbage collection for all kinds of datasets (SlateDB's garbage collector options).
 
 Each kind of garbage has its own interval and minimum age. A tick collects what is due; kinds that are due
-together and have equal options are collected together, so that the dataset's state is read once. With the
+together and have equal settings are collected together, so that the dataset's state is read once. With the
 defaults that is one collection per interval, the first at the first tick.
 
 A failed collection is due again after its interval, like a successful one: its cause rarely disappears within
@@ -11,40 +11,18 @@ seconds, and garbage can wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lithify.base import events
 from lithify.base.clock import Clock
-from lithify.base.errors import LithifyError, Refused
+from lithify.base.errors import LithifyError
 from lithify.base.events import Observer
-from lithify.config.durations import to_milliseconds
 from lithify.config.sections import CollectionSettings
-
-DEFAULT_INTERVAL_MS = 600_000
 
 KindT = TypeVar("KindT")
 """The kinds of garbage of one kind of dataset."""
 ReportT = TypeVar("ReportT")
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryOptions:
-    """How one kind of garbage is collected."""
-
-    interval_ms: int = DEFAULT_INTERVAL_MS
-    min_age_ms: int = 300_000
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        if self.interval_ms < 1:
-            raise Refused(f"the garbage collection interval is {self.interval_ms} ms; it must be at least 1")
-        if self.min_age_ms < 0:
-            raise Refused(f"the minimum age of garbage is {self.min_age_ms} ms; it cannot be negative")
-
-    @classmethod
-    def of(cls, settings: CollectionSettings) -> DirectoryOptions:
-        return cls(to_milliseconds(settings.interval), to_milliseconds(settings.min_age), settings.dry_run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +35,34 @@ class Due(Generic[KindT]):
 
 
 def due_kinds(
-    options: Mapping[KindT, DirectoryOptions], began_s: Mapping[KindT, float], now_s: float
+    settings: Mapping[KindT, CollectionSettings], began_s: Mapping[KindT, float], now_s: float
 ) -> tuple[Due[KindT], ...]:
     """Return the collections that are due; `began_s` has the start of each kind's last one, if any."""
-    together: dict[tuple[int, bool], set[KindT]] = {}
-    for kind, kind_options in options.items():
-        if kind not in began_s or now_s >= began_s[kind] + kind_options.interval_ms / 1000:
-            together.setdefault((kind_options.min_age_ms, kind_options.dry_run), set()).add(kind)
-    return tuple(
-        Due(min_age_ms, dry_run, frozenset(kinds)) for (min_age_ms, dry_run), kinds in together.items()
+    return _together(
+        (kind, how.min_age_ms, how.dry_run)
+        for kind, how in settings.items()
+        if kind not in began_s or now_s >= began_s[kind] + how.interval.total_seconds()
     )
 
 
 def asked_for(
-    options: Mapping[KindT, DirectoryOptions], *, dry_run: bool, min_age_ms: int | None
+    settings: Mapping[KindT, CollectionSettings], *, dry_run: bool, min_age_ms: int | None
 ) -> tuple[Due[KindT], ...]:
     """Return the collections of a one-time request, those that delete first. `dry_run` and a given
-    `min_age_ms` override the options of each kind."""
-    given: Mapping[str, int] = {} if min_age_ms is None else {"min_age_ms": min_age_ms}
-    chosen = {kind: replace(o, dry_run=dry_run or o.dry_run, **given) for kind, o in options.items()}
-    return tuple(sorted(due_kinds(chosen, {}, 0.0), key=lambda due: due.dry_run))
+    `min_age_ms` override the settings of each kind."""
+    dues = _together(
+        (kind, how.min_age_ms if min_age_ms is None else min_age_ms, dry_run or how.dry_run)
+        for kind, how in settings.items()
+    )
+    return tuple(sorted(dues, key=lambda due: due.dry_run))
+
+
+def _together(collections: Iterable[tuple[KindT, int, bool]]) -> tuple[Due[KindT], ...]:
+    """Group kinds of garbage that are collected with the same minimum age (ms) and dry run."""
+    kinds: dict[tuple[int, bool], set[KindT]] = {}
+    for kind, min_age_ms, dry_run in collections:
+        kinds.setdefault((min_age_ms, dry_run), set()).add(kind)
+    return tuple(Due(*how, frozenset(some)) for how, some in kinds.items())
 
 
 def carried_out(
@@ -97,11 +83,12 @@ def carried_out(
 
 
 def until_due_s(
-    options: Mapping[KindT, DirectoryOptions], began_s: Mapping[KindT, float], now_s: float
+    settings: Mapping[KindT, CollectionSettings], began_s: Mapping[KindT, float], now_s: float
 ) -> float:
     """Return the seconds until something is due; infinite if nothing ever is."""
     next_s = (
-        began_s[kind] + o.interval_ms / 1000 if kind in began_s else now_s for kind, o in options.items()
+        began_s[kind] + how.interval.total_seconds() if kind in began_s else now_s
+        for kind, how in settings.items()
     )
     return max(0.0, min(next_s, default=float("inf")) - now_s)
 
@@ -111,12 +98,12 @@ class PeriodicCollector(Generic[KindT]):
 
     def __init__(
         self,
-        options: Mapping[KindT, DirectoryOptions],
+        settings: Mapping[KindT, CollectionSettings],
         collect: Callable[[Due[KindT]], events.GarbageCollected],
         clock: Clock,
         observer: Observer = events.ignore,
     ) -> None:
-        self.options = options
+        self.settings = settings
         self._collect = collect
         self._clock = clock
         self._observe = observer
@@ -131,9 +118,9 @@ class PeriodicCollector(Generic[KindT]):
             self._began_s.update(dict.fromkeys(due.kinds, now_s))
             self._observe(self._collect(due))
 
-        carried_out(due_kinds(self.options, self._began_s, now_s), begin)
+        carried_out(due_kinds(self.settings, self._began_s, now_s), begin)
         return self.wait_s()
 
     def wait_s(self) -> float:
         """Return the seconds until something is due; infinite if nothing ever is."""
-        return until_due_s(self.options, self._began_s, self._clock.monotonic_s())
+        return until_due_s(self.settings, self._began_s, self._clock.monotonic_s())

@@ -45,6 +45,7 @@ from lithify.base.errors import (
     StoreUnavailable,
 )
 from lithify.base.events import Observer
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import DatasetPort
 from lithify.fleet.catalog.model import Coordinates, DatasetRule
@@ -60,7 +61,6 @@ from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator import Coordinator, CountAttempts, report_refusal
 from lithify.service.failures import Failures
-from lithify.service.loops import LoopOptions
 
 REST_S = 600.0
 MISSING_PAUSE_S = 3_600.0
@@ -107,7 +107,7 @@ class WatchPorts:
     leadership: Callable[[DatasetPort], Leadership]
     """Return the leadership, in the name of this member."""
     clock: Clock
-    options: LoopOptions
+    settings: ServiceSettings
     observe: Observer = events.ignore
 
 
@@ -301,7 +301,7 @@ class ManagedDataset:
         self._rest_until_next_look()
 
     def _tick(self, dataset: DatasetPort, lead: _Lead) -> None:
-        options = self._ports.options
+        settings = self._ports.settings
         try:
             lead.leadership.renew()
             is_known, lead.is_known = lead.is_known, False
@@ -328,7 +328,7 @@ class ManagedDataset:
         elif now_s - lead.busy_s >= REST_S:
             self._resign()
         is_active = bool(self.demand.active or self._admitted or result.refused)
-        pause_s = options.commit_compacted_interval_s if is_active else options.poll_interval_s
+        pause_s = settings.commit_compacted_interval_s if is_active else settings.poll_interval_s
         self.next_look_s = now_s + pause_s
 
     def _see(self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, plan: Plan) -> None:

@@ -24,13 +24,13 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from typing import TypeVar
 
 from lithify.base.defects import contained
 from lithify.base.errors import Fenced, LithifyError, StoreUnavailable
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.service.coordinator import Coordinator
 from lithify.service.coordinator_view import CoordinatorView
@@ -43,35 +43,24 @@ MAX_REST_S = 6.0
 """Longest wait of a coordinator without checking its lease, however rarely it polls the dataset: a process
 that asks whether it is alive waits `LEASE_MS` for the answer."""
 
+JITTER = 0.1
+"""Each wait of a loop is longer by up to this share."""
+
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger("lithify")
 
 
-@dataclass(frozen=True, slots=True)
-class LoopOptions:
-    """Intervals of the loops. Names are SlateDB's."""
-
-    poll_interval_s: float = 5.0
-    """Between two ticks of a coordinator without active compactions."""
-    commit_compacted_interval_s: float = 1.0
-    """Between two ticks of a coordinator with active compactions."""
-    compactions_poll_interval_s: float = 5.0
-    """Between two polls of an idle worker."""
-    jitter: float = 0.1
-    """Each wait is longer by up to this share."""
-
-
-def run_workers(pool: WorkerPool, stop: Event, rng: random.Random, options: LoopOptions) -> None:
+def run_workers(pool: WorkerPool, stop: Event, rng: random.Random, settings: ServiceSettings) -> None:
     """Work on all datasets of `pool` until `stop` is set; then release unfinished compactions."""
     try:
         pool.start()
         while not stop.is_set():
             changed = pool.round()
             if pool.is_busy:
-                pool.wait(options.commit_compacted_interval_s)
+                pool.wait(settings.commit_compacted_interval_s)
             elif not changed:  # else slots may have become free for datasets polled earlier
-                stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
+                stop.wait(settings.worker.compactions_poll_interval_s * (1 + rng.uniform(0, JITTER)))
     finally:
         pool.release()
 
@@ -81,7 +70,7 @@ def run_coordinator(
     leadership: Leadership,
     stop: Event,
     rng: random.Random,
-    options: LoopOptions,
+    settings: ServiceSettings,
     *,
     take_over: bool = False,
     worker: Worker | None = None,
@@ -95,19 +84,19 @@ def run_coordinator(
         worker.room.check_master()  # before anything is written
     with ExitStack() as stack:
         acquiring = partial(leadership.acquire, take_over=take_over)
-        term = once_back(lambda: stack.enter_context(acquiring()), stop, options)
+        term = once_back(lambda: stack.enter_context(acquiring()), stop, settings)
         if term is None:
             return
         try:
             coordinator.start(term)
             with collecting(collector):
-                _coordinate(coordinator, leadership, stop, rng, options, worker)
+                _coordinate(coordinator, leadership, stop, rng, settings, worker)
         finally:
             if worker is not None:
                 release(worker)
 
 
-def once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
+def once_back(action: Callable[[], ResultT], stop: Event, settings: ServiceSettings) -> ResultT | None:
     """Return the result of `action` once the store answers; `None` if `stop` is set first."""
     trouble = OnceLogger("the coordinator cannot start yet and tries again")
     while True:
@@ -115,7 +104,7 @@ def once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) 
             return action()
         except StoreUnavailable as error:
             trouble.say(error)
-        if stop.wait(options.poll_interval_s):
+        if stop.wait(settings.poll_interval_s):
             return None
 
 
@@ -124,13 +113,13 @@ def _coordinate(
     leadership: Leadership,
     stop: Event,
     rng: random.Random,
-    options: LoopOptions,
+    settings: ServiceSettings,
     worker: Worker | None,
 ) -> None:
     trouble = OnceLogger("the coordinator could not finish a round and tries again")
     workers_trouble = OnceLogger("the embedded worker could not finish a round and tries again")
     while not stop.is_set():
-        wait_s = options.poll_interval_s
+        wait_s = settings.poll_interval_s
         seen: CoordinatorView | None = None
         try:
             with contained("a round of the coordinator"):
@@ -144,14 +133,14 @@ def _coordinate(
             trouble.is_over()
             seen = tick.seen
             if tick.ledger.active() or tick.refused:
-                wait_s = options.commit_compacted_interval_s
+                wait_s = settings.commit_compacted_interval_s
         if worker is not None:
             worker.room.check_engine()
         changed = worker is not None and _tick_worker(worker, workers_trouble, seen)
         if worker is not None and worker.is_busy:
             worker.wait(min(wait_s, MAX_REST_S))
         elif not changed:
-            _rest(leadership, stop, wait_s * (1 + rng.uniform(0, options.jitter)), trouble)
+            _rest(leadership, stop, wait_s * (1 + rng.uniform(0, JITTER)), trouble)
 
 
 def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: OnceLogger) -> None:

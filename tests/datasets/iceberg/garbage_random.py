@@ -27,8 +27,9 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from lithify.datasets.collecting import DirectoryOptions, PeriodicCollector
+from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, GarbageOptions, collect, collect_due
+from lithify.datasets.iceberg.settings import TableCollectionSettings
 from tests.datasets.iceberg.reachability import needed_by
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -220,7 +221,7 @@ def collect_twice(rng: random.Random, table: Table) -> None:
     """The second finds nothing; which of the two ways is chosen by chance."""
     dataset = dataset_of(table)
     if rng.random() < 0.5:
-        options = dict.fromkeys(GarbageKind, DirectoryOptions(min_age_ms=3_600_000))
+        options = dict.fromkeys(GarbageKind, TableCollectionSettings())
         PeriodicCollector(options, lambda due: collect_due(dataset, a_clock(), due), a_clock()).tick()
     else:
         collect(dataset, a_clock(), GarbageOptions(dry_run=False))

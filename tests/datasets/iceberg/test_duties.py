@@ -13,15 +13,14 @@ from pyiceberg.table import Table
 from lithify.base.errors import CorruptObject, LithifyError, Refused, StoreError
 from lithify.base.events import Event, GarbageCollected
 from lithify.base.ids import RandomIds
-from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.iceberg.maintenance import duties as duties_module
 from lithify.datasets.iceberg.maintenance.duties import Duty, duties
-from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, Expirer
-from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, collector_options
+from lithify.datasets.iceberg.maintenance.expire import Expirer
+from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, by_kind
 from lithify.datasets.iceberg.maintenance.orphans import remove_orphans
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.settings import TableGarbageSettings
+from lithify.datasets.iceberg.settings import TableCollectionSettings, TableGarbageSettings
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     age_files,
@@ -43,7 +42,7 @@ def ticked(table: Table, ticks: int = 1) -> list[GarbageCollected]:
     """What a coordinator's collector does in so many rounds, hours apart."""
     found: list[Event] = []
     clock = a_clock()
-    options = collector_options(TableGarbageSettings())
+    options = by_kind(TableGarbageSettings())
     collector = duties(dataset_of(table, clock=clock), clock, RandomIds(), options, found.append)
     for _ in range(ticks):
         collector.tick()
@@ -125,7 +124,7 @@ def test_each_part_is_left_out_where_the_policy_says_so(
     clock = a_clock()
     options = {"skip-parts": skipped} if in_settings else {}
     dataset = dataset_of(table, clock=clock, options=options)
-    duties(dataset, clock, RandomIds(), collector_options(TableGarbageSettings())).tick()
+    duties(dataset, clock, RandomIds(), by_kind(TableGarbageSettings())).tick()
     assert done == set(PARTS) - {skipped}
 
 
@@ -141,7 +140,7 @@ def test_files_are_left_out_by_a_policy_of_which_something_else_is_wrong(
     clock = a_clock()
     dataset = dataset_of(table, clock=clock, options={"skip-parts": "files"} if in_settings else {})
     with pytest.raises(Refused, match="granularty is not known"):
-        duties(dataset, clock, RandomIds(), collector_options(TableGarbageSettings())).tick()
+        duties(dataset, clock, RandomIds(), by_kind(TableGarbageSettings())).tick()
     assert collected == []
 
 
@@ -225,7 +224,7 @@ def test_garbage_that_is_not_collected_stops_no_expiry(
 
     monkeypatch.setattr("lithify.datasets.iceberg.maintenance.duties.collect_due", fail)
     clock = a_clock()
-    options = dict.fromkeys(GarbageKind, DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS))
+    options = dict.fromkeys(GarbageKind, TableCollectionSettings())
     found: list[Event] = []
     collector = duties(dataset_of(table, clock=clock), clock, RandomIds(), options, found.append)
     with pytest.raises(LithifyError, match=str(error)):

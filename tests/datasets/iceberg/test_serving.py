@@ -17,11 +17,12 @@ from pyiceberg.types import TimestamptzType
 from lithify.base import events
 from lithify.base.errors import Refused
 from lithify.base.ids import RandomIds
+from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.checks import check_table
 from lithify.protocol.finding import Severity
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import LoopOptions, run_coordinator
+from lithify.service.loops import run_coordinator
 from lithify.service.status import status
 from lithify.service.worker import Worker
 from lithify.testing import ManualClock
@@ -97,7 +98,7 @@ def serve(table: Table, rounds: Rounds) -> None:
         Leadership(dataset, clock, ids),
         rounds,
         random.Random(1),
-        LoopOptions(),
+        ServiceSettings(),
         worker=Worker(dataset, InlineEngine(), clock, "worker"),
     )
 

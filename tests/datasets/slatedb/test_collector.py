@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from lithify.base.errors import Refused, StoreError
+from lithify.base.errors import StoreError
 from lithify.base.events import Event, GarbageCollected
 from lithify.base.ids import RandomIds
-from lithify.datasets.collecting import DirectoryOptions, Due, due_kinds, until_due_s
+from lithify.config.sections import CollectionSettings
+from lithify.datasets.collecting import Due, due_kinds, until_due_s
 from lithify.datasets.slatedb.garbage.collection import DEFAULT_KINDS, GarbageKind
-from lithify.datasets.slatedb.garbage.collector import GarbageCollectorOptions, garbage_collector
+from lithify.datasets.slatedb.garbage.collector import by_kind, garbage_collector
+from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 from lithify.store.wrapped import Call
 from lithify.testing import FaultyStore, ManualClock, StoreFault
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.collecting import HOUR_MS, StoreInTime, aged_database, check, names
 
-SOON = DirectoryOptions(interval_ms=1_000, min_age_ms=0)
 
-
-def test_defaults_are_one_collection_of_everything_but_fences_every_ten_minutes() -> None:
-    options = GarbageCollectorOptions().by_kind()
-    assert due_kinds(options, {}, 5.0) == (
-        Due(300_000, dry_run=False, kinds=DEFAULT_KINDS - {GarbageKind.CHECKPOINT}),
+def every(seconds: float, min_age_s: float = 0, *, dry_run: bool = False) -> CollectionSettings:
+    return CollectionSettings(
+        interval=timedelta(seconds=seconds), min_age=timedelta(seconds=min_age_s), dry_run=dry_run
     )
-    began_s = dict.fromkeys(options, 5.0)
-    assert due_kinds(options, began_s, 604.9) == ()
-    assert len(due_kinds(options, began_s, 605.0)) == 1
+
+
+def test_defaults_are_one_collection_of_everything_every_ten_minutes_that_only_reports_fences() -> None:
+    settings = by_kind(GarbageCollectorSettings())
+    assert set(due_kinds(settings, {}, 5.0)) == {
+        Due(300_000, dry_run=False, kinds=DEFAULT_KINDS - {GarbageKind.CHECKPOINT}),
+        Due(300_000, dry_run=True, kinds=frozenset({GarbageKind.WAL_FENCE})),
+    }
+    began_s = dict.fromkeys(settings, 5.0)
+    assert due_kinds(settings, began_s, 604.9) == ()
+    assert len(due_kinds(settings, began_s, 605.0)) == 2
 
 
 def test_each_kind_has_its_interval_its_age_and_its_switch() -> None:
-    options = GarbageCollectorOptions(
-        manifest_options=SOON,
-        compactions_options=SOON,
-        wal_options=DirectoryOptions(1_000, 0, dry_run=True),
-        wal_fence_options=DirectoryOptions(5_000, 60_000),
-        compacted_options=None,
-        detach_options=None,
-        lithify_options=None,
-    ).by_kind()
+    options = {
+        GarbageKind.MANIFEST: every(1),
+        GarbageKind.COMPACTIONS: every(1),
+        GarbageKind.WAL: every(1, dry_run=True),
+        GarbageKind.WAL_FENCE: every(5, 60),
+    }
     began_s = dict.fromkeys(options, 10.0)
     both = Due(0, dry_run=False, kinds=frozenset({GarbageKind.MANIFEST, GarbageKind.COMPACTIONS}))
     dry = Due(0, dry_run=True, kinds=frozenset({GarbageKind.WAL}))
@@ -56,22 +61,16 @@ def test_nothing_to_collect_is_never_due() -> None:
     assert until_due_s({}, {}, 1.0) == float("inf")
 
 
-@pytest.mark.parametrize(("interval_ms", "min_age_ms"), [(0, 1), (1, -1)])
-def test_impossible_options_are_refused(interval_ms: int, min_age_ms: int) -> None:
-    with pytest.raises(Refused, match="garbage"):
-        DirectoryOptions(interval_ms, min_age_ms)
-
-
 def test_ticks_collect_what_is_due_and_tell_it(tmp_path: Path) -> None:
     path = tmp_path / "db"
     model = aged_database(path)
     clock = ManualClock(int(time.time() * 1000) + HOUR_MS)
     events: list[Event] = []
-    options = GarbageCollectorOptions(
-        manifest_options=DirectoryOptions(3_000), compacted_options=DirectoryOptions(2_000, dry_run=True)
+    settings = GarbageCollectorSettings(
+        manifest_options=every(3, 300), compacted_options=every(2, 300, dry_run=True)
     )
     dataset = dataset_at(path, wrap=lambda store: StoreInTime(store, clock))
-    collector = garbage_collector(dataset, clock, RandomIds(), options=options, observer=events.append)
+    collector = garbage_collector(dataset, clock, RandomIds(), settings=settings, observer=events.append)
     ssts = names(path, "compacted")
     # A commit that took long has pinned its inputs twice.
     expired = sum(

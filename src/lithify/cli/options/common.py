@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-
-
-def complete_setting(begun: str) -> list[str]:
-    """Return the settings that begin with `begun`, for completion in shells."""
-    from lithify.config.model import options
-    from lithify.datasets.registry import config_type
-
-    return [f"{option.name}=" for option in options(config_type()) if option.name.startswith(begun)]
-
 
 Url = Annotated[
     str,
@@ -29,16 +22,6 @@ Urls = Annotated[
     list[str],
     typer.Argument(metavar="URL", help="Databases, tables and logs to work on.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")]
-StoreOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--store-option",
-        metavar="KEY=VALUE",
-        help="Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000; of a table, "
-        "property of its catalog. The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
-    ),
-]
 Png = Annotated[
     Path | None,
     typer.Option("--png", metavar="FILE", help="Draw the timeline to this file."),
@@ -51,17 +34,6 @@ Full = Annotated[
         "also those that would wait; of a log, every partition that has changed.",
     ),
 ]
-Master = Annotated[
-    str | None,
-    typer.Option(
-        help="Spark master: local[N], spark://…, yarn, k8s://…, or sc://… for Connect; default: as "
-        "spark-submit or spark-defaults.conf say, else local[*].",
-        show_default=False,
-    ),
-]
-SparkConf = Annotated[
-    list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="Setting of Spark.")
-]
 TakeOver = Annotated[
     bool,
     typer.Option(
@@ -70,40 +42,96 @@ TakeOver = Annotated[
         "A SlateDB process that has one inside is closed by this.",
     ),
 ]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Settings in TOML; default: the file LITHIFY_CONFIG names, if any."
-    ),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any setting, for example service.poll_interval=1s. "
-        "`lithify config show` lists all. Wins over the environment and the file.",
-        autocompletion=complete_setting,
-    ),
-]
-LogFormat = Annotated[
-    str | None, typer.Option(help="text (default) for people, json for machines.", show_default=False)
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        help="Serve Prometheus metrics on this port of the loopback address (metrics.host changes that).",
-        show_default=False,
-    ),
-]
-WebPort = Annotated[
-    int | None,
-    typer.Option(
-        help="Serve the dashboard on this port of the loopback address (web.host changes that); "
-        "it needs the extra `web`.",
-        show_default=False,
-    ),
-]
 CompactionIds = Annotated[
     list[str], typer.Argument(metavar="COMPACTION", help="Ids, whole or as `lithify status` shows them.")
 ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommonOption:
+    """The description of an option that `command` adds to commands."""
+
+    name: str
+    """The parameter's name, from which the flag is derived."""
+    help: str
+    type: Any = str
+    """`bool` for a flag, `list[…]` for an option that may be repeated."""
+    metavar: str | None = None
+    setting: str | None = None
+    """The setting that the option overrides. If that is a table, the values are KEY=VALUE."""
+    complete: Callable[[str], list[str]] | None = None
+    """Returns the values that begin with a text, for completion in shells."""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+def complete_setting(begun: str) -> list[str]:
+    """Return the settings that begin with `begun`, for completion in shells."""
+    from lithify.config.model import options
+    from lithify.datasets.registry import config_type
+
+    return [f"{option.name}=" for option in options(config_type()) if option.name.startswith(begun)]
+
+
+MASTER = CommonOption(
+    "master",
+    "Spark master: local[N], spark://…, yarn, k8s://…, or sc://… for Connect; default: as "
+    "spark-submit or spark-defaults.conf say, else local[*].",
+    setting="spark.master",
+)
+METRICS_PORT = CommonOption(
+    "metrics_port",
+    "Serve Prometheus metrics on this port of the loopback address (metrics.host changes that).",
+    int,
+    setting="metrics.port",
+)
+WEB_PORT = CommonOption(
+    "web_port",
+    "Serve the dashboard on this port of the loopback address (web.host changes that); "
+    "it needs the extra `web`.",
+    int,
+    setting="web.port",
+)
+PORT = CommonOption(
+    "port",
+    "Port of the loopback address (web.host changes that); default: 8090.",
+    int,
+    setting="web.port",
+)
+LOG_FORMAT = CommonOption("log_format", "text (default) for people, json for machines.", setting="log.format")
+JSON = CommonOption("json", "Print one JSON document for scripts.", bool)
+CONFIG = CommonOption(
+    "config", "Settings in TOML; default: the file LITHIFY_CONFIG names, if any.", Path, "FILE"
+)
+SET = CommonOption(
+    "set",
+    "Any setting, for example service.poll_interval=1s. "
+    "`lithify config show` lists all. Wins over the environment and the file.",
+    list[str],
+    "NAME=VALUE",
+    complete=complete_setting,
+)
+STORE_OPTION = CommonOption(
+    "store_option",
+    "Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000; of a table, "
+    "property of its catalog. The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
+    list[str],
+    "KEY=VALUE",
+    "store_options",
+)
+SPARK_CONF = CommonOption("spark_conf", "Setting of Spark.", list[str], "KEY=VALUE", "spark.conf")
+COMMON_OPTIONS = (
+    MASTER,
+    METRICS_PORT,
+    WEB_PORT,
+    PORT,
+    LOG_FORMAT,
+    JSON,
+    CONFIG,
+    SET,
+    STORE_OPTION,
+    SPARK_CONF,
+)
+"""All of them, in the order of help."""

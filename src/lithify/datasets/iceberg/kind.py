@@ -158,8 +158,8 @@ class IcebergKind:
     def collector(
         self, dataset: IcebergDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
     ) -> PeriodicCollector[Any]:
-        options = garbage.collector_options(config.of(IcebergSettings).garbage)
-        return duties(dataset, clock, ids, options, observer)
+        settings = garbage.by_kind(config.of(IcebergSettings).garbage)
+        return duties(dataset, clock, ids, settings, observer)
 
     def collect(
         self,
@@ -175,8 +175,8 @@ class IcebergKind:
         max_percent = args.given.get("max_percent")
         percent = DEFAULT_MAX_PERCENT if max_percent is None else max_percent
         check_percent(percent)
-        options = garbage.collector_options(config.of(IcebergSettings).garbage)
-        dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
+        settings = garbage.by_kind(config.of(IcebergSettings).garbage)
+        dues = asked_for(settings, dry_run=dry_run, min_age_ms=min_age_ms)
         dataset = self.open(url, config, clock, ids, lambda store: store, command_waiting(url, config))
         report = garbage.collect_each(dataset, clock, dues, dry_run=dry_run, max_percent=percent)
         return view.show_garbage(dataset.url, report)

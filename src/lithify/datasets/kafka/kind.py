@@ -12,7 +12,7 @@ from lithify.base.ids import Ids, RandomIds
 from lithify.config.model import Config
 from lithify.coordination.groups import GroupFiles
 from lithify.coordination.holds import checked_name
-from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector, asked_for
+from lithify.datasets.collecting import Due, PeriodicCollector, asked_for
 from lithify.datasets.kafka import view
 from lithify.datasets.kafka.buckets.copies import checked_topic
 from lithify.datasets.kafka.buckets.live_topic import LiveTopic, build_order, check_live
@@ -133,12 +133,11 @@ class LogKind:
     def collector(
         self, dataset: LogDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
     ) -> PeriodicCollector[str]:
-        options = DirectoryOptions.of(config.of(KafkaSettings).garbage)
-
         def collect_due(due: Due[str]) -> GarbageCollected:
             return collect(dataset, min_age_ms=due.min_age_ms, dry_run=due.dry_run).event(dataset.url)
 
-        return PeriodicCollector({"all": options}, collect_due, clock, observer)
+        settings = {"all": config.of(KafkaSettings).garbage}
+        return PeriodicCollector(settings, collect_due, clock, observer)
 
     def collect(
         self,
@@ -151,8 +150,7 @@ class LogKind:
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        options = {"all": DirectoryOptions.of(config.of(KafkaSettings).garbage)}
-        (due,) = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
+        (due,) = asked_for({"all": config.of(KafkaSettings).garbage}, dry_run=dry_run, min_age_ms=min_age_ms)
         dataset = self._opened(url, config, clock, ids)
         report = collect(dataset, min_age_ms=due.min_age_ms, dry_run=due.dry_run)
         return view.show_garbage(url, report)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from lithify.base.clock import Clock, SystemClock
@@ -22,7 +21,7 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.garbage import collection
-from lithify.datasets.slatedb.garbage.collector import GarbageCollectorOptions, garbage_collector
+from lithify.datasets.slatedb.garbage.collector import by_kind, garbage_collector
 from lithify.datasets.slatedb.model import Manifest, Spec
 from lithify.datasets.slatedb.options import slate_options
 from lithify.datasets.slatedb.planning.shape import Shape, shape_of
@@ -160,8 +159,8 @@ class SlateKind:
     def collector(
         self, dataset: SlateDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
     ) -> PeriodicCollector[collection.GarbageKind]:
-        options = _garbage_options(config)
-        return garbage_collector(dataset, clock, ids, options=options, observer=observer)
+        settings = config.of(SlatedbSettings).garbage_collector_options
+        return garbage_collector(dataset, clock, ids, settings=settings, observer=observer)
 
     def collect(
         self,
@@ -174,13 +173,11 @@ class SlateKind:
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        options = dict(_garbage_options(config).by_kind())
-        fences = options.pop(collection.GarbageKind.WAL_FENCE, None)
-        if fences is not None and args.given.get("wal_fences"):
-            options[collection.GarbageKind.WAL_FENCE] = replace(
-                fences, dry_run=False
-            )  # by default services do not collect these
-        dues = asked_for(options, dry_run=dry_run, min_age_ms=min_age_ms)
+        settings = by_kind(config.of(SlatedbSettings).garbage_collector_options)
+        fences = settings.pop(collection.GarbageKind.WAL_FENCE)
+        if args.given.get("wal_fences"):  # by default services do not collect these
+            settings[collection.GarbageKind.WAL_FENCE] = fences.model_copy(update={"dry_run": False})
+        dues = asked_for(settings, dry_run=dry_run, min_age_ms=min_age_ms)
         store, root = open_store(url, config.store_options_of(url), command_waiting(url, config))
         paths = DatabasePaths(root)
         store = proved(store, paths.own_folder, ids)
@@ -197,10 +194,6 @@ class SlateKind:
 
 
 KIND: Kind[SlateDataset] = SlateKind()
-
-
-def _garbage_options(config: Config) -> GarbageCollectorOptions:
-    return GarbageCollectorOptions.of(config.of(SlatedbSettings).garbage_collector_options)
 
 
 def _segment(args: CommandArgs) -> bytes | None:

@@ -40,7 +40,8 @@ class SegmentSettings(Section):
 
 
 class GarbageCollectorSettings(Section):
-    """What of a database is collected as garbage."""
+    """What of a database is collected as garbage. Names and defaults are SlateDB's; as there, zero-byte files
+    of the write-ahead log are not deleted unless requested."""
 
     manifest_options: CollectionSettings = CollectionSettings()
     compactions_options: CollectionSettings = CollectionSettings()
@@ -48,7 +49,9 @@ class GarbageCollectorSettings(Section):
     wal_options: CollectionSettings = CollectionSettings()
     wal_fence_options: CollectionSettings = CollectionSettings(dry_run=True)
     detach_options: CollectionSettings = CollectionSettings()
+    """Its minimum age has no effect: a reference is needed or not."""
     lithify_options: CollectionSettings = CollectionSettings()
+    """Lithify's notes about the database, and partly written files of killed writers."""
 
 
 class SlatedbSettings(OwnSection):

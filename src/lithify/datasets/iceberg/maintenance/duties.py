@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -30,7 +31,8 @@ from lithify.base.defects import contained
 from lithify.base.errors import CorruptObject, LithifyError, Refused
 from lithify.base.events import GarbageCollected, HistoryRun, Observer
 from lithify.base.ids import Ids
-from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.config.sections import CollectionSettings
+from lithify.datasets.collecting import Due, PeriodicCollector
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, collect_due
@@ -42,7 +44,7 @@ from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewrite
 
 _log = logging.getLogger("lithify")
 
-ORPHANS_LOOK_MS = 3_600_000
+ORPHANS_INTERVAL = timedelta(hours=1)
 """How often a coordinator checks whether orphan removal is due; failed runs are retried then."""
 
 
@@ -61,7 +63,7 @@ def duties(
     dataset: IcebergDataset,
     clock: Clock,
     ids: Ids,
-    garbage: Mapping[GarbageKind, DirectoryOptions],
+    garbage: Mapping[GarbageKind, CollectionSettings],
     observer: Observer = events.ignore,
 ) -> PeriodicCollector[Any]:
     """Return the periodic maintenance of one table."""
@@ -83,11 +85,11 @@ def duties(
             observer(done)  # the steps that succeeded count nevertheless
         raise failures[0]
 
-    options: dict[Any, DirectoryOptions] = dict(garbage)
-    options[Duty.REWRITE] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
-    options[Duty.SNAPSHOT] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
-    options[Duty.ORPHAN] = DirectoryOptions(ORPHANS_LOOK_MS, min_age_ms=DEFAULT_GRACE_MS)
-    return PeriodicCollector(options, carry_out, clock, observer)
+    usual = CollectionSettings(min_age=timedelta(milliseconds=DEFAULT_GRACE_MS))
+    settings: dict[Any, CollectionSettings] = dict(garbage)
+    settings[Duty.REWRITE] = settings[Duty.SNAPSHOT] = usual
+    settings[Duty.ORPHAN] = usual.model_copy(update={"interval": ORPHANS_INTERVAL})
+    return PeriodicCollector(settings, carry_out, clock, observer)
 
 
 def _steps(

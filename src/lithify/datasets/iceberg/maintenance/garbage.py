@@ -38,8 +38,9 @@ from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.base.events import GarbageCollected
 from lithify.base.ids import RandomIds, Ulid
+from lithify.config.sections import CollectionSettings
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.collecting import DirectoryOptions, Due, carried_out
+from lithify.datasets.collecting import Due, carried_out
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.lineage import KnownState
@@ -363,15 +364,14 @@ def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[GarbageKind]) ->
     )
 
 
-def collector_options(settings: TableGarbageSettings) -> Mapping[GarbageKind, DirectoryOptions]:
-    """Return the options of each kind from the settings."""
-    lithify = DirectoryOptions.of(settings.lithify)
+def by_kind(settings: TableGarbageSettings) -> Mapping[GarbageKind, CollectionSettings]:
+    """Return the settings of every kind of garbage."""
     return {
-        GarbageKind.DATA: DirectoryOptions.of(settings.data_files),
-        GarbageKind.MANIFEST: DirectoryOptions.of(settings.manifests),
-        GarbageKind.VERSION: DirectoryOptions.of(settings.ledger_versions),
-        GarbageKind.NOTE: lithify,
-        GarbageKind.STAGED: lithify,
+        GarbageKind.DATA: settings.data_files,
+        GarbageKind.MANIFEST: settings.manifests,
+        GarbageKind.VERSION: settings.ledger_versions,
+        GarbageKind.NOTE: settings.lithify,
+        GarbageKind.STAGED: settings.lithify,
     }
 
 
