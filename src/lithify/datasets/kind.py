@@ -17,6 +17,7 @@ from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
 from lithify.config.model import Config
 from lithify.coordination.leadership import FencedResource
+from lithify.coordination.observers import DatasetObservers
 from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import CommandArgs
@@ -46,6 +47,12 @@ DatasetT = TypeVar("DatasetT")
 class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     """One dataset. Methods that read return the latest committed state; snapshots and ledgers are
     immutable."""
+
+    @property
+    def observers(self) -> DatasetObservers:
+        """The observers of this handle. It tells them what `ledger`, `snapshot`, `glance` and `known` return,
+        and which ledgers it has published."""
+        ...
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """Return the latest ledger, or `None` when no coordinator ever ran. May return a stale ledger if this

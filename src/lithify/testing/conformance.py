@@ -18,6 +18,7 @@ from typing import Any
 from lithify.base.errors import CorruptObject, Fenced, Unsupported
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership, Term
+from lithify.coordination.observers import DatasetObserver
 from lithify.datasets.kind import DatasetPort, Kind
 from lithify.datasets.options import CommandArgs
 from lithify.protocol.model import CompactionState, Ledger
@@ -154,6 +155,36 @@ def check_what_is_shown_is_json(world: World) -> None:
             json.dumps(kind.show_spec(proposal.spec))
 
 
+class _Seen(DatasetObserver):
+    """What it was told last."""
+
+    ledger: object = None
+    snapshot: object = None
+
+    def saw_ledger(self, ledger: AnyLedger | None) -> None:
+        self.ledger = ledger
+
+    def saw_snapshot(self, snapshot: object) -> None:
+        self.snapshot = snapshot
+
+
+def check_reads_are_observed(world: World) -> None:
+    """Observers see what a handle returns and publishes, and not what it reads for itself."""
+    dataset, seen = world.dataset(), _Seen()
+    dataset.observers.add(seen)
+    epoch = dataset.take_epoch(lambda taking: None)
+    dataset.coordinator()
+    assert (seen.ledger, seen.snapshot) == (None, None)
+    assert dataset.snapshot() is seen.snapshot
+    published = dataset.update_ledger(lambda latest: latest, Ledger(epoch))
+    assert published is seen.ledger
+    assert dataset.ledger() is seen.ledger
+    for read in (dataset.glance, dataset.known):
+        ledger, snapshot = read()
+        assert ledger is seen.ledger
+        assert snapshot is seen.snapshot
+
+
 def check_a_compaction_loses_nothing(world: World) -> None:
     for _ in range(2):
         before, rows = world.dataset().snapshot(), world.read()
@@ -266,6 +297,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     check_held_back_is_not_proposed,
     check_specs_travel,
     check_what_is_shown_is_json,
+    check_reads_are_observed,
     check_a_compaction_loses_nothing,
     check_commits_happen_once,
     check_an_older_coordinator_commits_nothing,
