@@ -241,6 +241,7 @@ class TextKind:
         plan: Plan,
         args: CommandArgs,
         clock: Clock,
+        details: None,
     ) -> ShownPlan:
         table = Table("Would put together", columns("what"), [(p.reason,) for p in plan.proposals])
         return ShownPlan(Shown({"proposals": len(plan.proposals)}, (table, notes(plan.notes))))

@@ -8,11 +8,17 @@ told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from lithify.base.ids import Ulid
+from lithify.protocol.attempts import Attempt, FailedAttempt, Movement
+from lithify.protocol.lease import FoundLease, Lease
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyLedger
+
+if TYPE_CHECKING:
+    from lithify.coordination.commit_records import CommitRecord
 
 LedgerT = TypeVar("LedgerT", bound=AnyLedger | None)
 SnapshotT = TypeVar("SnapshotT")
@@ -30,6 +36,36 @@ class DatasetObserver:
 
     def saw_plan(self, plan: Plan) -> None:
         """A coordinator has planned."""
+
+    def saw_lease(self, found: FoundLease | None) -> None:
+        """The lease was read."""
+
+    def wrote_lease(self, lease: Lease, etag: str) -> None:
+        """The lease was written."""
+
+    def saw_movements(self, compaction_id: Ulid, movements: Mapping[str, Movement]) -> None:
+        """What the tasks of a compaction report was read."""
+
+    def saw_finished(self, compaction_id: Ulid, last_outputs: Collection[str]) -> None:
+        """Finished ranges of a compaction were read or recorded; there may be others."""
+
+    def saw_attempts(self, attempts: Mapping[Ulid, tuple[Attempt, ...]]) -> None:
+        """All attempts were read."""
+
+    def added_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
+        """An attempt was recorded."""
+
+    def cleared(self, compaction_id: Ulid) -> None:
+        """The movements, finished ranges and attempts of a compaction were deleted."""
+
+    def saw_failures(self, failures: Collection[FailedAttempt]) -> None:
+        """All failures were read, as after each that is recorded."""
+
+    def forgave(self, compaction_id: Ulid) -> None:
+        """A failure was deleted."""
+
+    def committed(self, record: CommitRecord) -> None:
+        """The record of a commit, or of work for one, was written."""
 
 
 class DatasetObservers:

@@ -23,7 +23,7 @@ from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import CommandArgs
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
-from lithify.protocol.attempts import Journal
+from lithify.protocol.attempts import Journal, JournalEntries
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.finding import Finding
 from lithify.protocol.history import History
@@ -44,15 +44,9 @@ SnapshotT = TypeVar("SnapshotT", default=Any)
 DatasetT = TypeVar("DatasetT")
 
 
-class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
-    """One dataset. Methods that read return the latest committed state; snapshots and ledgers are
-    immutable."""
-
-    @property
-    def observers(self) -> DatasetObservers:
-        """The observers of this handle. It tells them what `ledger`, `snapshot`, `glance` and `known` return,
-        and which ledgers it has published."""
-        ...
+class DatasetState(Protocol[SnapshotT, SpecT, RangeT, OutputT]):
+    """The state of one dataset, as status and plans show it: what its handle reads, or what an observer has
+    seen. Snapshots and ledgers are immutable."""
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """Return the latest ledger, or `None` when no coordinator ever ran. May return a stale ledger if this
@@ -71,10 +65,59 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         ledger = self.ledger()
         return ledger, self.snapshot()
 
+    @property
+    def journal(self) -> JournalEntries:
+        """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
+        ...
+
+    def history(self) -> History:
+        """Return what older versions of the ledger show."""
+        ...
+
+    def store_ms(self) -> int | None:
+        """Return the time by the store's clock, which dates lease, ledger and `history`, in wall-clock
+        milliseconds; `None` if the store cannot be asked. The clock is read off the timestamp of an object,
+        so this writes an empty object of Lithify's own, at most once a minute."""
+        ...
+
+    def coordinator(self) -> CoordinatorStatus:
+        """Return which coordinator the dataset has, and whether it is alive (by `store_ms`)."""
+        ...
+
+    def retained(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
+        """Return how much history the dataset keeps and which readers and holds need it. Costs a few small
+        requests, regardless of the dataset's size. Damaged records are reported in the result; they raise no
+        error."""
+        return None
+
+    def plan_details(self) -> Any:
+        """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
+        use them. Costs a few small requests."""
+        return None
+
+
+class DatasetPort(
+    DatasetState[SnapshotT, SpecT, RangeT, OutputT],
+    FencedResource,
+    Protocol[SnapshotT, SpecT, RangeT, OutputT],
+):
+    """One dataset. Methods that read return the latest committed state."""
+
+    @property
+    def observers(self) -> DatasetObservers:
+        """The observers of this handle. It tells them what `ledger`, `snapshot`, `glance` and `known` return,
+        and which ledgers it has published."""
+        ...
+
     def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
         """Return ledger and snapshot as this process last read or published them, if possible without a
         request."""
         return self.glance()
+
+    @property
+    def journal(self) -> Journal:
+        """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
+        ...
 
     def update_ledger(
         self,
@@ -97,25 +140,6 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         top of an invalid version."""
         ...
 
-    @property
-    def journal(self) -> Journal:
-        """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
-        ...
-
-    def history(self) -> History:
-        """Return what older versions of the ledger show."""
-        ...
-
-    def store_ms(self) -> int | None:
-        """Return the time by the store's clock, which dates lease, ledger and `history`, in wall-clock
-        milliseconds; `None` if the store cannot be asked. The clock is read off the timestamp of an object,
-        so this writes an empty object of Lithify's own, at most once a minute."""
-        ...
-
-    def coordinator(self) -> CoordinatorStatus:
-        """Return which coordinator the dataset has, and whether it is alive (by `store_ms`)."""
-        ...
-
     def backlog(self, snapshot: SnapshotT, now_ms: int) -> tuple[Backlog, ...]:
         """Return the backlog of each unit whose writer stalls when too much piles up; empty for kinds whose
         writers never stall (pure)."""
@@ -124,17 +148,6 @@ class DatasetPort(FencedResource, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     def past(self, snapshot: SnapshotT) -> Past | None:
         """Return how much history the dataset keeps, or `None` if it has none that Lithify could expire
         (pure)."""
-        return None
-
-    def retained(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
-        """Return how much history the dataset keeps and which readers and holds need it. Costs a few small
-        requests, regardless of the dataset's size. Damaged records are reported in the result; they raise no
-        error."""
-        return None
-
-    def plan_details(self) -> Any:
-        """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
-        use them. Costs a few small requests."""
         return None
 
     def identify(self, spec: SpecT) -> TaskIdentity:
@@ -307,9 +320,17 @@ class Kind(Protocol[DatasetT]):
         ...
 
     def show_plan(
-        self, dataset: DatasetT, snapshot: Any, ledger: AnyLedger, plan: Plan, args: CommandArgs, clock: Clock
+        self,
+        dataset: DatasetT,
+        snapshot: Any,
+        ledger: AnyLedger,
+        plan: Plan,
+        args: CommandArgs,
+        clock: Clock,
+        details: Any,
     ) -> ShownPlan:
-        """Return how to display a plan, and which of its proposals would start now."""
+        """Return how to display a plan, and which of its proposals would start now. `details` is the result
+        of `DatasetState.plan_details`."""
         ...
 
     def look(self, snapshot: Any) -> Any:

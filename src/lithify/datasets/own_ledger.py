@@ -54,8 +54,8 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         `Replaced`."""
         self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng, self._bond)
         self._observers = DatasetObservers()
-        self._journal = ObjectJournal(store, folder, clock, ids)
-        self._lease = ObjectLease(store, folder, clock)
+        self._journal = ObjectJournal(store, folder, clock, ids, self._observers)
+        self._lease = ObjectLease(store, folder, clock, self._observers)
         self.time_key = join(folder, "now")
         """The object that is written to read the store's time."""
         self._store_time = StoreTime(store, self.time_key, clock)
@@ -157,7 +157,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return self._clock.now_ms() if store_ms is None else store_ms
 
     def coordinator(self) -> CoordinatorStatus:
-        ledger, found = self._ledger.read(), self._lease.read()
+        ledger, found = self._ledger.read(), self._lease.peek()
         epoch = 0 if ledger is None else ledger.epoch
         if found is None or found.lease is None:
             return without_lease(epoch)

@@ -148,7 +148,8 @@ def check_what_is_shown_is_json(world: World) -> None:
     for full in (False, True):
         args = CommandArgs(full)
         snapshot, ledger, choice = starting(dataset, world.clock, kind.planner(dataset, args, world.clock))
-        drawn = kind.show_plan(dataset, snapshot, ledger, choice.plan, args, world.clock)
+        details = dataset.plan_details()
+        drawn = kind.show_plan(dataset, snapshot, ledger, choice.plan, args, world.clock, details)
         json.dumps(drawn.shown.document)
         assert drawn.shown.blocks
         for proposal in choice.plan.proposals:

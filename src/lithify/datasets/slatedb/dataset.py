@@ -99,8 +99,8 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
             store, self.paths, self.url, clock, ids, rng if rng is not None else random.Random()
         )
         self._observers = DatasetObservers()
-        self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
-        self._lease = ObjectLease(store, self.paths.own_folder, clock)
+        self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids, self._observers)
+        self._lease = ObjectLease(store, self.paths.own_folder, clock, self._observers)
         self._store_time = StoreTime(store, self.paths.time_key, clock)
         self._glanced_s = -inf
         self._tries = Tries()
@@ -298,7 +298,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return self._store_time.now_ms()
 
     def coordinator(self) -> CoordinatorStatus:
-        found = self.lease.read()
+        found = self._lease.peek()
         epoch = self._read_snapshot().compactor_epoch
         lease = None if found is None else found.lease
         if found is None or lease is None or not self._proves(lease, epoch):
