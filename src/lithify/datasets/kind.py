@@ -67,7 +67,7 @@ class DatasetState(Protocol[SnapshotT, SpecT, RangeT, OutputT]):
 
     @property
     def journal(self) -> JournalEntries:
-        """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
+        """The service's own records about compactions."""
         ...
 
     def history(self) -> History:
@@ -106,7 +106,7 @@ class DatasetPort(
     @property
     def observers(self) -> DatasetObservers:
         """The observers of this handle. It tells them what `ledger`, `snapshot`, `glance` and `known` return,
-        and which ledgers it has published."""
+        which ledgers it has published, and what is read and written through `journal` and `lease`."""
         ...
 
     def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,8 @@ from lithify.coordination.leadership import Leadership, Term
 from lithify.coordination.observers import DatasetObserver
 from lithify.datasets.kind import DatasetPort, Kind
 from lithify.datasets.options import CommandArgs
+from lithify.protocol.attempts import FailedAttempt
+from lithify.protocol.lease import FoundLease, Lease
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.presence import Presence
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
@@ -161,6 +163,8 @@ class _Seen(DatasetObserver):
 
     ledger: object = None
     snapshot: object = None
+    lease: object = None
+    failures: object = None
 
     def saw_ledger(self, ledger: AnyLedger | None) -> None:
         self.ledger = ledger
@@ -168,18 +172,27 @@ class _Seen(DatasetObserver):
     def saw_snapshot(self, snapshot: object) -> None:
         self.snapshot = snapshot
 
+    def saw_lease(self, found: FoundLease | None) -> None:
+        self.lease = found
+
+    def saw_failures(self, failures: Collection[FailedAttempt]) -> None:
+        self.failures = failures
+
 
 def check_reads_are_observed(world: World) -> None:
     """Observers see what a handle returns and publishes, and not what it reads for itself."""
     dataset, seen = world.dataset(), _Seen()
     dataset.observers.add(seen)
     epoch = dataset.take_epoch(lambda taking: None)
+    dataset.lease.write(Lease("somebody", taken=epoch), None)
     dataset.coordinator()
-    assert (seen.ledger, seen.snapshot) == (None, None)
+    assert (seen.ledger, seen.snapshot, seen.lease) == (None, None, None)
     assert dataset.snapshot() is seen.snapshot
     published = dataset.update_ledger(lambda latest: latest, Ledger(epoch))
     assert published is seen.ledger
     assert dataset.ledger() is seen.ledger
+    assert dataset.lease.read() is seen.lease is not None
+    assert dataset.journal.failures() is seen.failures is not None
     for read in (dataset.glance, dataset.known):
         ledger, snapshot = read()
         assert ledger is seen.ledger
