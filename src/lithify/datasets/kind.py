@@ -41,12 +41,14 @@ from lithify.store.versions import PendingVersion
 from lithify.views.blocks import Shown, Timeline
 
 SnapshotT = TypeVar("SnapshotT", default=Any)
+GivenT = TypeVar("GivenT", default=Any, contravariant=True)
+"""A snapshot that is given."""
 DatasetT = TypeVar("DatasetT")
 
 
 class DatasetState(Protocol[SnapshotT, SpecT, RangeT, OutputT]):
-    """The state of one dataset, as status and plans show it: what its handle reads, or what an observer has
-    seen. Snapshots and ledgers are immutable."""
+    """The state of a dataset, as status and plans show it: what a handle reads, or what an observer has seen.
+    Snapshots and ledgers are immutable."""
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """Return the latest ledger, or `None` when no coordinator ever ran. May return a stale ledger if this
@@ -96,12 +98,11 @@ class DatasetState(Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         return None
 
 
-class DatasetPort(
-    DatasetState[SnapshotT, SpecT, RangeT, OutputT],
-    FencedResource,
-    Protocol[SnapshotT, SpecT, RangeT, OutputT],
+class LedgerPort(
+    DatasetState[SnapshotT, SpecT, RangeT, OutputT], Protocol[SnapshotT, SpecT, RangeT, OutputT]
 ):
-    """One dataset. Methods that read return the latest committed state."""
+    """The stored state of a dataset, as coordinators, workers and commands read and publish it. Methods that
+    read return the latest committed state."""
 
     @property
     def observers(self) -> DatasetObservers:
@@ -113,11 +114,6 @@ class DatasetPort(
         """Return ledger and snapshot as this process last read or published them, if possible without a
         request."""
         return self.glance()
-
-    @property
-    def journal(self) -> Journal:
-        """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
-        ...
 
     def update_ledger(
         self,
@@ -140,37 +136,36 @@ class DatasetPort(
         top of an invalid version."""
         ...
 
-    def backlog(self, snapshot: SnapshotT, now_ms: int) -> tuple[Backlog, ...]:
-        """Return the backlog of each unit whose writer stalls when too much piles up; empty for kinds whose
-        writers never stall (pure)."""
+    @property
+    def journal(self) -> Journal:
+        """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
         ...
 
-    def past(self, snapshot: SnapshotT) -> Past | None:
-        """Return how much history the dataset keeps, or `None` if it has none that Lithify could expire
-        (pure)."""
-        return None
+
+class PlanningPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
+    """The planner of a dataset, as coordinators use it to decide what to compact."""
 
     def identify(self, spec: SpecT) -> TaskIdentity:
         """Return what identifies a spec (pure)."""
         ...
 
-    def capacity(self, snapshot: SnapshotT) -> Capacity:
+    def capacity(self, snapshot: GivenT) -> Capacity:
         """Return how much of the dataset may be compacted at the same time (pure)."""
         ...
 
-    def max_commits(self, snapshot: SnapshotT) -> int | None:
+    def max_commits(self, snapshot: GivenT) -> int | None:
         """Return the maximum number of commits for all compactions that are planned together
         (`lithify.protocol.commit_batches`); `None` commits each compaction as soon as it is finished
         (pure)."""
         return None
 
-    def newest_ms(self, snapshot: SnapshotT) -> int:
+    def newest_ms(self, snapshot: GivenT) -> int:
         """Return the newest time in the snapshot by the clock of the dataset's writer, in wall-clock
         milliseconds; 0 if there is none. Ids of new compactions are never newer, so a coordinator whose clock
         runs ahead does no harm (pure)."""
         ...
 
-    def new_id_ms(self, snapshot: SnapshotT, now_ms: int) -> int:
+    def new_id_ms(self, snapshot: GivenT, now_ms: int) -> int:
         """Return the time to put into ids of new compactions, given the time `now_ms` of this machine's
         clock."""
         return min(now_ms, self.newest_ms(snapshot))
@@ -184,25 +179,17 @@ class DatasetPort(
         `Unsupported` if a later version of Lithify wrote it."""
         ...
 
-    def cost_bytes(self, spec: SpecT, snapshot: SnapshotT) -> int:
+    def cost_bytes(self, spec: SpecT, snapshot: GivenT) -> int:
         """Return the bytes of a spec's inputs that are still in the snapshot (pure)."""
         ...
 
-    def priority(self, spec: SpecT, snapshot: SnapshotT) -> float:
+    def priority(self, spec: SpecT, snapshot: GivenT) -> float:
         """Return how urgent a compaction is given this snapshot, from 0 (may wait) to 1 (urgent); 0 if its
         inputs are not in the snapshot any more (pure)."""
         ...
 
-    def output_name(self, output: OutputT) -> str:
-        """Return the name of an output, unique among the outputs of all compactions (pure)."""
-        ...
-
-    def output_bytes(self, output: OutputT) -> int:
-        """Return the size of an output (pure)."""
-        ...
-
     def propose(
-        self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
+        self, snapshot: GivenT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
     ) -> Plan[SpecT]:
         """Plan what to compact, by the clock of this process, without reading or writing anything. The
         service decides which proposals start. Held inputs are planned around: they use up no limit of the
@@ -218,24 +205,28 @@ class DatasetPort(
     def validate(
         self,
         compaction: Compaction[SpecT, RangeT, OutputT],
-        snapshot: SnapshotT,
+        snapshot: GivenT,
         ledger: Ledger[SpecT, RangeT, OutputT],
     ) -> str | None:
         """Return why the compaction must not be scheduled (if it is Submitted), executed (Scheduled) or
         committed (Compacted) given snapshot and ledger; `None` if it may (pure)."""
         ...
 
-    def needs_worker(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT) -> bool:
+
+class ExecutionPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
+    """Execution and commit of compactions, as workers and coordinators use them."""
+
+    def needs_worker(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: GivenT) -> bool:
         """Return whether a worker has to rewrite data; otherwise the coordinator commits it directly."""
         ...
 
-    def prefetch(self, spec: SpecT, snapshot: SnapshotT) -> None:
+    def prefetch(self, spec: SpecT, snapshot: GivenT) -> None:
         """Start reading what `prepare` will need, because a compaction of this spec will probably be prepared
         next. `prepare` raises any error again."""
         return
 
     def prepare(
-        self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT, slots: int = 0
+        self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: GivenT, slots: int = 0
     ) -> RangeJob[RangeT]:
         """Cut the compaction into ranges, or resume the ranges that its progress records. `compaction.worker`
         is the claim for which tasks report progress. `slots` is the number of ranges that the engine runs at
@@ -244,6 +235,14 @@ class DatasetPort(
 
     def outcome(self, result: Any) -> RangeOutcome[OutputT]:
         """Decode the result of a range's function."""
+        ...
+
+    def output_name(self, output: OutputT) -> str:
+        """Return the name of an output, unique among the outputs of all compactions (pure)."""
+        ...
+
+    def output_bytes(self, output: OutputT) -> int:
+        """Return the size of an output (pure)."""
         ...
 
     def commit(
@@ -261,6 +260,31 @@ class DatasetPort(
     def was_committed(self, compaction: Compaction[SpecT, RangeT, OutputT]) -> bool:
         """Return whether the dataset's known history contains the compaction's outputs."""
         ...
+
+
+class DescriptionPort(Protocol[GivenT]):
+    """Facts about a dataset for status, metrics and pages."""
+
+    def backlog(self, snapshot: GivenT, now_ms: int) -> tuple[Backlog, ...]:
+        """Return the backlog of each unit whose writer stalls when too much piles up; empty for kinds whose
+        writers never stall (pure)."""
+        ...
+
+    def past(self, snapshot: GivenT) -> Past | None:
+        """Return how much history the dataset keeps, or `None` if it has none that Lithify could expire
+        (pure)."""
+        return None
+
+
+class DatasetPort(
+    FencedResource,
+    LedgerPort[SnapshotT, SpecT, RangeT, OutputT],
+    PlanningPort[SnapshotT, SpecT, RangeT, OutputT],
+    ExecutionPort[SnapshotT, SpecT, RangeT, OutputT],
+    DescriptionPort[SnapshotT],
+    Protocol[SnapshotT, SpecT, RangeT, OutputT],
+):
+    """One dataset."""
 
 
 @dataclass(frozen=True, slots=True)
