@@ -130,7 +130,7 @@ def _plan(folder: Path, files: int) -> dict[str, float]:
     known = ledger if ledger is not None else Ledger()
     listed_s = time.perf_counter() - started_s
     plan = KIND.planner(dataset, CommandArgs(), clock)(snapshot, known)
-    KIND.show_plan(dataset, snapshot, known, plan, CommandArgs(), clock)
+    KIND.show_plan(dataset, snapshot, known, plan, CommandArgs(), clock, dataset.plan_details())
     manifests = ManifestRewriter(dataset, clock).run(dry_run=True)
     plan_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     assert manifests.plan.manifests > 0

@@ -106,11 +106,11 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
 
         self.index.update(apply, self._clock, self._rng)
 
-    def snapshot(self) -> Names:
+    def _read_snapshot(self) -> Names:
         return self._names(self.index.confirmed())
 
     def glance(self) -> tuple[ShelfLedger | None, Names]:
-        return self.ledger(), self._names(self.index.latest())
+        return self.observers.both(self._ledger.read(), self._names(self.index.latest()))
 
     def _names(self, version: Version | None) -> Names:
         if self._process is not None:

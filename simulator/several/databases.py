@@ -167,9 +167,9 @@ class ToyDatabase(SlateDataset):
         self._place = place
         self._who = who
 
-    def snapshot(self) -> Manifest:
+    def _read_snapshot(self) -> Manifest:
         self._place.check_snapshot(self._who)
-        return super().snapshot()
+        return super()._read_snapshot()
 
     def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> RangeJob:
         spec, world = compaction.spec, self._place.world

@@ -154,9 +154,9 @@ class ToyTable(IcebergDataset):
         self._place = place
         self._who = who
 
-    def snapshot(self) -> TableState:
+    def _read_snapshot(self) -> TableState:
         self._place.check_snapshot(self._who)
-        return super().snapshot()
+        return super()._read_snapshot()
 
     def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> RangeJob:
         spec, world = compaction.spec, self._place.world

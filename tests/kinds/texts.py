@@ -116,15 +116,15 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
         except (ValueError, TypeError) as error:
             raise CorruptObject(self._index.key(version.id), f"does not decode: {error}") from error
 
-    def snapshot(self) -> Texts:
+    def _read_snapshot(self) -> Texts:
         return self._texts(self._index.confirmed())
 
     def glance(self) -> tuple[TextLedger | None, Texts]:
-        ledger, version = both(self.ledger, self._index.latest)
-        return ledger, self._texts(version)
+        ledger, version = both(self._ledger.read, self._index.latest)
+        return self.observers.both(ledger, self._texts(version))
 
     def known(self) -> tuple[TextLedger | None, Texts]:
-        return self._ledger.known(), self._texts(self._index.known())
+        return self.observers.both(self._ledger.known(), self._texts(self._index.known()))
 
     def _texts(self, version: Version | None) -> Texts:
         if version is None:
@@ -241,6 +241,7 @@ class TextKind:
         plan: Plan,
         args: CommandArgs,
         clock: Clock,
+        details: None,
     ) -> ShownPlan:
         table = Table("Would put together", columns("what"), [(p.reason,) for p in plan.proposals])
         return ShownPlan(Shown({"proposals": len(plan.proposals)}, (table, notes(plan.notes))))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,7 +55,8 @@ class Posing:
     def open(self, url: str) -> Dataset:
         """The one that is shown as `url`."""
         config = self._of_table if url == TABLE else self._config
-        return Dataset(self._paths[url], config, through=partial(_called, url))
+        path = self._paths[url]
+        return Dataset(path, config, opened=_called(url, wiring.open_dataset(path, config)))
 
 
 def _called(url: str, dataset: kinds.DatasetPort) -> kinds.DatasetPort:

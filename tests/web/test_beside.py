@@ -26,7 +26,7 @@ from lithify.base.clock import SystemClock
 from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.model import KeyRange
-from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror, sharing, watching
+from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror
 from lithify.protocol import transitions
 from lithify.protocol.attempts import Movement
 from lithify.protocol.model import CompactionState, Progress, RangeProgress
@@ -143,7 +143,7 @@ def test_with_a_hundred_who_watch_it_costs_the_same(tmp_path: Path, asked: Count
         url = write_database(folder / "db")
         dataset = wiring.open_dataset(url, config, shared=shared)
         leadership = wiring.leadership(dataset)
-        watched = Dataset(url, config, through=partial(watching, shared=shared), commits=shared.newest)
+        watched = Dataset(url, config, state_of=shared.state, commits=shared.newest)
         coordinator = wiring.coordinator(dataset, config, lambda event: None)
         asked.clear()
         with leadership.acquire(take_over=True) as term:
@@ -247,10 +247,10 @@ def test_what_is_done_there_shows_at_once(tmp_path: Path) -> None:
     dataset.glance()
 
     def acted_on(wanted: str) -> Dataset:
-        return Dataset(wanted, config, through=partial(sharing, shared=shared, clock=clock))
+        return Dataset(wanted, config, observer=shared)
 
     def watched(wanted: str) -> Dataset:
-        return Dataset(wanted, config, through=partial(watching, shared=shared), commits=shared.newest)
+        return Dataset(wanted, config, state_of=shared.state, commits=shared.newest)
 
     with shown([url], token=TOKEN, open_dataset=watched, acted_on=acted_on) as client:
         headers = {**BEARER, **ORIGIN}
@@ -270,10 +270,9 @@ def test_a_running_compaction_is_as_far_as_its_worker_has_looked(tmp_path: Path)
     """Bytes that tasks report, ranges that are finished, since when, at what pace."""
     url, clock, config = write_database(tmp_path / "db"), ManualClock(NOW_MS), settled(None)
     shared = DatasetMirror(url, clock)
-    dataset = sharing(dataset_at(tmp_path / "db"), shared, clock)
-    watched = Dataset(
-        url, config, clock=clock, through=partial(watching, shared=shared), commits=shared.newest
-    )
+    dataset = dataset_at(tmp_path / "db")
+    dataset.observers.add(shared)
+    watched = Dataset(url, config, clock=clock, state_of=shared.state, commits=shared.newest)
     with lithify.open(url, clock=clock) as opened:
         (compaction,) = opened.submit(full=True).ids
     dataset.glance()
@@ -311,10 +310,12 @@ def test_a_running_compaction_is_as_far_as_its_worker_has_looked(tmp_path: Path)
 def test_before_it_was_read_and_after_it_is_another_processs_that_is_said(tmp_path: Path) -> None:
     url, clock = write_database(tmp_path / "db"), ManualClock(NOW_MS)
     shared = DatasetMirror(url, clock)
-    watched = Dataset(url, settled(None), through=partial(watching, shared=shared))
+    watched = Dataset(url, settled(None), state_of=shared.state)
     with pytest.raises(StoreUnavailable, match="has not read it yet"):
         watched.status()
-    sharing(dataset_at(tmp_path / "db"), shared, clock).glance()
+    dataset = dataset_at(tmp_path / "db")
+    dataset.observers.add(shared)
+    dataset.glance()
     assert watched.status().url.endswith(url)
     shared.end("it is coordinated elsewhere")
     with pytest.raises(StoreUnavailable, match="elsewhere"):
@@ -324,7 +325,8 @@ def test_before_it_was_read_and_after_it_is_another_processs_that_is_said(tmp_pa
 def test_what_stands_beside_is_read_seldom(tmp_path: Path, asked: Counter[str]) -> None:
     url, clock = write_database(tmp_path / "db"), ManualClock(NOW_MS)
     shared = DatasetMirror(url, clock)
-    dataset = sharing(dataset_at(tmp_path / "db"), shared, clock)
+    dataset = dataset_at(tmp_path / "db")
+    dataset.observers.add(shared)
     records = wiring.commit_records(dataset)
 
     def reads() -> int:

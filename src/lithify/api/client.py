@@ -36,6 +36,7 @@ from lithify.base.ids import Ids, RandomIds, Ulid
 from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.coordination.commit_records import CommitRecord
+from lithify.coordination.observers import DatasetObserver
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
 from lithify.datasets.maintenance import (
@@ -106,12 +107,13 @@ class Dataset:
         ids: Ids | None = None,
         engine: Engine | None = None,
         opened: kinds.DatasetPort | None = None,
-        through: Callable[[kinds.DatasetPort], kinds.DatasetPort] = lambda dataset: dataset,
+        observer: DatasetObserver | None = None,
+        state_of: Callable[[kinds.DatasetPort], kinds.DatasetState] = lambda dataset: dataset,
         commits: Callable[[int | None, int], tuple[CommitRecord, ...]] | None = None,
     ) -> None:
-        """Open the dataset at `url`, or use `opened`. The last two parameters are for dashboards
-        (`lithify.mirror.dataset_mirror`): `through` wraps the dataset, and `commits` replaces the reading of
-        commit records from the store."""
+        """Open the dataset at `url`, or use `opened`. The last three parameters are for dashboards
+        (`lithify.mirror.dataset_mirror`): `observer` sees what is read and written; `state_of` and `commits`
+        return what is displayed, in place of reads of the dataset and of commit records."""
         url = arguments.place("url", url)
         self._kind: kinds.Kind[Any] = registered_for(url).load()
         self._config = config
@@ -126,7 +128,10 @@ class Dataset:
         if opened is None:
             waiting = command_waiting(url, config, lambda event: self._listener(event))
             opened = wiring.open_dataset(url, config, waiting=waiting, count=self._count)
-        self._dataset = through(opened)
+        if observer is not None:
+            opened.observers.add(observer)
+        self._dataset = opened
+        self._state_of = state_of
         self._commits = commits if commits is not None else wiring.commit_records(self._dataset).newest
 
     @property
@@ -150,10 +155,10 @@ class Dataset:
         """Return the compactions that would run now, the most urgent first: those that the planner considers
         worth their cost, or with `full` everything that can be compacted."""
         args = self._args("plan", full, options)
-        planner = self._kind.planner(self._dataset, args, self._clock)
-        snapshot, ledger, choice = starting(self._dataset, self._clock, planner)
-        plan = choice.plan
-        drawn = self._kind.show_plan(self._dataset, snapshot, ledger, plan, args, self._clock)
+        planner, state = self._kind.planner(self._dataset, args, self._clock), self._state_of(self._dataset)
+        snapshot, ledger, choice = starting(self._dataset, self._clock, planner, state)
+        plan, details = choice.plan, state.plan_details()
+        drawn = self._kind.show_plan(self._dataset, snapshot, ledger, plan, args, self._clock, details)
         found = tuple(
             Proposed(self._dataset.identify(p.spec).unit, p.cost_bytes, p.priority, p.reason)
             for p in plan.proposals
@@ -295,7 +300,8 @@ class Dataset:
     def status(self) -> Status:
         """Return the active and pending compactions, why they wait, and how close the writer is to a
         stall."""
-        return status(self._dataset, self._clock, self._config.service.worker_heartbeat_timeout_ms)
+        timeout_ms = self._config.service.worker_heartbeat_timeout_ms
+        return status(self._dataset, self._clock, timeout_ms, self._state_of(self._dataset))
 
     def show_status(self, found: Status | None = None) -> Shown:
         """Return the status for display; `found` is one returned earlier by `status`. The result's `document`
@@ -307,7 +313,7 @@ class Dataset:
         `since` a time, or the `last` ones of them. A `since` without a zone is in this machine's zone."""
         since_ms = arguments.optional(arguments.time_ms, "since", since)
         last = arguments.optional(arguments.natural, "last", last)
-        self._dataset.snapshot()  # Raises an error if there is no dataset.
+        self._state_of(self._dataset).snapshot()  # Raises an error if there is no dataset.
         return self._commits(last, since_ms or 0)
 
     def show_history(self, *, last: int | None = None, since: datetime | None = None) -> Shown:
@@ -316,14 +322,14 @@ class Dataset:
 
     def is_coordinated(self) -> bool | None:
         """Return whether a coordinator is alive; `None` if that cannot be determined."""
-        return self._dataset.coordinator().is_alive
+        return self._state_of(self._dataset).coordinator().is_alive
 
     def is_of_fleet(self) -> bool:
         """Return whether the last coordinator belonged to a fleet. If so, the fleet coordinates the dataset
         again when it has work."""
         from lithify.fleet.members import is_fleet_coordinator
 
-        return is_fleet_coordinator(self._dataset.coordinator().holder)
+        return is_fleet_coordinator(self._state_of(self._dataset).coordinator().holder)
 
     def collect_garbage(
         self, *, delete: bool = False, min_age_s: float | None = None, **options: Any

@@ -42,7 +42,6 @@ from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
 from lithify.fleet.status import fleet_status
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
-from lithify.mirror.dataset_mirror import SharingRecords, shared_of
 from lithify.protocol.proposal import Plan
 from lithify.service.once_logger import OnceLogger
 
@@ -431,8 +430,6 @@ class FleetProcess:
         keep_ms = self._config_of(rule).service.keep_history_ms
         if keep_ms:
             records = wiring.commit_records(dataset)
-            if (shared := shared_of(dataset)) is not None:
-                records = SharingRecords(records, shared)
             recorder.follow(dataset.url, records, coordinates=coordinates, keep_ms=keep_ms)
 
     @property

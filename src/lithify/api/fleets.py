@@ -44,7 +44,7 @@ from lithify.fleet.catalog.model import Catalog, CatalogTenant, Coordinates, Dat
 from lithify.fleet.catalog.patterns import normal
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.discovery import Discovery
-from lithify.fleet.fleet_mirror import SharedFleet, watched_here
+from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.fleet.status import (
     FleetStatus,
     QueueStatus,
@@ -53,7 +53,6 @@ from lithify.fleet.status import (
     running,
     running_in,
 )
-from lithify.mirror.dataset_mirror import sharing
 from lithify.protocol.finding import Finding
 from lithify.store.urls import split_scheme
 
@@ -361,15 +360,13 @@ class WatchedFleet(ShownFleet):
         def commits(most: int | None, since_ms: int) -> tuple[CommitRecord, ...]:
             return (shared.of(url) if shared.has(url) else records).newest(most, since_ms)
 
-        here = watched_here(dataset, url, shared)
-        return Dataset(url, config, opened=here, commits=commits)
+        return Dataset(url, config, opened=dataset, state_of=partial(shared.state, url), commits=commits)
 
     def acted_on(self, url: str) -> Dataset:
         """Open one of its datasets for changes, which viewers see at once."""
         if not self.shared.has(url):
             return Dataset(url, self._config_at(url))
-        noted = partial(sharing, shared=self.shared.of(url), clock=self._clock)
-        return Dataset(url, self._config_at(url), through=noted)
+        return Dataset(url, self._config_at(url), observer=self.shared.of(url))
 
     def _config_at(self, url: str) -> Config:
         rule = self.shared.datasets()[0].get(url)

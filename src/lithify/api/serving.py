@@ -52,7 +52,7 @@ from lithify.base.events import Observer, each, ignore
 from lithify.datasets.kind import DatasetPort
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
-from lithify.mirror.dataset_mirror import DatasetMirror, SharingRecords, sharing, watching
+from lithify.mirror.dataset_mirror import DatasetMirror
 from lithify.observe.logs import FIELDS
 from lithify.protocol.finding import Finding
 from lithify.service.loops import once_back, run_coordinator, run_workers
@@ -205,11 +205,7 @@ class Service:
 
     def acted_on(self, url: str) -> ClientDataset:
         """Open one of the datasets for changes, which viewers see at once."""
-        return ClientDataset(
-            url,
-            self._config,
-            through=partial(sharing, shared=self._shared[url], clock=SystemClock()),
-        )
+        return ClientDataset(url, self._config, observer=self._shared[url])
 
     def _read_beside(self, stop: threading.Event) -> None:
         """Read details for a dashboard, in a thread of its own."""
@@ -234,8 +230,7 @@ class Service:
         """Open a dataset for a dashboard. Return the function that reads its details from then on."""
         shared, dataset = self._shared[url], self._open(url)
         records = wiring.commit_records(dataset)
-        through = partial(watching, shared=shared)
-        self._watched[url] = ClientDataset(url, self._config, through=through, commits=shared.newest)
+        self._watched[url] = ClientDataset(url, self._config, state_of=shared.state, commits=shared.newest)
 
         def look() -> Callable[[], Any]:
             shared.read_beside(dataset, records)
@@ -396,13 +391,10 @@ class Service:
         waiting = service_waiting(url, self._config, self._observe, self._is_ending)
         recorder = self._recorder
         count = None if recorder is None else recorder.counting(url)
-        shared = self._shared.get(url)
-        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count, shared)
+        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count, self._shared.get(url))
         # Events have the dataset's own spelling of its URL.
         if recorder is not None:
             records = wiring.commit_records(dataset)
-            if shared is not None:
-                records = SharingRecords(records, shared)
             recorder.follow(dataset.url, records, coordinates=self._coordinates, counted_as=url)
         if self._metrics is not None:
             self._metrics.serves(dataset.url)

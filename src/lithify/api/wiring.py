@@ -61,15 +61,31 @@ def open_dataset(
     count: Callable[[Verb, RequestOutcome], None] | None = None,
     shared: DatasetMirror | None = None,
 ) -> DatasetPort:
-    """Open the dataset at `url`. `metrics` and `shared` record its reads; `metrics` and `count` count
+    """Open the dataset at `url`. `metrics` and `shared` observe its reads; `metrics` and `count` count
     requests to its store. `waiting` says how long to wait for the store; the default is that of commands."""
-    opened = _open_dataset(url, config, metrics, waiting, count)
-    if shared is None:
-        return opened
     from lithify.base.clock import SystemClock
-    from lithify.mirror.dataset_mirror import sharing
+    from lithify.base.ids import RandomIds
+    from lithify.datasets.waiting import command_waiting
+    from lithify.store.metered import MeteredStore
 
-    return sharing(opened, shared, SystemClock())
+    if waiting is None:
+        waiting = command_waiting(url, config)
+    counts = [one for one in (count, None if metrics is None else metrics.count_request) if one is not None]
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        for one in counts:
+            store = MeteredStore(store, one)
+        return store
+
+    open_kind: Callable[..., DatasetPort] = registered_for(url).load().open
+    dataset = open_kind(url, config, SystemClock(), RandomIds(), wrap, waiting)
+    if metrics is not None:
+        from lithify.mirror.metered_reads import metered
+
+        metered(dataset, metrics, SystemClock())
+    if shared is not None:
+        dataset.observers.add(shared)
+    return dataset
 
 
 def open_to_read(url: str, config: Config) -> DatasetPort:
@@ -82,37 +98,6 @@ def open_to_read(url: str, config: Config) -> DatasetPort:
     open_kind: Callable[..., DatasetPort] = registered_for(url).load().open
     waiting = command_waiting(url, config)
     return open_kind(url, config, SystemClock(), RandomIds(), ReadOnlyStore, waiting)
-
-
-def _open_dataset(
-    url: str,
-    config: Config,
-    metrics: Metrics | None,
-    waiting: WaitPolicy | None,
-    count: Callable[[Verb, RequestOutcome], None] | None,
-) -> DatasetPort:
-    from lithify.base.clock import SystemClock
-    from lithify.base.ids import RandomIds
-    from lithify.datasets.waiting import command_waiting
-
-    if waiting is None:
-        waiting = command_waiting(url, config)
-
-    open_kind: Callable[..., DatasetPort] = registered_for(url).load().open
-    clock, ids = SystemClock(), RandomIds()
-    if metrics is None and count is None:
-        return open_kind(url, config, clock, ids, lambda store: store, waiting)
-    from lithify.store.metered import MeteredStore
-
-    def wrap(store: ObjectStore) -> ObjectStore:
-        counted = store if count is None else MeteredStore(store, count)
-        return counted if metrics is None else MeteredStore(counted, metrics.count_request)
-
-    if metrics is None:
-        return open_kind(url, config, clock, ids, wrap, waiting)
-    from lithify.mirror.metered_reads import metered
-
-    return metered(open_kind(url, config, clock, ids, wrap, waiting), metrics, clock)
 
 
 def metrics(*, coordinates: bool) -> Metrics:
@@ -322,7 +307,7 @@ def commit_records(dataset: DatasetPort) -> CommitRecords:
     from lithify.coordination.commit_records import CommitRecords
 
     store, folder = registered_for(dataset.url).load().own_place(dataset)
-    return CommitRecords(store, folder)
+    return CommitRecords(store, folder, dataset.observers)
 
 
 def collector(dataset: DatasetPort, config: Config, observer: Observer) -> Collector | None:

@@ -29,6 +29,7 @@ from lithify.base.concurrency import all_of
 from lithify.base.errors import ObjectNotFound
 from lithify.base.ids import MAX_ULID_MS, Ulid
 from lithify.base.jsonvalues import UNDECODABLE, whole_number
+from lithify.coordination.observers import DatasetObservers
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -67,10 +68,12 @@ class CommitRecord:
 
 
 class CommitRecords:
-    """The commit records of the dataset whose own folder is `folder` of `store`."""
+    """The commit records of the dataset whose own folder is `folder` of `store`. `observers` are told of each
+    that is added."""
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
+    def __init__(self, store: ObjectStore, folder: str, observers: DatasetObservers | None = None) -> None:
         self._store = store
+        self._observers = observers if observers is not None else DatasetObservers()
         self._folder = join(folder, FOLDER)
         self._known: dict[str, CommitRecord | None] = {}
         """The cached contents of objects, which are written once and so read once."""
@@ -82,6 +85,7 @@ class CommitRecords:
         document |= {"unit": record.unit[:_MAX_TEXT_CHARS], "reason": record.reason[:_MAX_TEXT_CHARS]}
         name = f"{record.at_ms:013d}-{record.compaction}-{kind}.json"
         self._store.put(join(self._folder, name), json.dumps(document).encode())
+        self._observers.tell(lambda observer: observer.committed(record))
 
     def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
         """Return the commits since a time, oldest first; at most the newest `most`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lithify.base.clock import Clock
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.coordination.observers import DatasetObservers
 from lithify.protocol.lease import FoundLease, Lease, decode_lease, encode_lease
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -14,10 +15,14 @@ MAX_LEASE_BYTES = 64 * 1024
 
 
 class ObjectLease:
-    """The lease of the dataset whose own folder is `folder` of `store`."""
+    """The lease of the dataset whose own folder is `folder` of `store`. `observers` are told of `read` and
+    `write`."""
 
-    def __init__(self, store: ObjectStore, folder: str, clock: Clock) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, clock: Clock, observers: DatasetObservers | None = None
+    ) -> None:
         self._store = store
+        self._observers = observers if observers is not None else DatasetObservers()
         self.key = join(folder, "coordinator.json")
         self.times = StoreClock(clock)
         """The store's clock, as far as known from reading leases written here."""
@@ -26,6 +31,12 @@ class ObjectLease:
 
     def read(self) -> FoundLease | None:
         """Return the current lease; `None` if there is none."""
+        found = self.peek()
+        self._observers.tell(lambda observer: observer.saw_lease(found))
+        return found
+
+    def peek(self) -> FoundLease | None:
+        """Do the same, without telling observers."""
         try:
             meta = self._store.head(self.key)
             lease = None
@@ -59,8 +70,10 @@ class ObjectLease:
                 written = self._store.replace(self.key, data, etag)
         except (ObjectExists, ObjectNotFound) as error:  # stores differ in the error that they report
             raise PreconditionFailed(str(error)) from error
-        self._sent = self._given(written), sent
-        return self._sent[0]
+        new_etag = self._given(written)
+        self._sent = new_etag, sent
+        self._observers.tell(lambda observer: observer.wrote_lease(lease, new_etag))
+        return new_etag
 
     def _given(self, etag: str | None) -> str:
         if etag is None:

@@ -32,6 +32,7 @@ from lithify.base.concurrency import all_of
 from lithify.base.errors import ObjectNotFound, StoreError
 from lithify.base.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE, whole_number
+from lithify.coordination.observers import DatasetObservers
 from lithify.protocol.attempts import MAX_FAILURES, Attempt, FailedAttempt, Movement, in_vain
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
@@ -49,10 +50,19 @@ ValueT = TypeVar("ValueT")
 
 
 class ObjectJournal:
-    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.protocol.attempts`)."""
+    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.protocol.attempts`).
+    `observers` are told what is read and written."""
 
-    def __init__(self, store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        clock: Clock,
+        ids: Ids,
+        observers: DatasetObservers | None = None,
+    ) -> None:
         self._store = store
+        self._observers = observers if observers is not None else DatasetObservers()
         self._clock = clock
         self._ids = ids
         self._progress = join(folder, "progress")
@@ -77,21 +87,28 @@ class ObjectJournal:
         for folder in (self._progress, self._attempts):
             for meta in list(self._store.list(join(folder, compaction_id))):
                 self._store.delete(meta.key)
+        self._observers.tell(lambda observer: observer.cleared(compaction_id))
 
     def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
         there = self._store.list(join(self._progress, compaction_id))
         read = self._all_of([meta for meta in there if not _name(meta.key).startswith(_FINISHED)], _movement)
-        return {_name(key): movement for key, movement in read.items() if movement is not None}
+        found = {_name(key): movement for key, movement in read.items() if movement is not None}
+        self._observers.tell(lambda observer: observer.saw_movements(compaction_id, found))
+        return found
 
     def finished(self, compaction_id: Ulid) -> frozenset[str]:
         there = self._store.list(join(self._progress, compaction_id))
         read = self._all_of([meta for meta in there if _name(meta.key).startswith(_FINISHED)], _names)
-        return frozenset(name for names in read.values() if names is not None for name in names)
+        found = frozenset(name for names in read.values() if names is not None for name in names)
+        self._observers.tell(lambda observer: observer.saw_finished(compaction_id, found))
+        return found
 
     def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
         name = f"{_FINISHED}{sha256(worker.encode()).hexdigest()[:26]}{_SUFFIX}"
-        document = {"worker": worker, "last_outputs": sorted(last_outputs)}
+        names = sorted(last_outputs)
+        document = {"worker": worker, "last_outputs": names}
         self._store.put(join(self._progress, compaction_id, name), _encode(document))
+        self._observers.tell(lambda observer: observer.saw_finished(compaction_id, names))
 
     def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
         found: dict[Ulid, list[Attempt]] = {}
@@ -101,16 +118,21 @@ class ObjectJournal:
                 found.setdefault(compaction_id, []).append(attempt)
         # A writer whose answer was lost writes again: equal notes are one attempt.
         once = {i: sorted(dict.fromkeys(tries), key=lambda a: a.at_ms) for i, tries in found.items()}
-        return {i: in_vain(tries) for i, tries in once.items()}
+        attempts = {i: in_vain(tries) for i, tries in once.items()}
+        self._observers.tell(lambda observer: observer.saw_attempts(attempts))
+        return attempts
 
     def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
         name = f"{self._ids.ulid(self._clock.now_ms())}{_SUFFIX}"
         document = asdict(attempt) | {"reason": attempt.reason[:_MAX_REASON_CHARS]}
         self._store.put(join(self._attempts, compaction_id, name), _encode(document))
+        self._observers.tell(lambda observer: observer.added_attempt(compaction_id, attempt))
 
     def failures(self) -> tuple[FailedAttempt, ...]:
-        found = self._read_once(self._failures, _failure).values()
-        return tuple(sorted(found, key=lambda failure: (failure.at_ms, failure.compaction)))
+        read = self._read_once(self._failures, _failure).values()
+        found = tuple(sorted(read, key=lambda failure: (failure.at_ms, failure.compaction)))
+        self._observers.tell(lambda observer: observer.saw_failures(found))
+        return found
 
     def add_failure(self, failure: FailedAttempt) -> None:
         document = asdict(failure) | {"reason": failure.reason[:_MAX_REASON_CHARS]}
@@ -122,6 +144,7 @@ class ObjectJournal:
     def forgive(self, compaction_id: Ulid) -> None:
         self._forget_read(compaction_id)
         self._store.delete(self._failure_key(compaction_id))
+        self._observers.tell(lambda observer: observer.forgave(compaction_id))
 
     def _forget_read(self, compaction_id: Ulid) -> None:
         """Drop the cached failure, because another may be recorded for the same compaction."""

@@ -17,12 +17,13 @@ from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
 from lithify.config.model import Config
 from lithify.coordination.leadership import FencedResource
+from lithify.coordination.observers import DatasetObservers
 from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import CommandArgs
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
-from lithify.protocol.attempts import Journal
+from lithify.protocol.attempts import Journal, JournalEntries
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.finding import Finding
 from lithify.protocol.history import History
@@ -40,16 +41,14 @@ from lithify.store.versions import PendingVersion
 from lithify.views.blocks import Shown, Timeline
 
 SnapshotT = TypeVar("SnapshotT", default=Any)
-ReadT = TypeVar("ReadT", default=Any, covariant=True)
-"""A snapshot that is read."""
 GivenT = TypeVar("GivenT", default=Any, contravariant=True)
 """A snapshot that is given."""
 DatasetT = TypeVar("DatasetT")
 
 
-class LedgerPort(Protocol[ReadT, SpecT, RangeT, OutputT]):
-    """The stored state of a dataset, as coordinators, workers and commands read and publish it. Methods that
-    read return the latest committed state; snapshots and ledgers are immutable."""
+class DatasetState(Protocol[SnapshotT, SpecT, RangeT, OutputT]):
+    """The state of a dataset, as status and plans show it: what a handle reads, or what an observer has seen.
+    Snapshots and ledgers are immutable."""
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """Return the latest ledger, or `None` when no coordinator ever ran. May return a stale ledger if this
@@ -57,18 +56,61 @@ class LedgerPort(Protocol[ReadT, SpecT, RangeT, OutputT]):
         `VersionConflict`."""
         ...
 
-    def snapshot(self) -> ReadT:
+    def snapshot(self) -> SnapshotT:
         """Return the latest committed state. If you need both, read the ledger first."""
         ...
 
-    def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, ReadT]:
+    def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
         """Read ledger and snapshot with as few requests as possible. Intended for polling; either may be
         stale (see `ledger`), so it may decide what to publish but must not be the reason to refuse
         anything."""
         ledger = self.ledger()
         return ledger, self.snapshot()
 
-    def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, ReadT]:
+    @property
+    def journal(self) -> JournalEntries:
+        """The service's own records about compactions."""
+        ...
+
+    def history(self) -> History:
+        """Return what older versions of the ledger show."""
+        ...
+
+    def store_ms(self) -> int | None:
+        """Return the time by the store's clock, which dates lease, ledger and `history`, in wall-clock
+        milliseconds; `None` if the store cannot be asked. The clock is read off the timestamp of an object,
+        so this writes an empty object of Lithify's own, at most once a minute."""
+        ...
+
+    def coordinator(self) -> CoordinatorStatus:
+        """Return which coordinator the dataset has, and whether it is alive (by `store_ms`)."""
+        ...
+
+    def retained(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
+        """Return how much history the dataset keeps and which readers and holds need it. Costs a few small
+        requests, regardless of the dataset's size. Damaged records are reported in the result; they raise no
+        error."""
+        return None
+
+    def plan_details(self) -> Any:
+        """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
+        use them. Costs a few small requests."""
+        return None
+
+
+class LedgerPort(
+    DatasetState[SnapshotT, SpecT, RangeT, OutputT], Protocol[SnapshotT, SpecT, RangeT, OutputT]
+):
+    """The stored state of a dataset, as coordinators, workers and commands read and publish it. Methods that
+    read return the latest committed state."""
+
+    @property
+    def observers(self) -> DatasetObservers:
+        """The observers of this handle. It tells them what `ledger`, `snapshot`, `glance` and `known` return,
+        which ledgers it has published, and what is read and written through `journal` and `lease`."""
+        ...
+
+    def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
         """Return ledger and snapshot as this process last read or published them, if possible without a
         request."""
         return self.glance()
@@ -97,16 +139,6 @@ class LedgerPort(Protocol[ReadT, SpecT, RangeT, OutputT]):
     @property
     def journal(self) -> Journal:
         """The service's own records about compactions (`lithify.coordination.sidecar.ObjectJournal`)."""
-        ...
-
-    def history(self) -> History:
-        """Return what older versions of the ledger show."""
-        ...
-
-    def store_ms(self) -> int | None:
-        """Return the time by the store's clock, which dates lease, ledger and `history`, in wall-clock
-        milliseconds; `None` if the store cannot be asked. The clock is read off the timestamp of an object,
-        so this writes an empty object of Lithify's own, at most once a minute."""
         ...
 
 
@@ -230,12 +262,8 @@ class ExecutionPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
         ...
 
 
-class DescriptionPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
+class DescriptionPort(Protocol[GivenT]):
     """Facts about a dataset for status, metrics and pages."""
-
-    def coordinator(self) -> CoordinatorStatus:
-        """Return which coordinator the dataset has, and whether it is alive (by `store_ms`)."""
-        ...
 
     def backlog(self, snapshot: GivenT, now_ms: int) -> tuple[Backlog, ...]:
         """Return the backlog of each unit whose writer stalls when too much piles up; empty for kinds whose
@@ -247,24 +275,13 @@ class DescriptionPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
         (pure)."""
         return None
 
-    def retained(self, snapshot: GivenT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Retained | None:
-        """Return how much history the dataset keeps and which readers and holds need it. Costs a few small
-        requests, regardless of the dataset's size. Damaged records are reported in the result; they raise no
-        error."""
-        return None
-
-    def plan_details(self) -> Any:
-        """Return extra details for displaying a plan, as a value of the kind, or `None`. The planner does not
-        use them. Costs a few small requests."""
-        return None
-
 
 class DatasetPort(
     FencedResource,
     LedgerPort[SnapshotT, SpecT, RangeT, OutputT],
     PlanningPort[SnapshotT, SpecT, RangeT, OutputT],
     ExecutionPort[SnapshotT, SpecT, RangeT, OutputT],
-    DescriptionPort[SnapshotT, SpecT, RangeT, OutputT],
+    DescriptionPort[SnapshotT],
     Protocol[SnapshotT, SpecT, RangeT, OutputT],
 ):
     """One dataset."""
@@ -327,9 +344,17 @@ class Kind(Protocol[DatasetT]):
         ...
 
     def show_plan(
-        self, dataset: DatasetT, snapshot: Any, ledger: AnyLedger, plan: Plan, args: CommandArgs, clock: Clock
+        self,
+        dataset: DatasetT,
+        snapshot: Any,
+        ledger: AnyLedger,
+        plan: Plan,
+        args: CommandArgs,
+        clock: Clock,
+        details: Any,
     ) -> ShownPlan:
-        """Return how to display a plan, and which of its proposals would start now."""
+        """Return how to display a plan, and which of its proposals would start now. `details` is the result
+        of `DatasetState.plan_details`."""
         ...
 
     def look(self, snapshot: Any) -> Any:

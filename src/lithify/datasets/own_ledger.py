@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from lithify.base.clock import Clock
@@ -13,6 +13,7 @@ from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_documents import LedgerFormat
 from lithify.coordination.ledger_files import LedgerFiles
 from lithify.coordination.ledger_history import LedgerHistory
+from lithify.coordination.observers import DatasetObservers
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import DatasetPort, SnapshotT
 from lithify.protocol.lease import EpochClaim, Lease, Permit, judge_lease, without_lease
@@ -52,8 +53,9 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         """Joins all numbered files that depend on the current ledger: if it was replaced, they raise
         `Replaced`."""
         self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng, self._bond)
-        self._journal = ObjectJournal(store, folder, clock, ids)
-        self._lease = ObjectLease(store, folder, clock)
+        self._observers = DatasetObservers()
+        self._journal = ObjectJournal(store, folder, clock, ids, self._observers)
+        self._lease = ObjectLease(store, folder, clock, self._observers)
         self.time_key = join(folder, "now")
         """The object that is written to read the store's time."""
         self._store_time = StoreTime(store, self.time_key, clock)
@@ -65,6 +67,10 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return self._url
 
     @property
+    def observers(self) -> DatasetObservers:
+        return self._observers
+
+    @property
     def journal(self) -> ObjectJournal:
         return self._journal
 
@@ -73,7 +79,18 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return self._lease
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
-        return self._ledger.read()
+        return self._observers.ledger(self._ledger.read())
+
+    def snapshot(self) -> SnapshotT:
+        return self._observers.snapshot(self._read_snapshot())
+
+    @abstractmethod
+    def _read_snapshot(self) -> SnapshotT:
+        """Return the latest committed state (`snapshot`)."""
+
+    def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
+        ledger = self._ledger.read()
+        return self._observers.both(ledger, self._read_snapshot())
 
     def update_ledger(
         self,
@@ -81,14 +98,15 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> Ledger[SpecT, RangeT, OutputT]:
         """Ignore `first`: taking the epoch creates the ledger."""
-        return self._ledger.update(change)
+        return self._observers.ledger(self._ledger.update(change))
 
     def write_ledger(
         self,
         change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
         first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> tuple[Ledger[SpecT, RangeT, OutputT], PendingVersion]:
-        return self._ledger.write(change)
+        ledger, counts = self._ledger.write(change)
+        return self._observers.ledger(ledger), counts
 
     def history(self) -> LedgerHistory:
         return self._ledger.history()
@@ -103,7 +121,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
 
     def epoch(self) -> int:
         self._looked_s = self._clock.monotonic_s()
-        return both(self.snapshot, self._ledger.epoch)[1]
+        return both(self._read_snapshot, self._ledger.epoch)[1]
 
     def check_epoch(self, epoch: int) -> None:
         """Raise `Fenced` if `epoch` is not the newest any more. Call it before publishing outside the
@@ -117,7 +135,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         if self._clock.monotonic_s() - self._looked_s >= FRESH_S:  # waiting for the lease may have taken long
-            both(self.snapshot, self.ledger)
+            both(self._read_snapshot, self._ledger.read)
         return self._ledger.take_epoch(permit)
 
     def has_taken(self, taking: EpochClaim) -> bool:
@@ -139,7 +157,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return self._clock.now_ms() if store_ms is None else store_ms
 
     def coordinator(self) -> CoordinatorStatus:
-        ledger, found = self.ledger(), self._lease.read()
+        ledger, found = self._ledger.read(), self._lease.peek()
         epoch = 0 if ledger is None else ledger.epoch
         if found is None or found.lease is None:
             return without_lease(epoch)

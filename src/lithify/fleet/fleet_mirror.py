@@ -15,15 +15,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
 
 from lithify.base.clock import Clock
 from lithify.base.errors import LithifyError, StoreUnavailable
 from lithify.coordination.commit_records import CommitRecords
-from lithify.datasets.kind import DatasetPort
+from lithify.datasets.kind import DatasetPort, DatasetState
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.status import FleetStatus
-from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror, watching
+from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror
 
 MOST_BESIDE_PER_S = 5
 MAX_OPENED = 300
@@ -112,6 +111,11 @@ class SharedFleet:
                 raise StoreUnavailable(f"{url}: this process has not read it yet")
             return self._opened.pop(url, None)
 
+    def state(self, url: str, dataset: DatasetPort) -> DatasetState:
+        """Return the state of the dataset at `url` as the coordinator here has read it, while it owns the
+        dataset; else `dataset` itself, which reads."""
+        return self.of(url).state(dataset) if self.has(url) else dataset
+
     def datasets(self) -> tuple[Mapping[str, DatasetRule], Mapping[str, LithifyError]]:
         """Return the same as `lithify.Fleet.datasets`."""
         with self._lock:
@@ -125,21 +129,3 @@ class SharedFleet:
             if self._status is None:
                 raise StoreUnavailable("how the fleet is was not read yet")
             return self._status
-
-
-def watched_here(dataset: DatasetPort, url: str, fleet: SharedFleet) -> DatasetPort:
-    """Return the dataset at `url` as the coordinator here reads it, while it owns the dataset; else return
-    `dataset`."""
-    return cast(DatasetPort, _Here(dataset, url, fleet))
-
-
-class _Here:
-    def __init__(self, dataset: DatasetPort, url: str, fleet: SharedFleet) -> None:
-        self._dataset = dataset
-        self._url = url
-        self._fleet = fleet
-
-    def __getattr__(self, name: str) -> Any:
-        if self._fleet.has(self._url):
-            return getattr(watching(self._dataset, self._fleet.of(self._url)), name)
-        return getattr(self._dataset, name)

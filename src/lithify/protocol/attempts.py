@@ -97,15 +97,11 @@ class FailedAttempt:
     """The unit that it was to compact; empty if an older version of Lithify recorded it."""
 
 
-class Journal(Protocol):
-    """The journal of one dataset. Entries that cannot be read count as absent."""
+class JournalEntries(Protocol):
+    """The entries of one dataset's journal. Those that cannot be read count as absent."""
 
     def compactions(self) -> frozenset[Ulid]:
         """Return the compactions that have movements, finished ranges or attempts."""
-        ...
-
-    def clear(self, compaction_id: Ulid) -> None:
-        """Delete the movements, finished ranges and attempts of a compaction, but not its failure."""
         ...
 
     def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
@@ -117,19 +113,27 @@ class Journal(Protocol):
         """Return the names (`DatasetPort.output_name`) of the last outputs of finished ranges."""
         ...
 
-    def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
-        """Record finished ranges; replaces what the same worker has recorded before."""
-        ...
-
     def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
         """Return the attempts to hold against each compaction (`in_vain`), oldest first."""
         ...
 
-    def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None: ...
-
     def failures(self) -> tuple[FailedAttempt, ...]:
         """Return the recorded failures, oldest first."""
         ...
+
+
+class Journal(JournalEntries, Protocol):
+    """The journal of one dataset."""
+
+    def clear(self, compaction_id: Ulid) -> None:
+        """Delete the movements, finished ranges and attempts of a compaction, but not its failure."""
+        ...
+
+    def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
+        """Record finished ranges; replaces what the same worker has recorded before."""
+        ...
+
+    def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None: ...
 
     def add_failure(self, failure: FailedAttempt) -> None:
         """Record a failure (one for each compaction), and delete the oldest beyond `MAX_FAILURES`."""

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lithify.base.clock import Clock, monotonic_ms
-from lithify.datasets.kind import DatasetPort
+from lithify.datasets.kind import DatasetPort, DatasetState
 from lithify.planning.admission import Budget, Capacity, DropReason, PlannedWork, WorkKey
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import Plan, Planner, Proposal
@@ -51,10 +51,12 @@ class Choice:
         return self.admission.is_empty
 
 
-def starting(dataset: DatasetPort, clock: Clock, planner: Planner) -> tuple[Any, AnyLedger, Choice]:
-    """Return the snapshot, the ledger, and what a coordinator with this planner would decide now. Changes
-    nothing."""
-    found, snapshot = dataset.glance()
+def starting(
+    dataset: DatasetPort, clock: Clock, planner: Planner, state: DatasetState | None = None
+) -> tuple[Any, AnyLedger, Choice]:
+    """Return the snapshot, the ledger, and what a coordinator with this planner would decide now: given
+    `state`, or what `dataset` reads. Changes nothing."""
+    found, snapshot = (dataset if state is None else state).glance()
     ledger = found or Ledger()
     return snapshot, ledger, Admission(dataset, clock).look(planner(snapshot, ledger), ledger, snapshot)
 

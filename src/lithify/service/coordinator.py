@@ -24,7 +24,7 @@ from lithify.protocol.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.protocol.commit_batches import CommitBatches
 from lithify.protocol.failure_detector import SilenceWatch
 from lithify.protocol.model import CompactionState, Ledger
-from lithify.protocol.proposal import Plan
+from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator_view import CoordinatorView, EmbeddedWorker
 from lithify.service.failures import Failures
@@ -96,7 +96,7 @@ class Coordinator:
         self._failures = Failures(dataset, clock)
         self._heeds_failures = plan is None
         self._counts = counts if counts is not None else _count_all
-        planned = plan if plan is not None else self._failures.held_back(dataset.propose)
+        planned = plan if plan is not None else self._failures.held_back(self._propose)
         chosen = planned if admit is None else lambda snapshot, ledger: admit(planned(snapshot, ledger))
         self._scheduler = Scheduler(dataset, clock, ids, chosen, companion)
         self.options = options if options is not None else CoordinatorOptions()
@@ -128,6 +128,11 @@ class Coordinator:
         if self._term is None:
             raise AssertionError("the coordinator has not been started")
         return self._term
+
+    def _propose(self, snapshot: object, ledger: AnyLedger, held: Held = NOTHING_HELD, /) -> Plan:
+        plan = self._dataset.propose(snapshot, ledger, held)
+        self._dataset.observers.tell(lambda observer: observer.saw_plan(plan))
+        return plan
 
     def start(self, term: Term) -> None:
         """Coordinate for this term, from the first tick on."""

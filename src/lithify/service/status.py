@@ -16,7 +16,7 @@ from typing import Any
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ulid
-from lithify.datasets.kind import DatasetPort
+from lithify.datasets.kind import DatasetPort, DatasetState
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.history import Arrival, History
 from lithify.protocol.model import CompactionState, Ledger
@@ -26,14 +26,19 @@ from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.failures import given_up
 
 
-def status(dataset: DatasetPort, clock: Clock, heartbeat_timeout_ms: int) -> Status:
-    """Return the status of `dataset`. Raise `Refused` when there is none."""
-    ledger: AnyLedger = dataset.ledger() or Ledger()
-    snapshot = dataset.snapshot()
-    coordinator = dataset.coordinator()
+def status(
+    dataset: DatasetPort, clock: Clock, heartbeat_timeout_ms: int, state: DatasetState | None = None
+) -> Status:
+    """Return the status of `dataset`: of `state`, or of what the dataset reads. Raise `Refused` when there is
+    none."""
+    if state is None:
+        state = dataset
+    ledger: AnyLedger = state.ledger() or Ledger()
+    snapshot = state.snapshot()
+    coordinator = state.coordinator()
     has_times = bool(ledger.active()) or coordinator.lease_ends_ms is not None
-    store_ms = dataset.store_ms() if has_times else None
-    compactions = _describe(dataset, ledger, snapshot, coordinator, store_ms, heartbeat_timeout_ms)
+    store_ms = state.store_ms() if has_times else None
+    compactions = _describe(dataset, state, ledger, snapshot, coordinator, store_ms, heartbeat_timeout_ms)
     now_ms = clock.now_ms() if store_ms is None else store_ms
     return Status(
         url=dataset.url,
@@ -43,8 +48,8 @@ def status(dataset: DatasetPort, clock: Clock, heartbeat_timeout_ms: int) -> Sta
         compactions=compactions,
         plan=dataset.propose(snapshot, ledger),
         backlog=dataset.backlog(snapshot, now_ms),
-        failures=given_up(dataset.journal.failures(), ledger),
-        retained=dataset.retained(snapshot, ledger),
+        failures=given_up(state.journal.failures(), ledger),
+        retained=state.retained(snapshot, ledger),
         store_ms=store_ms,
     )
 
@@ -55,11 +60,12 @@ def under_way(dataset: DatasetPort, heartbeat_timeout_ms: int) -> tuple[Compacti
     snapshot = dataset.snapshot()
     coordinator = dataset.coordinator()
     store_ms = dataset.store_ms() if ledger.active() else None
-    return _describe(dataset, ledger, snapshot, coordinator, store_ms, heartbeat_timeout_ms)
+    return _describe(dataset, dataset, ledger, snapshot, coordinator, store_ms, heartbeat_timeout_ms)
 
 
 def _describe(
     dataset: DatasetPort,
+    state: DatasetState,
     ledger: AnyLedger,
     snapshot: Any,
     coordinator: CoordinatorStatus,
@@ -67,15 +73,15 @@ def _describe(
     heartbeat_timeout_ms: int,
 ) -> tuple[CompactionStatus, ...]:
     active = ledger.active()
-    history = dataset.history() if active else None
-    attempts = dataset.journal.attempts() if active else {}
+    history = state.history() if active else None
+    attempts = state.journal.attempts() if active else {}
     # One listing shows which compactions have entries, however many there are.
-    noted = dataset.journal.compactions() if active else frozenset()
+    noted = state.journal.compactions() if active else frozenset()
     return tuple(
         describe(
             compaction,
             dataset.identify(compaction.spec).unit,
-            _known(dataset, compaction, snapshot, history, attempts, compaction.id in noted),
+            _known(dataset, state, compaction, snapshot, history, attempts, compaction.id in noted),
             store_ms,
             heartbeat_timeout_ms,
             coordinator.is_alive,
@@ -86,6 +92,7 @@ def _describe(
 
 def _known(
     dataset: DatasetPort,
+    state: DatasetState,
     compaction: AnyCompaction,
     snapshot: Any,
     history: History | None,
@@ -93,9 +100,9 @@ def _known(
     is_noted: bool,
 ) -> CompactionDetails:
     is_started = is_noted and (compaction.state is CompactionState.RUNNING or compaction.progress is not None)
-    finished = dataset.journal.finished(compaction.id) if is_started else frozenset()
+    finished = state.journal.finished(compaction.id) if is_started else frozenset()
     is_running = is_noted and compaction.state is CompactionState.RUNNING
-    movements = dataset.journal.movements(compaction.id) if is_running else {}
+    movements = state.journal.movements(compaction.id) if is_running else {}
     owner = compaction.worker.id if compaction.worker is not None else None
     arrival = history.arrival(compaction) if history is not None else None
     is_recorded = compaction.state is CompactionState.RUNNING and compaction.progress is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,11 @@ from typing import Any
 from lithify.base.errors import CorruptObject, Fenced, Unsupported
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership, Term
+from lithify.coordination.observers import DatasetObserver
 from lithify.datasets.kind import DatasetPort, Kind
 from lithify.datasets.options import CommandArgs
+from lithify.protocol.attempts import FailedAttempt
+from lithify.protocol.lease import FoundLease, Lease
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.presence import Presence
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
@@ -147,11 +150,53 @@ def check_what_is_shown_is_json(world: World) -> None:
     for full in (False, True):
         args = CommandArgs(full)
         snapshot, ledger, choice = starting(dataset, world.clock, kind.planner(dataset, args, world.clock))
-        drawn = kind.show_plan(dataset, snapshot, ledger, choice.plan, args, world.clock)
+        details = dataset.plan_details()
+        drawn = kind.show_plan(dataset, snapshot, ledger, choice.plan, args, world.clock, details)
         json.dumps(drawn.shown.document)
         assert drawn.shown.blocks
         for proposal in choice.plan.proposals:
             json.dumps(kind.show_spec(proposal.spec))
+
+
+class _Seen(DatasetObserver):
+    """What it was told last."""
+
+    ledger: object = None
+    snapshot: object = None
+    lease: object = None
+    failures: object = None
+
+    def saw_ledger(self, ledger: AnyLedger | None) -> None:
+        self.ledger = ledger
+
+    def saw_snapshot(self, snapshot: object) -> None:
+        self.snapshot = snapshot
+
+    def saw_lease(self, found: FoundLease | None) -> None:
+        self.lease = found
+
+    def saw_failures(self, failures: Collection[FailedAttempt]) -> None:
+        self.failures = failures
+
+
+def check_reads_are_observed(world: World) -> None:
+    """Observers see what a handle returns and publishes, and not what it reads for itself."""
+    dataset, seen = world.dataset(), _Seen()
+    dataset.observers.add(seen)
+    epoch = dataset.take_epoch(lambda taking: None)
+    dataset.lease.write(Lease("somebody", taken=epoch), None)
+    dataset.coordinator()
+    assert (seen.ledger, seen.snapshot, seen.lease) == (None, None, None)
+    assert dataset.snapshot() is seen.snapshot
+    published = dataset.update_ledger(lambda latest: latest, Ledger(epoch))
+    assert published is seen.ledger
+    assert dataset.ledger() is seen.ledger
+    assert dataset.lease.read() is seen.lease is not None
+    assert dataset.journal.failures() is seen.failures is not None
+    for read in (dataset.glance, dataset.known):
+        ledger, snapshot = read()
+        assert ledger is seen.ledger
+        assert snapshot is seen.snapshot
 
 
 def check_a_compaction_loses_nothing(world: World) -> None:
@@ -266,6 +311,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     check_held_back_is_not_proposed,
     check_specs_travel,
     check_what_is_shown_is_json,
+    check_reads_are_observed,
     check_a_compaction_loses_nothing,
     check_commits_happen_once,
     check_an_older_coordinator_commits_nothing,

@@ -329,7 +329,9 @@ def planned(table: Table) -> str:
     clock = ManualClock(a_clock().now_ms())
     snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
     plan = dataset.propose(snapshot, ledger)
-    shown = KIND.show_plan(dataset, snapshot, ledger, plan, CommandArgs(), clock).shown
+    shown = KIND.show_plan(
+        dataset, snapshot, ledger, plan, CommandArgs(), clock, dataset.plan_details()
+    ).shown
     assert shown.document["history"]
     with StringIO() as text:
         draw(Console(file=text, width=200), shown.blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.base.ids import ulid_ms
+from lithify.datasets.kafka.buckets.topic_copy import CopySnapshot
 from lithify.store.times import StoreTime
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.kafka import logs
@@ -42,5 +43,7 @@ def test_what_is_young_enough_to_be_left_out_of_a_copy_is_told_by_the_store(hour
     dataset = opened(bucket, quiet_period="1m")
     dataset._store_time = StoreTime(MemoryStore(store_clock), "now", bucket.clock)
     dataset.take_epoch(lambda taking: None)
-    (cut,) = {cut.until_ms for cut in dataset.snapshot().cuts.values()}
+    snapshot = dataset.snapshot()
+    assert isinstance(snapshot, CopySnapshot)
+    (cut,) = {cut.until_ms for cut in snapshot.cuts.values()}
     assert cut == 0, "all objects are younger than a minute"

@@ -90,9 +90,9 @@ class Busy(TopicCopy):
 
     meanwhile: Callable[[], None]
 
-    def snapshot(self) -> CopySnapshot:
+    def _read_snapshot(self) -> CopySnapshot:
         self.meanwhile()
-        return super().snapshot()
+        return super()._read_snapshot()
 
 
 def busy(bucket: Bucket, meanwhile: Callable[[], None]) -> Busy:

@@ -106,8 +106,8 @@ def test_what_a_producer_writes_between_two_steps_does_not_end_the_round() -> No
     bucket = a_bucket(some(30))
 
     class Busy(LiveTopic):
-        def snapshot(self):  # type: ignore[no-untyped-def]
-            found = super().snapshot()
+        def _read_snapshot(self):  # type: ignore[no-untyped-def]
+            found = super()._read_snapshot()
             n = len(bucket.bases()) if not found.state.rounds else 0
             if n and n < 50:
                 bucket.produce(some(n + 1)[-1])
@@ -127,9 +127,9 @@ def test_a_run_ends_though_producers_do_not() -> None:
     bucket, new = a_bucket(some(30)), iter(some(400)[30:])
 
     class Busy(LiveTopic):
-        def snapshot(self):  # type: ignore[no-untyped-def]
+        def _read_snapshot(self):  # type: ignore[no-untyped-def]
             bucket.produce(next(new))
-            return super().snapshot()
+            return super()._read_snapshot()
 
     places = (bucket.store, bucket.topic), (bucket.store, f"{bucket.root}/clusters/c/lithify/orders")
     busy = Busy("kafka+memory://x", *places, bucket.clock, RandomIds(), of())

@@ -309,15 +309,15 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         """Read ledger and table together. A ledger newer than the table lists work as done whose inputs the
         stale table still has: that work would be planned again and then fail to commit, since the files are
         gone."""
-        snapshot, ledger = both(self.snapshot, self.ledger)
-        return ledger, snapshot
+        snapshot, ledger = both(self._read_snapshot, self._ledger.read)
+        return self._observers.both(ledger, snapshot)
 
     def known(self) -> tuple[IcebergLedger | None, TableState]:
         if self._drawn is None:
             return self.glance()
-        return self._ledger.known(), self._drawn[2]
+        return self._observers.both(self._ledger.known(), self._drawn[2])
 
-    def snapshot(self) -> TableState:
+    def _read_snapshot(self) -> TableState:
         """Return the head of the branch. If the table's data cannot be compacted, the state records why
         (`TableState.refused`), and other parts of maintenance continue."""
         table, chunks = both(self.load, self._chunks.latest)
@@ -439,7 +439,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         dropped, the chunk's files differ from these, and that is detected."""
         table = self.load()
         self._continues = table.metadata_location  # verified before the commit; `advance` verifies it again
-        state, _ = both(self.snapshot, lambda: self.lineage.advance(table))
+        state, _ = both(self._read_snapshot, lambda: self.lineage.advance(table))
         if state.refusal:
             return  # the table was changed since the commit
         column = find_time_column(table.metadata, state.policy.time_column, self.url)

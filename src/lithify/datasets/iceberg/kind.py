@@ -25,7 +25,7 @@ from lithify.datasets.iceberg.maintenance import garbage
 from lithify.datasets.iceberg.maintenance.deleting import DEFAULT_MAX_PERCENT, check_percent
 from lithify.datasets.iceberg.maintenance.duties import duties
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.datasets.iceberg.maintenance.plan_details import UNREAD
+from lithify.datasets.iceberg.maintenance.plan_details import UNREAD, PlanDetails
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
@@ -119,14 +119,13 @@ class IcebergKind:
         plan: Plan,
         args: CommandArgs,
         clock: Clock,
+        details: PlanDetails | None,
     ) -> ShownPlan:
         now_us = _now_us(clock)
         drawn = everything(snapshot, ledger, now_us) if args.full else dataset.timeline(snapshot, ledger)
         timeline = Timeline(drawn, timeline_policy(snapshot.policy).calendar)
         now_ms = clock.now_ms()
-        shown = view.show_plan(
-            dataset.url, snapshot, plan, timeline, dataset.plan_details() or UNREAD, now_ms
-        )
+        shown = view.show_plan(dataset.url, snapshot, plan, timeline, details or UNREAD, now_ms)
         return ShownPlan(shown, timeline)
 
     def look(self, snapshot: TableState) -> view.Facts:

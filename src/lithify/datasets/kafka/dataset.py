@@ -93,7 +93,7 @@ class LogDataset(LogSteps):
 
     # Reading
 
-    def snapshot(self) -> LogSnapshot:
+    def _read_snapshot(self) -> LogSnapshot:
         partitions = self.partitions()
         self._layout.check_output(self.store, self.output_root)
         state = self.state()
@@ -346,7 +346,7 @@ class LogDataset(LogSteps):
         tell_dropped: Callable[[Ulid, str], None] = lambda compaction_id, reason: None,
     ) -> Mapping[Ulid, str | None]:
         verdicts: dict[Ulid, str | None] = {}
-        listed = self.snapshot()
+        listed = self._read_snapshot()
 
         def change(version: Version | None) -> bytes | None:
             self.check_epoch(epoch)

@@ -99,6 +99,7 @@ class LogKind:
         plan: Plan,
         args: CommandArgs,
         clock: Clock,
+        details: None,
     ) -> ShownPlan:
         return ShownPlan(view.show_plan(dataset.url, snapshot, plan))
 

@@ -23,6 +23,7 @@ from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.base.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
+from lithify.coordination.observers import DatasetObservers
 from lithify.coordination.sidecar import ObjectJournal, Reporting
 from lithify.datasets.kind import DatasetPort
 from lithify.datasets.slatedb.compaction.commit import Commit, is_committed
@@ -97,8 +98,9 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         self._files = DatabaseFiles(
             store, self.paths, self.url, clock, ids, rng if rng is not None else random.Random()
         )
-        self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
-        self._lease = ObjectLease(store, self.paths.own_folder, clock)
+        self._observers = DatasetObservers()
+        self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids, self._observers)
+        self._lease = ObjectLease(store, self.paths.own_folder, clock, self._observers)
         self._store_time = StoreTime(store, self.paths.time_key, clock)
         self._glanced_s = -inf
         self._tries = Tries()
@@ -107,6 +109,10 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
     def url(self) -> str:
         # The URL names the same place when parsed again, whatever characters the path has.
         return url_of(self.store.url, re.sub(r"[%?#\t\n\r]", lambda odd: quote(odd[0]), self.paths.root))
+
+    @property
+    def observers(self) -> DatasetObservers:
+        return self._observers
 
     @property
     def journal(self) -> ObjectJournal:
@@ -120,6 +126,9 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     def snapshot(self) -> Manifest:
         """Return the latest manifest. Raise `Refused` if there is no database."""
+        return self._observers.snapshot(self._read_snapshot())
+
+    def _read_snapshot(self) -> Manifest:
         return self._files.latest_manifest()[1]
 
     def manifest(self, manifest_id: int) -> Manifest:
@@ -140,14 +149,14 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     def ledger(self) -> SlateLedger | None:
         """Return the latest ledger, or `None` if no coordinator ever ran."""
-        return self._files.ledger()
+        return self._observers.ledger(self._files.ledger())
 
     def glance(self) -> tuple[SlateLedger | None, Manifest]:
         self._glanced_s = self._clock.monotonic_s()
-        return self._files.glance()
+        return self._observers.both(*self._files.glance())
 
     def known(self) -> tuple[SlateLedger | None, Manifest]:
-        return self._files.known()
+        return self._observers.both(*self._files.known())
 
     # Publishing
 
@@ -155,13 +164,14 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
     ) -> SlateLedger:
         """Apply `change` to the latest ledger and publish it; see the contract."""
-        return self._files.update_ledger(change, first)
+        return self._observers.ledger(self._files.update_ledger(change, first))
 
     def write_ledger(
         self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
     ) -> tuple[SlateLedger, PendingVersion]:
         """Do the same without waiting for the proof that the version is valid; see the contract."""
-        return self._files.write_ledger(change, first)
+        ledger, counts = self._files.write_ledger(change, first)
+        return self._observers.ledger(ledger), counts
 
     def commit(
         self,
@@ -191,12 +201,12 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         """Return ledger and manifest, up to `MOMENT_S` old if this process has read them. The ledger is not
         ahead of the manifest unless that was lost."""
         if self._clock.monotonic_s() - self._glanced_s < MOMENT_S:
-            ledger, manifest = self.known()
+            ledger, manifest = self._files.known()
         else:
             self._glanced_s = self._clock.monotonic_s()
-            ledger, manifest = both(self.ledger, self.snapshot)
+            ledger, manifest = both(self._files.ledger, self._read_snapshot)
         if ledger is not None and ledger.epoch > manifest.compactor_epoch:
-            manifest = self.snapshot()
+            manifest = self._read_snapshot()
         return ledger, manifest
 
     def _next_epoch(self, ledger: SlateLedger | None, manifest: Manifest) -> int:
@@ -242,7 +252,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     def _has_its_parents(self, epoch: int) -> bool:
         """Return whether this is a clone whose epoch no coordinator has raised yet."""
-        if not self.snapshot().external_dbs or self.ledger() is not None:
+        if not self._read_snapshot().external_dbs or self._files.ledger() is not None:
             return False
         try:
             return self.manifest(self.manifest_ids()[0]).compactor_epoch == epoch
@@ -288,8 +298,8 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         return self._store_time.now_ms()
 
     def coordinator(self) -> CoordinatorStatus:
-        found = self.lease.read()
-        epoch = self.snapshot().compactor_epoch
+        found = self._lease.peek()
+        epoch = self._read_snapshot().compactor_epoch
         lease = None if found is None else found.lease
         if found is None or lease is None or not self._proves(lease, epoch):
             if epoch == 0:

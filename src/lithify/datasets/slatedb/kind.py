@@ -105,6 +105,7 @@ class SlateKind:
         plan: Plan,
         args: CommandArgs,
         clock: Clock,
+        details: None,
     ) -> ShownPlan:
         segments = dataset.segments(snapshot, ledger)
         timeline = None if segments is None else view.timeline_of(segments)

@@ -107,8 +107,8 @@ class LiveTopic(CutTopic):
 
     # Reading
 
-    def snapshot(self) -> LiveSnapshot:
-        found = super().snapshot()
+    def _read_snapshot(self) -> LiveSnapshot:
+        found = super()._read_snapshot()
         if any(not folder.topic for folder in found.partitions.values()):
             raise Refused(f"{self.url}: is no topic in a broker's bucket; only such a one can be live")
         partitions, cuts = dict(found.partitions), {}

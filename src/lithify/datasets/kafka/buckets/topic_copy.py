@@ -163,7 +163,7 @@ class TopicCopy(CutTopic):
 
     # Reading
 
-    def snapshot(self) -> CopySnapshot:
+    def _read_snapshot(self) -> CopySnapshot:
         partitions, state = self.partitions(), self.state()
         # Read after the objects, so that it includes their partitions.
         found = find_topic(self._source, self._root, self._target)
