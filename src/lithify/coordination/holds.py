@@ -18,7 +18,6 @@ An object that cannot be decoded as a hold is an error: it may have been one tha
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lithify.base.clock import Clock
+from lithify.base.documents import Count, DocumentCodec
 from lithify.base.errors import (
     CorruptObject,
     HoldLapsed,
@@ -36,8 +36,7 @@ from lithify.base.errors import (
     StoreError,
 )
 from lithify.base.ids import Ids
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
+from lithify.coordination.thresholds import ThresholdFiles
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.watermarks.model import Hold, Threshold
@@ -202,35 +201,41 @@ def _too_late(what: str) -> str:
     return f"{what} came too late: history up to there may be gone; take a newer version"
 
 
+@dataclass(frozen=True, slots=True)
+class _Document:
+    owner: str
+    position: Count
+    since_ms: Count
+    lease_ms: Count
+    about: Mapping[str, Any]
+    token: str
+
+
+_HOLDS = DocumentCodec(_Document)
+
+
 def _encode(placed: Placed) -> bytes:
     hold = placed.hold
-    return json.dumps(
-        {
-            "owner": hold.owner,
-            "position": hold.position,
-            "since_ms": hold.since_ms,
-            "lease_ms": placed.lease_ms,
-            "about": dict(placed.about),
-            "token": placed.token,
-        }
-    ).encode()
+    return _HOLDS.encode(
+        _Document(hold.owner, hold.position, hold.since_ms, placed.lease_ms, dict(placed.about), placed.token)
+    )
 
 
 def _decode(data: bytes, meta: ObjectMeta) -> Placed:
+    name, _, token = meta.key.rpartition("/")[2].removesuffix(_SUFFIX).partition(_TOKEN)
     try:
-        fields = json.loads(data)
-        name, _, token = meta.key.rpartition("/")[2].removesuffix(_SUFFIX).partition(_TOKEN)
-        if token != fields["token"]:
-            raise ValueError("its name has another token than it has")
-        lease_ms = whole_number(fields["lease_ms"], most=MAX_POSITION)
+        found = _HOLDS.decode(data, meta.key)
+        if token != found.token:
+            raise CorruptObject(meta.key, "its name has another token than it has")
         hold = Hold(
             name=checked_name(name),
-            owner=text(fields["owner"]),
-            position=whole_number(fields["position"], most=MAX_POSITION),
-            since_ms=whole_number(fields["since_ms"], most=MAX_POSITION),
-            until_ms=meta.last_modified_ms + lease_ms,
+            owner=found.owner,
+            position=found.position,
+            since_ms=found.since_ms,
+            until_ms=meta.last_modified_ms + found.lease_ms,
         )
-        return Placed(hold, lease_ms, dict(fields["about"]), text(fields["token"]), meta.etag)
-    except (Refused, *UNDECODABLE) as error:
-        reason = f"is no hold: {error}; find out who wrote it, and delete it if nobody needs it"
-        raise CorruptObject(meta.key, reason) from error
+    except (Refused, CorruptObject) as error:
+        why = error.reason if isinstance(error, CorruptObject) else error
+        reason = f"is no hold: {why}; find out who wrote it, and delete it if nobody needs it"
+        raise CorruptObject(meta.key, reason) from None
+    return Placed(hold, found.lease_ms, found.about, found.token, meta.etag)
