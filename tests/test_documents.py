@@ -18,8 +18,10 @@ from lithify.base.documents import (
     CountKey,
     DocumentCodec,
     Name,
+    OrOmitted,
     Ratio,
     UlidText,
+    WholeText,
     encodable,
 )
 from lithify.base.errors import CorruptObject
@@ -148,14 +150,16 @@ def test_an_error_is_one_short_line_whatever_was_written() -> None:
     assert found.value.__cause__ is None
 
 
-def test_half_a_character_is_never_written_and_can_be_read_as_a_question_mark() -> None:
+def test_half_a_character_is_never_written_and_can_be_read_as_a_replacement() -> None:
     with pytest.raises(ValueError, match="surrogates not allowed"):
         PAPERS.encode(replace(PAPER, text="\ud800"))
-    assert encodable("a\ud800é") == "a?é"
+    assert encodable("a\ud800é") == "a\ufffdé"
+    papers = DocumentCodec(Paper, mends_text=True)
+    assert papers.decode(papers.encode(replace(PAPER, text="\ud800")), "p") == replace(PAPER, text="\ufffd")
     mending = DocumentCodec(Part, mends_text=True)
     written = json.dumps({"epoch": 1, "label": "\ud800 and \U0001f600 and \\ud800"}).encode()
-    assert mending.decode(written, "p") == Part(1, "? and \U0001f600 and \\ud800")
-    assert mending.encode(Part(1, "\ud800é")) == '{"epoch": 1, "label": "?é"}'.encode()
+    assert mending.decode(written, "p") == Part(1, "\ufffd and \U0001f600 and \\ud800")
+    assert mending.encode(Part(1, "\ud800é")) == '{"epoch": 1, "label": "\ufffdé"}'.encode()
     with pytest.raises(CorruptObject):
         mending.decode(b'{"label": "\\ud800"', "p")
 
@@ -167,3 +171,19 @@ def test_a_ulid_is_read_in_its_canonical_form() -> None:
     for other in (ulid.lower(), ulid[1:], "", "é" * 26):
         with pytest.raises(CorruptObject):
             codec.decode(json.dumps([other]).encode(), "p")
+
+
+def test_a_bad_entry_hides_none_of_the_others() -> None:
+    lists = DocumentCodec(list[OrOmitted[Part]], mends_text=True)
+    written = [
+        {"epoch": 1, "label": "a"},
+        {"epoch": -1, "label": ""},
+        None,
+        {},
+        {"epoch": 2, "label": "\ud800"},
+    ]
+    assert lists.decode(json.dumps(written).encode(), "p") == [Part(1, "a"), Part(2, "\ufffd")]
+    texts = DocumentCodec(dict[OrOmitted[WholeText], OrOmitted[Count]], mends_text=True)
+    assert texts.decode(b'{"a": 1, "\\ud800": 2, "b": -1}', "p") == {"a": 1}
+    with pytest.raises(CorruptObject):
+        texts.decode(b"[]", "p")

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
@@ -28,6 +30,8 @@ T = TypeVar("T")
 
 MAX_COUNT = (1 << 62) - 1
 _MAX_PROBLEM_CHARS = 300
+_LOST = "\ufffd"
+_HALF = re.compile("[\ud800-\udfff]")
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -52,6 +56,19 @@ class _DecimalKey:
         return core_schema.no_info_after_validator_function(int, digits)
 
 
+def _is_whole(text: str) -> bool:
+    return _LOST not in text
+
+
+class _OmitInvalid:
+    """Marks entries that are left out if they are invalid."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.with_default_schema(handler(source), on_error="omit")
+
+
 Count = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
 """A whole number: a position, a size or a time."""
 Ratio = Annotated[float, Interval(ge=0, le=1)]
@@ -65,6 +82,12 @@ UlidText = Annotated[Ulid, Predicate(_is_ulid)]
 """A ULID in canonical form."""
 
 
+WholeText = Annotated[str, Predicate(_is_whole)]
+"""A text without the character that replaces half of a surrogate pair."""
+OrOmitted = Annotated[T, _OmitInvalid()]
+"""An entry of a list or object that is left out if it is invalid, and hides none of the others."""
+
+
 class DocumentCodec(Generic[T]):
     """The JSON encoding of the documents of one class."""
 
@@ -73,7 +96,7 @@ class DocumentCodec(Generic[T]):
     ) -> None:
         """`what` names the document in errors, such as "a hold". All fields of dataclasses are required,
         whatever defaults these have, except those named in `optional`, which documents of before lack. With
-        `mends_text`, half a surrogate pair is written and read as `?`."""
+        `mends_text`, half a surrogate pair is written and read as U+FFFD."""
         self._of = of
         self._as = f" as {what}" if what else ""
         self._optional = frozenset(optional)
@@ -81,14 +104,14 @@ class DocumentCodec(Generic[T]):
 
     def encode(self, value: T) -> bytes:
         """Encode a document. Raise `ValueError` if a text in it has half a surrogate pair."""
-        from pydantic_core import to_json, to_jsonable_python
+        from pydantic_core import to_json
 
         try:
-            return to_json(value, inf_nan_mode="constants", fallback=_mapping)
+            return to_json(value, inf_nan_mode="constants", fallback=_plain)
         except ValueError:
             if not self._mends_text:
                 raise
-            return _mended(to_jsonable_python(value, fallback=_mapping))
+            return _mended(value)
 
     def decode(self, data: bytes, key: str) -> T:
         """Decode the object `key`. Raise `CorruptObject` if it is not such a document."""
@@ -114,18 +137,23 @@ class DocumentCodec(Generic[T]):
 
 
 def encodable(text: str) -> str:
-    """Return the text with half surrogate pairs replaced by `?`, so that a document can contain it."""
-    return text.encode(errors="replace").decode()
-
-
-def _mapping(value: Any) -> dict[Any, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} has no JSON")
+    """Return the text with half surrogate pairs replaced by U+FFFD, so that a document can contain it."""
+    return _HALF.sub(_LOST, text)
 
 
 def _mended(value: Any) -> bytes:
-    return encodable(json.dumps(value, ensure_ascii=False)).encode()
+    return encodable(json.dumps(value, ensure_ascii=False, default=_plain)).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return the JSON value of one that encoders do not know."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON")
 
 
 def _required(schema: Any, optional: Collection[str]) -> Any:
