@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cached_property
@@ -58,6 +58,19 @@ class _DecimalKey:
 
 def _is_whole(text: str) -> bool:
     return _LOST not in text
+
+
+class StoredAs:
+    """Marks a field that is stored in another form: `read` makes its value of one of `of`."""
+
+    def __init__(self, of: Any, read: Callable[[Any], Any]) -> None:
+        self._of = of
+        self._read = read
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._read, handler.generate_schema(self._of))
 
 
 class _OmitInvalid:
