@@ -93,8 +93,6 @@ TimeMs = Annotated[int, Interval(ge=0, le=MAX_ULID_MS)]
 """Wall-clock milliseconds that a ULID can have."""
 UlidText = Annotated[Ulid, Predicate(_is_ulid)]
 """A ULID in canonical form."""
-
-
 WholeText = Annotated[str, Predicate(_is_whole)]
 """A text without the character that replaces half of a surrogate pair."""
 OrOmitted = Annotated[T, _OmitInvalid()]
