@@ -147,13 +147,8 @@ class DocumentCodec(Generic[T]):
         return SchemaValidator(_required(TypeAdapter(self._of).core_schema, self._optional))
 
 
-def encodable(text: str) -> str:
-    """Return the text with half surrogate pairs replaced by U+FFFD, so that a document can contain it."""
-    return _HALF.sub(_LOST, text)
-
-
 def _mended(value: Any) -> bytes:
-    return encodable(json.dumps(value, ensure_ascii=False, default=_plain)).encode()
+    return _HALF.sub(_LOST, json.dumps(value, ensure_ascii=False, default=_plain)).encode()
 
 
 def _plain(value: Any) -> Any:

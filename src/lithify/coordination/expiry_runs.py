@@ -7,7 +7,7 @@ damaged object starts the counts anew.
 
 from __future__ import annotations
 
-from lithify.base.documents import DocumentCodec, encodable
+from lithify.base.documents import DocumentCodec
 from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.protocol.retained import Runs
 from lithify.store.keys import join
@@ -40,8 +40,8 @@ class ExpiryRuns:
         except CorruptObject:
             before = {}
         last = before.get(outcome)
-        ended = Runs(1 if last is None else last.count + 1, now_ms, encodable(why[:MAX_WHY]))
+        ended = Runs(1 if last is None else last.count + 1, now_ms, why[:MAX_WHY])
         self._store.put(self._key, _RUNS.encode({**before, outcome: ended}))
 
 
-_RUNS = DocumentCodec(dict[str, Runs])
+_RUNS = DocumentCodec(dict[str, Runs], mends_text=True)

@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lithify.base.clock import Clock
@@ -36,6 +37,7 @@ from lithify.base.errors import (
     StoreError,
 )
 from lithify.base.ids import Ids
+from lithify.coordination.readable import readable
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
@@ -110,7 +112,7 @@ class ObjectHolds:
         placed = Placed(hold, lease_ms, about, self._ids.uuid().hex)
         key = _key(self._folder, placed)
         with suppress(ObjectExists):  # by an earlier request whose answer was lost: the token is unique
-            self._store.create(key, _encode(placed))
+            self._store.create(key, _encoded(placed, key))
         if any(other.token != placed.token for other in self._named(name)):
             self._store.delete(key)
             raise Refused(
@@ -132,7 +134,7 @@ class ObjectHolds:
         key = _key(self._folder, placed)
         for _ in range(_MAX_TRIES):
             try:
-                self._store.replace(key, _encode(placed), placed.etag or "")
+                self._store.replace(key, _encoded(placed, key), placed.etag or "")
             except (PreconditionFailed, ObjectNotFound):
                 # Perhaps changed by an earlier renewal whose answer was lost.
                 there = self._read(key)
@@ -214,11 +216,12 @@ class _Document:
 _HOLDS = DocumentCodec(_Document)
 
 
-def _encode(placed: Placed) -> bytes:
+def _encoded(placed: Placed, key: str) -> bytes:
     hold = placed.hold
-    return _HOLDS.encode(
-        _Document(hold.owner, hold.position, hold.since_ms, placed.lease_ms, dict(placed.about), placed.token)
+    written = _Document(
+        hold.owner, hold.position, hold.since_ms, placed.lease_ms, dict(placed.about), placed.token
     )
+    return readable(partial(_HOLDS.encode, written), partial(_HOLDS.decode, key=key), key)
 
 
 def _decode(data: bytes, meta: ObjectMeta) -> Placed:

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from lithify.base import concurrency
-from lithify.base.documents import CountKey, DocumentCodec, Ratio, StoredAs, encodable
+from lithify.base.documents import CountKey, DocumentCodec, Ratio, StoredAs
 from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.fleet.catalog.model import Catalog
 from lithify.planning.fleet.waits import NO_WAITS, Waits
@@ -243,7 +243,7 @@ class MemberFiles:
         """Write the heartbeat of a member."""
         written: Any = {one.name: getattr(member, one.name) for one in fields(member)}
         written["troubled"] = {
-            url: encodable(why[:_MAX_WHY_CHARS]) for url, why in list(member.troubled.items())[:MAX_TROUBLED]
+            url: why[:_MAX_WHY_CHARS] for url, why in list(member.troubled.items())[:MAX_TROUBLED]
         }
         written["running"] = [replace(one, bytes=_bounded(one.bytes)) for one in member.running[:MAX_RUNNING]]
         written["load"] = {queue_id: _load_document(load) for queue_id, load in member.load.items()}
@@ -294,7 +294,7 @@ def _role_of(name: str) -> FleetRole | None:
     return next((role for role in FleetRole if name.startswith(f"{role.value}-")), None)
 
 
-_HEARTBEATS = DocumentCodec(FleetMember)
+_HEARTBEATS = DocumentCodec(FleetMember, mends_text=True)
 
 
 def _decode(data: bytes, name: str) -> FleetMember | None:
