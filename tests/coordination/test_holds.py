@@ -86,6 +86,16 @@ def test_names(world: World, name: str) -> None:
         world.take(5, name)
 
 
+@pytest.mark.parametrize(("owner", "position"), [("\udcff", 5), ("me", -1), ("me", 1 << 62)])
+def test_a_hold_that_nobody_could_read_is_refused_and_not_written(
+    world: World, owner: str, position: int
+) -> None:
+    """It would stay, damaged, and nothing would ever expire."""
+    with pytest.raises(Refused, match="nothing was written"):
+        world.holds.take("x", owner, position, HOUR_MS, {})
+    assert world.holds.list() == ()
+
+
 def test_leases_are_not_too_short(world: World) -> None:
     with pytest.raises(Refused, match="too short"):
         world.take(5, lease_ms=9_999)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from lithify.base import events
 from lithify.base.errors import Refused
+from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load, Running
 from lithify.fleet.status import fleet_status
 from tests.fleet.playing import Play, play, url_of
 
@@ -62,3 +64,14 @@ def test_its_coordinator_is_heard_whatever_is_wrong_with_it(world: Play, why: st
     (member,) = fleet_status(world.files, world.clock.now_ms()).members
     assert member.says is not None
     assert list(member.says.troubled) == [url_of("bad")]
+
+
+def test_a_member_is_heard_whatever_its_datasets_and_tenants_are_called(world: Play) -> None:
+    load = {"Q": Load(tenants={"red\udcff": Amounts(running=1)})}
+    running = (Running("s3://b/\udcff", "C", "Q", 1, 2, "red\udcff"),)
+    member = FleetMember("worker-1", FleetRole.WORKER, "h", "1", 1, load=load, running=running)
+    world.files.members.beat(replace(member, troubled={"s3://b/\ud800": "names \ud800"}))
+    (listed,) = world.files.members.listed()
+    assert listed.says is not None
+    assert list(listed.says.troubled) == ["s3://b/\ufffd"]
+    assert list(listed.says.load["Q"].tenants) == ["red\ufffd"]

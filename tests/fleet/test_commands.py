@@ -139,7 +139,9 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     queue = opened.create_queue("small", largest_bytes=1_000)
     files = opened._files
     works = Load(slots=4, tenants={"red": Amounts(running=1)})
-    keeps = Load(tenants={"red": Amounts(waiting=5, lowest=0.2), None: Amounts(deferred=2, oldest_ms=7)})
+    keeps = Load(
+        tenants={"red": Amounts(waiting=5, lowest_priority=0.2), None: Amounts(deferred=2, oldest_ms=7)}
+    )
     worker = FleetMember("worker-1", FleetRole.WORKER, "host", "0.1.0", 2, load={queue.id: works})
     coordinator = FleetMember(
         "coordinator-1", FleetRole.COORDINATOR, "host", "0.1.0", 1, 12, {queue.id: keeps}, quarantined=3

@@ -147,7 +147,7 @@ LOAD = Load(
     demand={3: 2},
     tenants={
         None: Amounts(running=1),
-        "red": Amounts(waiting=2, lowest=0.5, oldest_ms=7, youngest_ms=0, waits=Waits().plus(400)),
+        "red": Amounts(waiting=2, lowest_priority=0.5, oldest_ms=7, youngest_ms=0, waits=Waits().plus(400)),
     },
 )
 

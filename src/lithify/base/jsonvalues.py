@@ -27,11 +27,3 @@ def text(value: Any) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"{value!r} has half a character in it") from None
     return value
-
-
-def name(value: Any) -> str:
-    """Return `value`. Raise `ValueError` unless it is a string that can name one object: no slash, no NUL."""
-    found = text(value)
-    if not found or "/" in found or "\0" in found:
-        raise ValueError(f"{found[:120]!r} is no name")
-    return found

@@ -17,18 +17,20 @@ Any process may have written there: objects that cannot be decoded count as abse
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from typing_extensions import TypedDict
 
 from lithify.base.concurrency import all_of
-from lithify.base.errors import ObjectNotFound
+from lithify.base.documents import MAX_COUNT, Count, DocumentCodec
+from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.base.ids import MAX_ULID_MS, Ulid
-from lithify.base.jsonvalues import UNDECODABLE, whole_number
 from lithify.coordination.observers import DatasetObservers
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
@@ -36,9 +38,8 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 FOLDER = "history"
 MAX_RECORD_BYTES = 64 << 10
 _NAME = re.compile(r"([0-9]{13})-([0-7][0-9A-HJKMNP-TV-Z]{25})-(commit|work)\.json")
-_MAX_COUNT = (1 << 63) - 1
+_Seconds = Annotated[float, Interval(ge=0, le=MAX_COUNT)]
 _MAX_TEXT_CHARS = 4000
-_MAX_KEYS = 100
 _READS_AT_ONCE = 16
 
 
@@ -81,10 +82,10 @@ class CommitRecords:
     def add(self, record: CommitRecord) -> None:
         """Write the record; idempotent."""
         kind = "commit" if record.is_commit else "work"
-        document = {key: value for key, value in asdict(record).items() if key not in _IN_NAME}
-        document |= {"unit": record.unit[:_MAX_TEXT_CHARS], "reason": record.reason[:_MAX_TEXT_CHARS]}
+        fields: Any = {name: getattr(record, name) for name in _Fields.__annotations__}
+        fields |= {"unit": record.unit[:_MAX_TEXT_CHARS], "reason": record.reason[:_MAX_TEXT_CHARS]}
         name = f"{record.at_ms:013d}-{record.compaction}-{kind}.json"
-        self._store.put(join(self._folder, name), json.dumps(document).encode())
+        self._store.put(join(self._folder, name), _RECORDS.encode(fields))
         self._observers.tell(lambda observer: observer.committed(record))
 
     def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
@@ -123,9 +124,10 @@ class CommitRecords:
         if found is None or meta.size > MAX_RECORD_BYTES:
             return None
         try:
-            return _record(found, json.loads(self._store.get(meta.key)))
-        except (ObjectNotFound, *UNDECODABLE):
+            fields = _RECORDS.decode(self._store.get(meta.key), meta.key)
+        except (ObjectNotFound, CorruptObject):
             return None
+        return CommitRecord(Ulid(found[2]), int(found[1]), found[3] == "commit", **fields)
 
 
 def merged(records: Iterable[CommitRecord]) -> tuple[CommitRecord, ...]:
@@ -158,43 +160,19 @@ def _added(commit: CommitRecord, work: CommitRecord) -> CommitRecord:
     )
 
 
-_IN_NAME = ("compaction", "at_ms", "is_commit")
-"""Fields that the object's name contains."""
+class _Fields(TypedDict):
+    """A record's fields that its name does not have."""
+
+    unit: str
+    reason: str
+    workers: tuple[str, ...]
+    bytes_read: Count
+    bytes_written: Count
+    rows: dict[str, Count]
+    ranges: Count
+    seconds: _Seconds
+    cpu_seconds: _Seconds
+    requests: dict[str, Count]
 
 
-def _record(name: re.Match[str], fields: Any) -> CommitRecord:
-    return CommitRecord(
-        Ulid(name[2]),
-        int(name[1]),
-        name[3] == "commit",
-        unit=_text(fields["unit"]),
-        reason=_text(fields["reason"]),
-        workers=tuple(map(_text, fields["workers"][:_MAX_KEYS])),
-        bytes_read=_count(fields["bytes_read"]),
-        bytes_written=_count(fields["bytes_written"]),
-        rows=_counts(fields["rows"]),
-        ranges=_count(fields["ranges"]),
-        seconds=_seconds(fields["seconds"]),
-        cpu_seconds=_seconds(fields["cpu_seconds"]),
-        requests=_counts(fields["requests"]),
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value.encode(errors="replace").decode()[:_MAX_TEXT_CHARS]
-
-
-def _count(value: Any) -> int:
-    return whole_number(value, most=_MAX_COUNT)
-
-
-def _counts(value: Any) -> dict[str, int]:
-    return {_text(key): _count(number) for key, number in list(value.items())[:_MAX_KEYS]}
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_COUNT:
-        raise ValueError("no number of seconds")
-    return float(value)
+_RECORDS = DocumentCodec(_Fields, mends_text=True)

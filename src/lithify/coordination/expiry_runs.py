@@ -7,14 +7,8 @@ damaged object starts the counts anew.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
-
+from lithify.base.documents import DocumentCodec
 from lithify.base.errors import CorruptObject, ObjectNotFound
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.coordination.thresholds import MAX_POSITION
 from lithify.protocol.retained import Runs
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -30,15 +24,14 @@ class ExpiryRuns:
         self._store = store
         self._key = join(folder, "expiry-runs.json")
 
-    def read(self) -> Mapping[str, Runs]:
+    def read(self) -> dict[str, Runs]:
         """Return the runs by outcome; empty if none ever ended."""
         try:
-            fields = json.loads(self._store.get(self._key))
-            return {text(outcome): _runs(found) for outcome, found in fields.items()}
+            return _RUNS.decode(self._store.get(self._key), self._key)
         except ObjectNotFound:
             return {}
-        except UNDECODABLE as error:
-            raise CorruptObject(self._key, f"does not decode: {error}; delete it") from error
+        except CorruptObject as error:
+            raise CorruptObject(self._key, f"{error.reason}; delete it") from None
 
     def add(self, outcome: str, why: str, now_ms: int) -> None:
         """Count a run that has ended."""
@@ -48,13 +41,7 @@ class ExpiryRuns:
             before = {}
         last = before.get(outcome)
         ended = Runs(1 if last is None else last.count + 1, now_ms, why[:MAX_WHY])
-        fields = {name: asdict(runs) for name, runs in {**before, outcome: ended}.items()}
-        self._store.put(self._key, json.dumps(fields).encode())
+        self._store.put(self._key, _RUNS.encode({**before, outcome: ended}))
 
 
-def _runs(fields: Any) -> Runs:
-    return Runs(
-        whole_number(fields["count"], most=MAX_POSITION),
-        whole_number(fields["last_ms"], most=MAX_POSITION),
-        text(fields["why"]),
-    )
+_RUNS = DocumentCodec(dict[str, Runs], mends_text=True)

@@ -23,13 +23,14 @@ or its next incarnation replaces it.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Final, Literal, TypeVar
 
 from lithify.base.clock import Clock
+from lithify.base.documents import Count, CountKey, DocumentCodec
 from lithify.base.errors import (
     CorruptObject,
     DatasetNotFound,
@@ -42,10 +43,8 @@ from lithify.base.errors import (
     Unsupported,
 )
 from lithify.base.ids import Ids
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.coordination.holds import checked_name
 from lithify.coordination.readable import readable
-from lithify.coordination.thresholds import MAX_POSITION, threshold_fields, threshold_from
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
@@ -64,14 +63,16 @@ from lithify.watermarks.groups import (
     said,
     taken,
 )
-from lithify.watermarks.model import GroupMember
+from lithify.watermarks.model import GroupMember, Threshold
 
 KEPT_VERSIONS = 20
-_FORMAT = 1
+_FORMAT: Final = 1
 _SUFFIX = ".json"
 _TOKEN = "~"
 """Precedes the incarnation; not allowed in names."""
 _MAX_TRIES = 5
+
+T = TypeVar("T")
 
 
 class TooLate(Refused):
@@ -278,104 +279,107 @@ def _marks_in(standings: Mapping[int, PartitionStanding]) -> dict[int, Marks]:
 # Documents
 
 
+@dataclass(frozen=True, slots=True)
+class _MemberFields:
+    role: GroupRole
+    incarnation: str
+    since_ms: Count
+    marks: Mapping[CountKey, tuple[Count, Count]]
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupFields:
+    """A version of a group. Partitions are keys; a partition's two positions are a pair."""
+
+    format: Literal[1]
+    epoch: Count
+    leader: str
+    published_in: Count
+    members: Mapping[str, _MemberFields]
+    thresholds: Mapping[CountKey, tuple[Threshold, Threshold]]
+
+
+@dataclass(frozen=True, slots=True)
+class _MarksFields:
+    """The marks and the end of a member in each partition."""
+
+    format: Literal[1]
+    incarnation: str
+    marks: Mapping[CountKey, tuple[Count, Count, Count]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    format: int
+
+
+_GROUPS = DocumentCodec(_GroupFields, "a group", optional={"owner"})  # older versions have no owner
+_MARKS = DocumentCodec(_MarksFields, "the marks of a member")
+_FORMATS = DocumentCodec(_Format)
+
+
 def encode(group: GroupState) -> bytes:
-    """Encode a version of a group as JSON. Partitions are keys; a partition's two positions are a pair."""
-    return json.dumps(
-        {
-            "format": _FORMAT,
-            "epoch": group.epoch,
-            "leader": group.leader,
-            "published_in": group.published_in,
-            "members": {
-                name: {
-                    "role": one.role,
-                    "incarnation": one.member.incarnation,
-                    "since_ms": one.since_ms,
-                    "marks": {str(p): [marks.clean, marks.resolved] for p, marks in one.marks.items()},
-                    "owner": one.owner,
-                }
-                for name, one in group.members.items()
-            },
-            "thresholds": {
-                str(p): [threshold_fields(one.clean), threshold_fields(one.resolved)]
-                for p, one in group.thresholds.items()
-            },
-        }
-    ).encode()
+    """Encode a version of a group as JSON."""
+    members = {
+        name: _MemberFields(
+            one.role,
+            one.member.incarnation,
+            one.since_ms,
+            {partition: (marks.clean, marks.resolved) for partition, marks in one.marks.items()},
+            one.owner,
+        )
+        for name, one in group.members.items()
+    }
+    thresholds = {partition: (one.clean, one.resolved) for partition, one in group.thresholds.items()}
+    return _GROUPS.encode(
+        _GroupFields(_FORMAT, group.epoch, group.leader, group.published_in, members, thresholds)
+    )
 
 
 def decode(data: bytes, key: str) -> GroupState:
     """Decode a group. Raise `CorruptObject` if it is not one, and `Unsupported` if a newer version of Lithify
     wrote it."""
-    try:
-        fields = _fields_of(data, key)
-        return GroupState(
-            _number(fields["epoch"]),
-            text(fields["leader"]),
-            _number(fields["published_in"]),
-            {text(name): _joined(name, one) for name, one in fields["members"].items()},
-            {_partition(p): _thresholds(pair) for p, pair in fields["thresholds"].items()},
+    found = _supported(_GROUPS, data, key)
+    members = {
+        name: Joined(
+            GroupMember(name, one.incarnation),
+            one.role,
+            one.since_ms,
+            {partition: Marks(*pair) for partition, pair in one.marks.items()},
+            one.owner,
         )
-    except UNDECODABLE as error:
-        raise CorruptObject(key, f"does not decode as a group: {error}") from error
+        for name, one in found.members.items()
+    }
+    thresholds = {partition: Thresholds(*pair) for partition, pair in found.thresholds.items()}
+    return GroupState(found.epoch, found.leader, found.published_in, members, thresholds)
 
 
 def _encode_marks(member: GroupMember, standings: Mapping[int, PartitionStanding]) -> bytes:
-    return json.dumps(
-        {
-            "format": _FORMAT,
-            "incarnation": member.incarnation,
-            "marks": {str(p): [one.marks.clean, one.marks.resolved, one.end] for p, one in standings.items()},
-        }
-    ).encode()
+    marks = {p: (one.marks.clean, one.marks.resolved, one.end) for p, one in standings.items()}
+    return _MARKS.encode(_MarksFields(_FORMAT, member.incarnation, marks))
 
 
 def _decode_marks(data: bytes, key: str, member: GroupMember) -> dict[int, PartitionStanding]:
+    found = _supported(_MARKS, data, key)
+    if found.incarnation != member.incarnation:
+        reason = "does not decode as the marks of a member: its name has another incarnation than it has"
+        raise CorruptObject(key, reason)
+    return {p: PartitionStanding(Marks(clean, res), end) for p, (clean, res, end) in found.marks.items()}
+
+
+def _supported(codec: DocumentCodec[T], data: bytes, key: str) -> T:
     try:
-        fields = _fields_of(data, key)
-        if fields["incarnation"] != member.incarnation:
-            raise ValueError("its name has another incarnation than it has")
-        return {_partition(p): _standing(numbers) for p, numbers in fields["marks"].items()}
-    except UNDECODABLE as error:
-        raise CorruptObject(key, f"does not decode as the marks of a member: {error}") from error
+        return codec.decode(data, key)
+    except CorruptObject:
+        found = _format_of(data)
+        if found == _FORMAT:
+            raise
+    raise Unsupported(f"{key}: has format {found!r}, and this version of Lithify knows {_FORMAT} only")
 
 
-def _fields_of(data: bytes, key: str) -> Any:
-    fields = json.loads(data)
-    found = fields["format"]
-    if found != _FORMAT:
-        raise Unsupported(f"{key}: has format {found!r}, and this version of Lithify knows {_FORMAT} only")
-    return fields
-
-
-def _joined(name: str, fields: Any) -> Joined:
-    marks = {_partition(p): Marks(*_numbers(pair, 2)) for p, pair in fields["marks"].items()}
-    member = GroupMember(name, text(fields["incarnation"]))
-    owner = text(fields.get("owner", ""))
-    return Joined(member, GroupRole(fields["role"]), _number(fields["since_ms"]), marks, owner)
-
-
-def _thresholds(pair: Any) -> Thresholds:
-    clean, resolved = pair
-    return Thresholds(threshold_from(clean), threshold_from(resolved))
-
-
-def _standing(numbers: Any) -> PartitionStanding:
-    clean, resolved, end = _numbers(numbers, 3)
-    return PartitionStanding(Marks(clean, resolved), end)
-
-
-def _numbers(values: Any, count: int) -> list[int]:
-    if not isinstance(values, list) or len(values) != count:
-        raise ValueError(f"{values!r} are not {count} numbers")
-    return [_number(value) for value in values]
-
-
-def _partition(key: str) -> int:
-    if not key.isdecimal() or str(int(key)) != key:
-        raise ValueError(f"{key!r} is no number of a partition")
-    return _number(int(key))
-
-
-def _number(value: Any) -> int:
-    return whole_number(value, most=MAX_POSITION)
+def _format_of(data: bytes) -> int:
+    try:
+        return _FORMATS.decode(data, "").format
+    except CorruptObject:
+        return _FORMAT

@@ -18,14 +18,15 @@ An object that cannot be decoded as a hold is an error: it may have been one tha
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lithify.base.clock import Clock
+from lithify.base.documents import Count, DocumentCodec
 from lithify.base.errors import (
     CorruptObject,
     HoldLapsed,
@@ -36,8 +37,8 @@ from lithify.base.errors import (
     StoreError,
 )
 from lithify.base.ids import Ids
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
+from lithify.coordination.readable import readable
+from lithify.coordination.thresholds import ThresholdFiles
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.watermarks.model import Hold, Threshold
@@ -111,7 +112,7 @@ class ObjectHolds:
         placed = Placed(hold, lease_ms, about, self._ids.uuid().hex)
         key = _key(self._folder, placed)
         with suppress(ObjectExists):  # by an earlier request whose answer was lost: the token is unique
-            self._store.create(key, _encode(placed))
+            self._store.create(key, _encoded(placed, key))
         if any(other.token != placed.token for other in self._named(name)):
             self._store.delete(key)
             raise Refused(
@@ -133,7 +134,7 @@ class ObjectHolds:
         key = _key(self._folder, placed)
         for _ in range(_MAX_TRIES):
             try:
-                self._store.replace(key, _encode(placed), placed.etag or "")
+                self._store.replace(key, _encoded(placed, key), placed.etag or "")
             except (PreconditionFailed, ObjectNotFound):
                 # Perhaps changed by an earlier renewal whose answer was lost.
                 there = self._read(key)
@@ -202,35 +203,42 @@ def _too_late(what: str) -> str:
     return f"{what} came too late: history up to there may be gone; take a newer version"
 
 
-def _encode(placed: Placed) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Document:
+    owner: str
+    position: Count
+    since_ms: Count
+    lease_ms: Count
+    about: Mapping[str, Any]
+    token: str
+
+
+_HOLDS = DocumentCodec(_Document)
+
+
+def _encoded(placed: Placed, key: str) -> bytes:
     hold = placed.hold
-    return json.dumps(
-        {
-            "owner": hold.owner,
-            "position": hold.position,
-            "since_ms": hold.since_ms,
-            "lease_ms": placed.lease_ms,
-            "about": dict(placed.about),
-            "token": placed.token,
-        }
-    ).encode()
+    written = _Document(
+        hold.owner, hold.position, hold.since_ms, placed.lease_ms, dict(placed.about), placed.token
+    )
+    return readable(partial(_HOLDS.encode, written), partial(_HOLDS.decode, key=key), key)
 
 
 def _decode(data: bytes, meta: ObjectMeta) -> Placed:
+    name, _, token = meta.key.rpartition("/")[2].removesuffix(_SUFFIX).partition(_TOKEN)
     try:
-        fields = json.loads(data)
-        name, _, token = meta.key.rpartition("/")[2].removesuffix(_SUFFIX).partition(_TOKEN)
-        if token != fields["token"]:
-            raise ValueError("its name has another token than it has")
-        lease_ms = whole_number(fields["lease_ms"], most=MAX_POSITION)
+        found = _HOLDS.decode(data, meta.key)
+        if token != found.token:
+            raise CorruptObject(meta.key, "its name has another token than it has")
         hold = Hold(
             name=checked_name(name),
-            owner=text(fields["owner"]),
-            position=whole_number(fields["position"], most=MAX_POSITION),
-            since_ms=whole_number(fields["since_ms"], most=MAX_POSITION),
-            until_ms=meta.last_modified_ms + lease_ms,
+            owner=found.owner,
+            position=found.position,
+            since_ms=found.since_ms,
+            until_ms=meta.last_modified_ms + found.lease_ms,
         )
-        return Placed(hold, lease_ms, dict(fields["about"]), text(fields["token"]), meta.etag)
-    except (Refused, *UNDECODABLE) as error:
-        reason = f"is no hold: {error}; find out who wrote it, and delete it if nobody needs it"
-        raise CorruptObject(meta.key, reason) from error
+    except (Refused, CorruptObject) as error:
+        why = error.reason if isinstance(error, CorruptObject) else error
+        reason = f"is no hold: {why}; find out who wrote it, and delete it if nobody needs it"
+        raise CorruptObject(meta.key, reason) from None
+    return Placed(hold, found.lease_ms, found.about, found.token, meta.etag)

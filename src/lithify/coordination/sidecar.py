@@ -19,19 +19,18 @@ that moves them asks for it, so a loop that hangs reports nothing (`reporting` d
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
 from lithify.base.clock import Clock
 from lithify.base.concurrency import all_of
-from lithify.base.errors import ObjectNotFound, StoreError
-from lithify.base.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
-from lithify.base.jsonvalues import UNDECODABLE, whole_number
+from lithify.base.documents import DocumentCodec
+from lithify.base.errors import CorruptObject, ObjectNotFound, StoreError
+from lithify.base.ids import Ids, Ulid, parse_ulid
 from lithify.coordination.observers import DatasetObservers
 from lithify.protocol.attempts import MAX_FAILURES, Attempt, FailedAttempt, Movement, in_vain
 from lithify.store.keys import join
@@ -41,7 +40,6 @@ REPORT_INTERVAL_S = 2.0
 MAX_NOTE_BYTES = 16 << 20
 """Many times the size of the names of ten thousand ranges."""
 _READS_AT_ONCE = 16
-_MAX_COUNT = (1 << 63) - 1
 _MAX_REASON_CHARS = 4000
 _FINISHED = "finished-"
 _SUFFIX = ".json"
@@ -91,28 +89,27 @@ class ObjectJournal:
 
     def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
         there = self._store.list(join(self._progress, compaction_id))
-        read = self._all_of([meta for meta in there if not _name(meta.key).startswith(_FINISHED)], _movement)
+        read = self._all_of([meta for meta in there if not _name(meta.key).startswith(_FINISHED)], _MOVEMENTS)
         found = {_name(key): movement for key, movement in read.items() if movement is not None}
         self._observers.tell(lambda observer: observer.saw_movements(compaction_id, found))
         return found
 
     def finished(self, compaction_id: Ulid) -> frozenset[str]:
         there = self._store.list(join(self._progress, compaction_id))
-        read = self._all_of([meta for meta in there if _name(meta.key).startswith(_FINISHED)], _names)
-        found = frozenset(name for names in read.values() if names is not None for name in names)
+        read = self._all_of([meta for meta in there if _name(meta.key).startswith(_FINISHED)], _RANGES)
+        found = frozenset(name for one in read.values() if one is not None for name in one.last_outputs)
         self._observers.tell(lambda observer: observer.saw_finished(compaction_id, found))
         return found
 
     def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
         name = f"{_FINISHED}{sha256(worker.encode()).hexdigest()[:26]}{_SUFFIX}"
-        names = sorted(last_outputs)
-        document = {"worker": worker, "last_outputs": names}
-        self._store.put(join(self._progress, compaction_id, name), _encode(document))
+        names = tuple(sorted(last_outputs))
+        self._store.put(join(self._progress, compaction_id, name), _RANGES.encode(_FinishedRanges(names, worker)))
         self._observers.tell(lambda observer: observer.saw_finished(compaction_id, names))
 
     def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
         found: dict[Ulid, list[Attempt]] = {}
-        for key, attempt in self._read_once(self._attempts, _attempt).items():
+        for key, attempt in self._read_once(self._attempts, _ATTEMPTS).items():
             compaction_id = _compaction_of(key, self._attempts)
             if compaction_id is not None:
                 found.setdefault(compaction_id, []).append(attempt)
@@ -124,20 +121,20 @@ class ObjectJournal:
 
     def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
         name = f"{self._ids.ulid(self._clock.now_ms())}{_SUFFIX}"
-        document = asdict(attempt) | {"reason": attempt.reason[:_MAX_REASON_CHARS]}
-        self._store.put(join(self._attempts, compaction_id, name), _encode(document))
+        document = replace(attempt, reason=attempt.reason[:_MAX_REASON_CHARS])
+        self._store.put(join(self._attempts, compaction_id, name), _ATTEMPTS.encode(document))
         self._observers.tell(lambda observer: observer.added_attempt(compaction_id, attempt))
 
     def failures(self) -> tuple[FailedAttempt, ...]:
-        read = self._read_once(self._failures, _failure).values()
+        read = self._read_once(self._failures, _FAILURES).values()
         found = tuple(sorted(read, key=lambda failure: (failure.at_ms, failure.compaction)))
         self._observers.tell(lambda observer: observer.saw_failures(found))
         return found
 
     def add_failure(self, failure: FailedAttempt) -> None:
-        document = asdict(failure) | {"reason": failure.reason[:_MAX_REASON_CHARS]}
+        document = replace(failure, reason=failure.reason[:_MAX_REASON_CHARS])
         self._forget_read(failure.compaction)
-        self._store.put(self._failure_key(failure.compaction), _encode(document))
+        self._store.put(self._failure_key(failure.compaction), _FAILURES.encode(document))
         for old in self.failures()[:-MAX_FAILURES]:
             self.forgive(old.compaction)
 
@@ -153,28 +150,26 @@ class ObjectJournal:
     def _failure_key(self, compaction_id: Ulid) -> str:
         return join(self._failures, f"{compaction_id}{_SUFFIX}")
 
-    def _read_once(self, folder: str, parse: Callable[[Any], ValueT]) -> dict[str, ValueT]:
+    def _read_once(self, folder: str, codec: DocumentCodec[ValueT]) -> dict[str, ValueT]:
         """Return the values under a folder by key; read only those not cached."""
         before: dict[str, ValueT | None] = self._known.get(folder, {})
         there = list(self._store.list(folder))
-        read = self._all_of([meta for meta in there if meta.key not in before], parse)
+        read = self._all_of([meta for meta in there if meta.key not in before], codec)
         now = {meta.key: before[meta.key] if meta.key in before else read[meta.key] for meta in there}
         self._known[folder] = now
         return {key: value for key, value in now.items() if value is not None}
 
-    def _all_of(
-        self, metas: Sequence[ObjectMeta], parse: Callable[[Any], ValueT]
-    ) -> dict[str, ValueT | None]:
-        read = all_of((partial(self._read, meta, parse) for meta in metas), _READS_AT_ONCE)
+    def _all_of(self, metas: Sequence[ObjectMeta], codec: DocumentCodec[ValueT]) -> dict[str, ValueT | None]:
+        read = all_of((partial(self._read, meta, codec) for meta in metas), _READS_AT_ONCE)
         return {meta.key: value for meta, value in zip(metas, read, strict=True)}
 
-    def _read(self, meta: ObjectMeta, parse: Callable[[Any], ValueT]) -> ValueT | None:
+    def _read(self, meta: ObjectMeta, codec: DocumentCodec[ValueT]) -> ValueT | None:
         """Return the value, or `None` if it is missing or invalid."""
         if meta.size > MAX_NOTE_BYTES:
             return None
         try:
-            return parse(json.loads(self._store.get(meta.key)))
-        except (ObjectNotFound, *UNDECODABLE):
+            return codec.decode(self._store.get(meta.key), meta.key)
+        except (ObjectNotFound, CorruptObject):
             return None
 
 
@@ -213,17 +208,13 @@ class MovementReporter:
         movement = Movement(to.index, to.worker, to.claimed_at_ms, bytes_read, bytes_written, now_ms)
         # A failed report costs a heartbeat at most; it must not end the merge.
         with suppress(StoreError):
-            self._store.put(self._key, _encode(asdict(movement)))
+            self._store.put(self._key, _MOVEMENTS.encode(movement))
             self._written = (bytes_read, bytes_written)
 
     def close(self) -> None:
         """Delete the report at the end of the task; leftovers are deleted with the compaction."""
         with suppress(StoreError):
             self._store.delete(self._key)
-
-
-def _encode(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document).encode()
 
 
 def _name(key: str) -> str:
@@ -237,48 +228,13 @@ def _compaction_of(key: str, folder: str) -> Ulid | None:
         return None
 
 
-def _movement(fields: Any) -> Movement:
-    return Movement(
-        _count(fields["index"]),
-        _text(fields["worker"]),
-        _time_ms(fields["claimed_at_ms"]),
-        _count(fields["bytes_read"]),
-        _count(fields["bytes_written"]),
-        _time_ms(fields["at_ms"]),
-    )
+@dataclass(frozen=True, slots=True)
+class _FinishedRanges:
+    last_outputs: tuple[str, ...]
+    worker: str = ""
 
 
-def _attempt(fields: Any) -> Attempt:
-    recorded = _count(fields.get("recorded", 0))
-    return Attempt(_text(fields["worker"]), _text(fields["reason"]), _time_ms(fields["at_ms"]), recorded)
-
-
-def _failure(fields: Any) -> FailedAttempt:
-    return FailedAttempt(
-        parse_ulid(_text(fields["compaction"])),
-        _text(fields["reason"]),
-        _count(fields["attempts"]),
-        _time_ms(fields["at_ms"]),
-        _text(fields["spec"]),
-        bool(fields.get("is_cancelled", False)),
-        _text(fields.get("unit", "")),
-    )
-
-
-def _names(fields: Any) -> tuple[str, ...]:
-    return tuple(map(_text, fields["last_outputs"]))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    # JSON can contain half a surrogate pair, which cannot be encoded.
-    return value.encode(errors="replace").decode()
-
-
-def _count(value: Any) -> int:
-    return whole_number(value, most=_MAX_COUNT)
-
-
-def _time_ms(value: Any) -> int:
-    return whole_number(value, most=MAX_ULID_MS)
+_MOVEMENTS = DocumentCodec(Movement, mends_text=True)
+_RANGES = DocumentCodec(_FinishedRanges, optional={"worker"}, mends_text=True)
+_ATTEMPTS = DocumentCodec(Attempt, optional={"recorded"}, mends_text=True)
+_FAILURES = DocumentCodec(FailedAttempt, optional={"is_cancelled", "unit"}, mends_text=True)

@@ -8,22 +8,19 @@ other processes then start again at the first.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from lithify.base.clock import Clock
-from lithify.base.errors import CorruptObject
+from lithify.base.documents import MAX_COUNT, DocumentCodec
 from lithify.base.ids import Ids
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
-from lithify.watermarks.model import Needed, Threshold
+from lithify.watermarks.model import Threshold
 
-MAX_POSITION = (1 << 62) - 1
+MAX_POSITION = MAX_COUNT
 _SUFFIX = ".json"
 
 
@@ -59,35 +56,5 @@ class ThresholdFiles:
         return None if version is None else self.files.decode(version, decode)
 
 
-def encode(threshold: Threshold) -> bytes:
-    return json.dumps(threshold_fields(threshold)).encode()
-
-
-def decode(data: bytes, key: str) -> Threshold:
-    """Decode a threshold. Raise `CorruptObject` if it is not one."""
-    try:
-        return threshold_from(json.loads(data))
-    except UNDECODABLE as error:
-        raise CorruptObject(key, f"does not decode as a watermark: {error}") from error
-
-
-def threshold_fields(threshold: Threshold) -> dict[str, Any]:
-    """Return a threshold as a JSON value."""
-    return asdict(threshold)
-
-
-def threshold_from(fields: Any) -> Threshold:
-    """Return the threshold of a JSON value. Raise `ValueError`, `TypeError` or `KeyError` if it is not
-    one."""
-    least = fields["least"]
-    position = whole_number(fields["position"], most=MAX_POSITION)
-    return Threshold(position, None if least is None else _needed(least))
-
-
-def _needed(fields: Any) -> Needed:
-    since = fields["since_ms"]
-    return Needed(
-        whole_number(fields["position"], most=MAX_POSITION),
-        text(fields["by"]),
-        None if since is None else whole_number(since, most=MAX_POSITION),
-    )
+_THRESHOLDS = DocumentCodec(Threshold, "a watermark")
+encode, decode = _THRESHOLDS.encode, _THRESHOLDS.decode

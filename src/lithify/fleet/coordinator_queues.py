@@ -198,7 +198,7 @@ class OwnQueues:
                     waiting_bytes=of.queued_bytes,
                     deferred=of.deferred,
                     demand=of.demand,
-                    lowest=of.lowest,
+                    lowest_priority=of.lowest,
                     oldest_ms=_age_ms(of.oldest_since_ms, now_ms),
                     youngest_ms=_age_ms(of.youngest_since_ms, now_ms),
                 )
@@ -208,7 +208,7 @@ class OwnQueues:
             of_hint = Amounts(
                 queued=1,
                 queued_bytes=hint.bytes,
-                lowest=rank(PriorityClass(hint.band), hint.priority),
+                lowest_priority=rank(PriorityClass(hint.band), hint.priority),
                 oldest_ms=age_ms,
                 youngest_ms=age_ms,
             )

@@ -8,27 +8,27 @@ wall-clock milliseconds of the coordinator; they affect only how often datasets 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Final, Literal
 
 import zstandard
+from annotated_types import Interval
 
 from lithify.base import concurrency
-from lithify.base.errors import ObjectNotFound
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.documents import DocumentCodec, OrOmitted, WholeText
+from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 MAX_BYTES = 256 << 20
 """Limit of the JSON's size; a larger one is not unpacked."""
 READS_AT_ONCE = 4
-_FORMAT = 1
+_FORMAT: Final = 1
 _SUFFIX = ".json.zst"
 _LEVEL = 3
-_MOST = (1 << 53) - 1
+_Time = Annotated[int, Interval(ge=0, le=(1 << 53) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class MemoryFiles:
 
     def write(self, member: str, known: Mapping[str, DatasetCheckpoint]) -> None:
         """Write the checkpoints of this member, by URL."""
-        datasets = {url: [k.changed_ms, k.committed_ms, k.collected_ms] for url, k in known.items()}
-        data = json.dumps({"format": _FORMAT, "datasets": datasets}, separators=(",", ":")).encode()
+        datasets = {url: (k.changed_ms, k.committed_ms, k.collected_ms) for url, k in known.items()}
+        data = _MEMORIES.encode(_Memory(_FORMAT, datasets))
         self._store.put(self._key(member), zstandard.ZstdCompressor(level=_LEVEL).compress(data))
 
     def read(self, member: str) -> dict[str, DatasetCheckpoint]:
         """Return the checkpoints of a member; none if they cannot be read."""
         try:
-            return _decode(self._store.get(self._key(member)))
+            return _decode(self._store.get(self._key(member)), self._key(member))
         except ObjectNotFound:
             return {}
 
@@ -101,29 +101,23 @@ def _member_of(key: str) -> str:
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
 
 
-def _decode(data: bytes) -> dict[str, DatasetCheckpoint]:
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    format: Literal[1]
+    datasets: Mapping[OrOmitted[WholeText], OrOmitted[tuple[_Time | None, ...]]]
+    """For each URL the times in the order of `DatasetCheckpoint`."""
+
+
+_MEMORIES = DocumentCodec(_Memory, mends_text=True)
+
+
+def _decode(data: bytes, key: str) -> dict[str, DatasetCheckpoint]:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= MAX_BYTES:
             return {}
-        fields = json.loads(zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES))
-        if fields["format"] != _FORMAT:
-            return {}
-        decoded = ((url, _decode_known(url, times)) for url, times in fields["datasets"].items())
-        return {url: known for url, known in decoded if known is not None}
-    except (zstandard.ZstdError, *UNDECODABLE):
+        unpacked = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES)
+        found = _MEMORIES.decode(unpacked, key)
+    except (zstandard.ZstdError, CorruptObject):
         return {}
-
-
-def _decode_known(url: str, times: Any) -> DatasetCheckpoint | None:
-    """Decode one checkpoint. Return `None` if it cannot be decoded or its key is no URL; the others are used
-    nevertheless."""
-    try:
-        text(url)
-        return DatasetCheckpoint(*map(_time, times[:3]))
-    except UNDECODABLE:
-        return None
-
-
-def _time(value: Any) -> int | None:
-    return None if value is None else whole_number(value, most=_MOST)
+    return {url: DatasetCheckpoint(*times[:3]) for url, times in found.datasets.items()}

@@ -19,17 +19,18 @@ silent, no object is newer, and the last member to write would count as alive fo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from lithify.base import concurrency
-from lithify.base.errors import ObjectNotFound
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.documents import CountKey, DocumentCodec, Ratio, StoredAs
+from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.fleet.catalog.model import Catalog
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 from lithify.planning.fleet.waits import together as together_waited
@@ -54,6 +55,7 @@ _MAX_BYTES = 32 << 20
 have a thousand tenants with a policy, all of them with work in many queues."""
 _MAX_WHY_CHARS = 1_000
 _MOST = (1 << 53) - 1
+Amount = Annotated[int, Interval(ge=0, le=_MOST)]
 
 
 class FleetRole(Enum):
@@ -67,27 +69,39 @@ class FleetRole(Enum):
 class Amounts:
     """The work of one tenant in one queue, as one member reports it."""
 
-    running: int = 0
+    running: Amount = 0
     """Compactions that a worker runs."""
-    queued: int = 0
+    queued: Amount = 0
     """Published task offers of a coordinator."""
-    queued_bytes: int = 0
-    waiting: int = 0
+    queued_bytes: Amount = 0
+    waiting: Amount = 0
     """Pending tasks of a coordinator that are not admitted yet."""
-    waiting_bytes: int = 0
-    deferred: int = 0
+    waiting_bytes: Amount = 0
+    deferred: Amount = 0
     """Pending tasks that did not fit into a coordinator's backlog."""
-    demand: int = 0
+    demand: Amount = 0
     """The amount of running and waiting work of a coordinator; of each dataset, at most its share."""
-    lowest: float | None = None
+    lowest_priority: Ratio | None = None
     """The rank of the last waiting task, from 0 (may wait) to 1 (urgent)."""
-    oldest_ms: int | None = None
+    oldest_ms: Amount | None = None
     """How long the oldest waiting or queued task has waited; `youngest_ms` likewise."""
-    youngest_ms: int | None = None
-    backlog_ms: int = 0
+    youngest_ms: Amount | None = None
+    backlog_ms: Amount = 0
     """How long one slot would take for all queued, waiting and deferred tasks."""
     waits: Waits = NO_WAITS
     """Waiting times of the tasks claimed since the coordinator started."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenant(Amounts):
+    """Amounts as stored."""
+
+    tenant: str | None = None
+
+
+def _by_tenant(stored: Iterable[_Tenant]) -> dict[str | None, Amounts]:
+    names = tuple(one.name for one in fields(Amounts))
+    return {one.tenant: Amounts(**{name: getattr(one, name) for name in names}) for one in stored}
 
 
 def combined(amounts: Iterable[Amounts]) -> Amounts:
@@ -96,7 +110,9 @@ def combined(amounts: Iterable[Amounts]) -> Amounts:
     counts = {name: sum(getattr(one, name) for one in all_of) for name in _COUNTS}
     return Amounts(
         **counts,
-        lowest=min((one.lowest for one in all_of if one.lowest is not None), default=None),
+        lowest_priority=min(
+            (one.lowest_priority for one in all_of if one.lowest_priority is not None), default=None
+        ),
         oldest_ms=max((one.oldest_ms for one in all_of if one.oldest_ms is not None), default=None),
         youngest_ms=min((one.youngest_ms for one in all_of if one.youngest_ms is not None), default=None),
         waits=together_waited(one.waits for one in all_of),
@@ -107,15 +123,17 @@ def combined(amounts: Iterable[Amounts]) -> Amounts:
 class Load:
     """A member's work in one queue."""
 
-    slots: int = 0
+    slots: Amount = 0
     """How many of the queue's compactions a worker can run at once."""
-    bytes_per_s: int = 0
+    bytes_per_s: Amount = 0
     """The pace of a worker's slot in this queue (`lithify.planning.fleet.pace`); 0 if unknown."""
-    resting: int = 0
+    resting: Amount = 0
     """Pending tasks of a coordinator that back off after a failure."""
-    demand: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    demand: Mapping[CountKey, Amount] = field(default_factory=lambda: MappingProxyType({}))
     """The amount of running and waiting work of a coordinator, by priority class."""
-    tenants: Mapping[str | None, Amounts] = field(default_factory=lambda: MappingProxyType({}))
+    tenants: Annotated[Mapping[str | None, Amounts], StoredAs(tuple[_Tenant, ...], _by_tenant)] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     """Amounts by tenant; `None` has the tenants that are not reported by name
     (`lithify.planning.fleet.labels`)."""
 
@@ -133,12 +151,12 @@ class Running:
     """The URL of its dataset."""
     compaction: str
     queue_id: str
-    since_ms: int
+    since_ms: Amount
     """When it was claimed, by the worker's clock."""
-    bytes: int
+    bytes: Amount
     """The size of its inputs."""
     tenant: str | None = None
-    catalog: int = 0
+    catalog: Amount = 0
     """The catalog version that it was admitted under."""
 
 
@@ -151,23 +169,23 @@ class FleetMember:
     host: str
     version: str
     """The version of Lithify."""
-    catalog: int
+    catalog: Amount
     """The number of the catalog that the member uses."""
-    datasets: int = 0
+    datasets: Amount = 0
     """The number of datasets that a coordinator watches."""
     load: Mapping[str, Load] = field(default_factory=lambda: MappingProxyType({}))
     """The load by queue id."""
-    quarantined: int = 0
+    quarantined: Amount = 0
     """The number of datasets that a coordinator does not poll for now after an error."""
     troubled: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The first `MAX_TROUBLED` of these by URL, with the reason."""
     running: tuple[Running, ...] = ()
     """The first `MAX_RUNNING` compactions that a worker runs."""
-    at_ms: int = 0
+    at_ms: Amount = 0
     """When this was written, by the member's own clock."""
-    needs: int = 0
+    needs: Amount = 0
     """The oldest catalog version that the member and its admitted or running tasks use; 0 if not reported."""
-    beats_ms: int = BEAT_EVERY_MS
+    beats_ms: Annotated[int, Interval(ge=0, le=IDLE_BEAT_EVERY_MS)] = BEAT_EVERY_MS
     """The longest time until the next heartbeat."""
 
 
@@ -223,18 +241,13 @@ class MemberFiles:
 
     def beat(self, member: FleetMember) -> None:
         """Write the heartbeat of a member."""
-        data: dict[str, Any] = {
-            name: getattr(member, name)
-            for name in ("name", "host", "version", "catalog", "datasets", "quarantined", "at_ms", "needs")
+        written: Any = {one.name: getattr(member, one.name) for one in fields(member)}
+        written["troubled"] = {
+            url: why[:_MAX_WHY_CHARS] for url, why in list(member.troubled.items())[:MAX_TROUBLED]
         }
-        data["beats_ms"] = member.beats_ms
-        data["role"] = member.role.value
-        data["troubled"] = {url: _sentence(why) for url, why in list(member.troubled.items())[:MAX_TROUBLED]}
-        data["running"] = [
-            {**asdict(one), "bytes": _bounded(one.bytes)} for one in member.running[:MAX_RUNNING]
-        ]
-        data["load"] = {queue_id: _load_document(load) for queue_id, load in member.load.items()}
-        self._store.put(self._key(member.name), json.dumps(data).encode())
+        written["running"] = [replace(one, bytes=_bounded(one.bytes)) for one in member.running[:MAX_RUNNING]]
+        written["load"] = {queue_id: _load_document(load) for queue_id, load in member.load.items()}
+        self._store.put(self._key(member.name), _HEARTBEATS.encode(written))
 
     def leave(self, name: str) -> None:
         """Delete the object of a member that ends or has been dead for long."""
@@ -281,46 +294,15 @@ def _role_of(name: str) -> FleetRole | None:
     return next((role for role in FleetRole if name.startswith(f"{role.value}-")), None)
 
 
+_HEARTBEATS = DocumentCodec(FleetMember, mends_text=True)
+
+
 def _decode(data: bytes, name: str) -> FleetMember | None:
     """Treat data that cannot be decoded as absent, since members' objects may be lost."""
     try:
-        fields = json.loads(data[:_MAX_BYTES])
-        return FleetMember(
-            name=name,
-            role=FleetRole(fields["role"]),
-            host=text(fields["host"]),
-            version=text(fields["version"]),
-            catalog=_number(fields["catalog"]),
-            datasets=_number(fields["datasets"]),
-            quarantined=_number(fields["quarantined"]),
-            troubled={text(url): text(why) for url, why in fields["troubled"].items()},
-            running=tuple(map(_running, fields["running"])),
-            at_ms=_number(fields["at_ms"]),
-            needs=_number(fields["needs"]),
-            beats_ms=whole_number(fields["beats_ms"], most=IDLE_BEAT_EVERY_MS),
-            load={
-                text(queue_id): Load(
-                    **{name: _number(load[name]) for name in _OF_QUEUE},
-                    demand={int(band): _number(n) for band, n in load["demand"].items()},
-                    tenants={_optional(one["tenant"]): _amounts(one) for one in load["tenants"]},
-                )
-                for queue_id, load in fields["load"].items()
-            },
-        )
-    except UNDECODABLE:
+        return replace(_HEARTBEATS.decode(data[:_MAX_BYTES], name), name=name)
+    except CorruptObject:
         return None
-
-
-def _running(fields: Any) -> Running:
-    return Running(
-        url=text(fields["url"]),
-        compaction=text(fields["compaction"]),
-        queue_id=text(fields["queue_id"]),
-        since_ms=_number(fields["since_ms"]),
-        bytes=_number(fields["bytes"]),
-        tenant=_optional(fields["tenant"]),
-        catalog=_number(fields["catalog"]),
-    )
 
 
 _OF_QUEUE = ("slots", "bytes_per_s", "resting")
@@ -334,15 +316,14 @@ _COUNTS = (
     "demand",
     "backlog_ms",
 )
-_AGES = ("oldest_ms", "youngest_ms")
+_NOT_COUNTED = ("oldest_ms", "youngest_ms", "lowest_priority", "waits")
 
 
 def _load_document(load: Load) -> dict[str, Any]:
-    tenants = [{"tenant": tenant, **amounts_document(one)} for tenant, one in load.tenants.items()]
     return {
         **{name: _bounded(getattr(load, name)) for name in _OF_QUEUE},
-        "demand": dict(load.demand),
-        "tenants": tenants,
+        "demand": load.demand,
+        "tenants": [{"tenant": tenant, **amounts_document(one)} for tenant, one in load.tenants.items()],
     }
 
 
@@ -350,44 +331,9 @@ def amounts_document(amounts: Amounts) -> dict[str, Any]:
     """Return the amounts as a JSON value."""
     return {
         **{name: _bounded(getattr(amounts, name)) for name in _COUNTS},
-        **{name: getattr(amounts, name) for name in _AGES},
-        "lowest_priority": amounts.lowest,
-        "waits": {"counts": list(amounts.waits.counts), "total_ms": amounts.waits.total_ms},
+        **{name: getattr(amounts, name) for name in _NOT_COUNTED},
     }
-
-
-def _amounts(fields: Any) -> Amounts:
-    lowest, waits = fields["lowest_priority"], fields["waits"]
-    if lowest is not None and (isinstance(lowest, bool) or not 0 <= lowest <= 1):
-        raise ValueError(f"{lowest!r} is no rank")
-    counts = tuple(map(_number, waits["counts"]))
-    if len(counts) != len(NO_WAITS.counts):
-        raise ValueError(f"{len(counts)} are not the buckets of this version")
-    return Amounts(
-        **{name: _number(fields[name]) for name in _COUNTS},
-        oldest_ms=_age(fields["oldest_ms"]),
-        youngest_ms=_age(fields["youngest_ms"]),
-        lowest=None if lowest is None else float(lowest),
-        waits=Waits(counts, _number(waits["total_ms"])),
-    )
 
 
 def _bounded(number: int) -> int:
     return min(number, _MOST)
-
-
-def _sentence(why: str) -> str:
-    """Truncate and clean a text: errors may quote a dataset's own words, with half a character in them."""
-    return why[:_MAX_WHY_CHARS].encode(errors="replace").decode()
-
-
-def _age(value: Any) -> int | None:
-    return None if value is None else _number(value)
-
-
-def _optional(value: Any) -> str | None:
-    return None if value is None else text(value)
-
-
-def _number(value: Any) -> int:
-    return whole_number(value, most=_MOST)

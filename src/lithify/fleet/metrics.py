@@ -200,7 +200,7 @@ _GAUGES: tuple[tuple[FleetRole, str, str, Callable[[Amounts], float | None]], ..
         FleetRole.COORDINATOR,
         "lowest_priority",
         "Of the last that waits, over all bands: 0 (may wait) to 1 (urgent)",
-        lambda of: of.lowest,
+        lambda of: of.lowest_priority,
     ),
     (
         FleetRole.COORDINATOR,

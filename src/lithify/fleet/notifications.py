@@ -10,23 +10,19 @@ worker that has received none for long reads the offers anyway.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from lithify.base import concurrency
-from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed
+from lithify.base.documents import DocumentCodec
+from lithify.base.errors import CorruptObject, ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.base.ids import Ids
-from lithify.base.jsonvalues import UNDECODABLE, name, text, whole_number
 from lithify.planning.fleet.notifications import MAX_RINGS, Ring, added, ring_of, unheard
 from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 MAX_TRIES = 4
-_MOST = 1 << 53
 
 
 class Bells:
@@ -45,7 +41,7 @@ class Bells:
         _, (known, etag) = concurrency.both(write, partial(self._read, key))
         for _ in range(MAX_TRIES):
             try:
-                data = _encode(added(known, ring))
+                data = _RINGS.encode(added(known, ring))
                 if etag is None:
                     self._store.create(key, data)
                 else:
@@ -55,7 +51,7 @@ class Bells:
                 known, etag = self._read(key)
                 if ring in known:
                     return  # the write had succeeded; only the response was lost
-        self._store.put(key, _encode(added(known, ring)))
+        self._store.put(key, _RINGS.encode(added(known, ring)))
 
     def rings(self, queue_id: str) -> tuple[Ring, ...]:
         """Return the last notifications, the newest last; none if there were none or they cannot be read."""
@@ -66,7 +62,7 @@ class Bells:
             data, meta = self._store.get_with_meta(key)
         except ObjectNotFound:
             return (), None
-        return _decode(data), meta.etag
+        return _decode(data, key), meta.etag
 
 
 class Ear:
@@ -85,23 +81,12 @@ class Ear:
         return None if known is None else unheard(rings, known)
 
 
-def _encode(rings: Iterable[Ring]) -> bytes:
-    return json.dumps([asdict(one) for one in rings]).encode()
+_RINGS = DocumentCodec(tuple[Ring, ...])
 
 
-def _decode(data: bytes) -> tuple[Ring, ...]:
+def _decode(data: bytes, key: str) -> tuple[Ring, ...]:
     """Treat data that cannot be decoded as absent, since notifications may be lost."""
     try:
-        return tuple(map(_ring, json.loads(data)[-MAX_RINGS:]))
-    except UNDECODABLE:
+        return _RINGS.decode(data, key)[-MAX_RINGS:]
+    except CorruptObject:
         return ()
-
-
-def _ring(fields: Any) -> Ring:
-    return Ring(
-        id=text(fields["id"]),
-        board=name(fields["board"]),
-        workers=tuple(map(text, fields["workers"])),
-        is_open=fields["is_open"] is True,
-        idle_workers=whole_number(fields["idle_workers"], most=_MOST),
-    )

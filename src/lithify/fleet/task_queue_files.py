@@ -13,15 +13,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from lithify.base import concurrency
-from lithify.base.errors import ObjectNotFound
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.documents import DocumentCodec, OrOmitted
+from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -33,7 +31,6 @@ WRITE_AGAIN_MS = 60_000
 READS_AT_ONCE = 8
 _SUFFIX = ".json"
 _MAX_BYTES = 4 << 20
-_MOST = (1 << 63) - 1
 
 
 def order(hint: ClaimOffer) -> tuple[int, float, int, str]:
@@ -53,7 +50,7 @@ class BoardFiles:
         best = sorted(hints, key=order)[:MAX_HINTS]
         key = self._key(queue_id, member)
         if best:
-            self._store.put(key, json.dumps({"hints": [asdict(hint) for hint in best]}).encode())
+            self._store.put(key, _BOARDS.encode(_Board(tuple(best))))
         else:
             self._store.delete(key)
 
@@ -109,36 +106,16 @@ def _member_of(key: str) -> str:
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
 
 
+@dataclass(frozen=True, slots=True)
+class _Board:
+    hints: tuple[OrOmitted[ClaimOffer], ...]
+
+
+_BOARDS = DocumentCodec(_Board, optional={"board"}, mends_text=True)
+
+
 def _decode(data: bytes, member: str) -> Sequence[ClaimOffer]:
     try:
-        found = [_decode_hint(fields, member) for fields in json.loads(data)["hints"][:MAX_HINTS]]
-    except UNDECODABLE:
+        return [replace(hint, board=member) for hint in _BOARDS.decode(data, member).hints[:MAX_HINTS]]
+    except CorruptObject:
         return ()
-    return [hint for hint in found if hint is not None]
-
-
-def _decode_hint(fields: Any, member: str) -> ClaimOffer | None:
-    try:
-        return _hint(fields, member)
-    except UNDECODABLE:
-        return None
-
-
-def _hint(fields: Any, member: str) -> ClaimOffer:
-    priority, tenant, worker = fields["priority"], fields["tenant"], fields["worker"]
-    if isinstance(priority, bool) or not isinstance(priority, int | float) or not 0 <= priority <= 1:
-        raise ValueError(f"{priority!r} is no priority")
-    return ClaimOffer(
-        url=text(fields["url"]),
-        compaction=text(fields["compaction"]),
-        band=whole_number(fields["band"], most=1_000),
-        priority=float(priority),
-        bytes=whole_number(fields["bytes"], most=_MOST),
-        since_ms=whole_number(fields["since_ms"], most=_MOST),
-        attempts=whole_number(fields["attempts"], most=_MOST),
-        tenant=None if tenant is None else text(tenant),
-        worker=None if worker is None else text(worker),
-        idle_workers=whole_number(fields["idle_workers"], most=_MOST),
-        catalog=whole_number(fields["catalog"], most=_MOST),
-        board=member,
-    )

@@ -275,7 +275,9 @@ def queue_status_document(status: QueueStatus, at_ms: int) -> dict[str, Any]:
         "waiting_bytes": total.waiting_bytes,
         "deferred": total.deferred,
         "resting": status.resting,
-        "lowest_priority": min((one for one in (*ranks, total.lowest) if one is not None), default=None),
+        "lowest_priority": min(
+            (one for one in (*ranks, total.lowest_priority) if one is not None), default=None
+        ),
         "oldest_ms": max((one for one in (*hint_ages, total.oldest_ms) if one is not None), default=None),
         "youngest_ms": min((one for one in (*hint_ages, total.youngest_ms) if one is not None), default=None),
         "backlog_ms": total.backlog_ms,

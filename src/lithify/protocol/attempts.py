@@ -27,6 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from lithify.base.documents import Count, TimeMs, UlidText
 from lithify.base.ids import Ulid
 from lithify.protocol.transitions import AnyCompaction
 
@@ -37,15 +38,15 @@ MAX_FAILURES = 100
 class Movement:
     """The progress of one run of a range's task. If Spark runs a task again, the new run has its own."""
 
-    index: int
+    index: Count
     """The position of the range in the ledger's progress."""
     worker: str
-    claimed_at_ms: int
+    claimed_at_ms: TimeMs
     """The worker's first heartbeat: with its name, the claim this task belongs to."""
-    bytes_read: int
-    bytes_written: int
+    bytes_read: Count
+    bytes_written: Count
     """Bytes produced, including output that is still in memory."""
-    at_ms: int
+    at_ms: TimeMs
     """When this was written, wall-clock milliseconds of the task's machine."""
 
 
@@ -56,8 +57,8 @@ class Attempt:
 
     worker: str
     reason: str
-    at_ms: int
-    recorded: int = 0
+    at_ms: TimeMs
+    recorded: Count = 0
     """Number of ranges that were finished and recorded at that time."""
 
 
@@ -84,11 +85,11 @@ def in_vain(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
 class FailedAttempt:
     """A compaction that is about to be marked Failed, by its coordinator or by a command that cancels it."""
 
-    compaction: Ulid
+    compaction: UlidText
     reason: str
-    attempts: int
+    attempts: Count
     """0 if it was never tried, because it was found invalid or was cancelled first."""
-    at_ms: int
+    at_ms: TimeMs
     spec: str
     """The text of `DatasetPort.encode_spec`, so that it can be submitted again."""
     is_cancelled: bool = False

@@ -19,13 +19,15 @@ lease proves nothing.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
 
+from annotated_types import Interval, Predicate
+
+from lithify.base.documents import DocumentCodec
 from lithify.base.errors import CorruptObject
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.protocol.presence import CoordinatorStatus, Presence
 
 LOOK_AFTER_MS = 11_000
@@ -40,14 +42,17 @@ VALID_MS = RENEW_AFTER_MS + LEASE_MS
 MAX_EPOCH = (1 << 64) - 1
 MARK_BYTES = 16
 
+_Uint64 = Annotated[int, Interval(ge=0, le=MAX_EPOCH)]
+_Mark = Annotated[str, Predicate(re.compile(rf"[0-9a-fA-F]{{{2 * MARK_BYTES}}}").fullmatch)]
+
 
 @dataclass(frozen=True, slots=True)
 class EpochClaim:
     """The announcement of an epoch: the version of the numbered files that is to carry it."""
 
-    epoch: int
-    version: int
-    mark: str
+    epoch: _Uint64
+    version: Annotated[int, Interval(ge=1, le=MAX_EPOCH)]
+    mark: _Mark
     """Hexadecimal; random bytes in a part of the version that readers ignore."""
 
 
@@ -95,11 +100,11 @@ class Lease:
 
     holder: str
     """The name of a process."""
-    renewals: int = 0
+    renewals: _Uint64 = 0
     """How often it has been written."""
     is_ended: bool = False
     """Whether the holder has resigned."""
-    taken: int | None = None
+    taken: _Uint64 | None = None
     """The newest epoch known to have been taken by a Lithify process."""
     taking: EpochClaim | None = None
     """The version the holder was about to take when it wrote this, or has taken (`taken`)."""
@@ -198,32 +203,15 @@ def judge_lease(
 
 def encode_lease(lease: Lease) -> bytes:
     """Encode the lease as JSON."""
-    return json.dumps(asdict(lease)).encode()
+    return _LEASES.encode(lease)
 
 
 def decode_lease(data: bytes) -> Lease | None:
     """Decode a lease from bytes that any program may have written; `None` when they are invalid."""
     try:
-        fields = json.loads(data)
-        taking, challenger = fields["taking"], fields.get("challenger")  # older versions have no challenger
-        return Lease(
-            holder=text(fields["holder"]),
-            renewals=_number(fields["renewals"]),
-            is_ended=fields["is_ended"] is True,
-            taken=None if fields["taken"] is None else _number(fields["taken"]),
-            taking=None if taking is None else _taking(taking),
-            challenger=None if challenger is None else text(challenger),
-        )
-    except UNDECODABLE:
+        return _LEASES.decode(data, "lease")
+    except CorruptObject:
         return None
 
 
-def _taking(fields: Any) -> EpochClaim:
-    taking = EpochClaim(_number(fields["epoch"]), _number(fields["version"]), text(fields["mark"]))
-    if len(bytes.fromhex(taking.mark)) != MARK_BYTES or taking.version < 1:
-        raise ValueError("a mark or version that nobody writes")
-    return taking
-
-
-def _number(value: Any) -> int:
-    return whole_number(value, most=MAX_EPOCH)
+_LEASES = DocumentCodec(Lease, optional={"challenger"})  # older versions have no challenger

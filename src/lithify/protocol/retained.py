@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lithify.base.documents import Count
 from lithify.watermarks.model import Needed, Threshold
 
 
@@ -25,8 +26,8 @@ class Past:
 class Runs:
     """Runs that expire history and ended alike."""
 
-    count: int
-    last_ms: int
+    count: Count
+    last_ms: Count
     why: str = ""
     """The obstacle of the last run."""
 

@@ -50,6 +50,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lithify.base.documents import Count
+
 
 class BlockReason(StrEnum):
     """Why no history expires."""
@@ -98,9 +100,9 @@ class Hold:
 class Needed:
     """The oldest needed position of a history, and the member or hold that needs it."""
 
-    position: int
+    position: Count
     by: str
-    since_ms: int | None = None
+    since_ms: Count | None = None
     """`None` if unknown."""
 
 
@@ -108,6 +110,6 @@ class Needed:
 class Threshold:
     """The published position below which a history may be expired."""
 
-    position: int
+    position: Count
     least: Needed | None = None
     """The oldest needed position at the last check; `None` if there was none."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from lithify.base.documents import Count, Name
 from lithify.planning.fleet.placement import fraction
 from lithify.planning.fleet.task_offers import ClaimOffer
 
@@ -33,13 +34,13 @@ class Ring:
 
     id: str
     """Unique."""
-    board: str
+    board: Name
     """The member whose board it is."""
     workers: tuple[str, ...] = ()
     """The workers that the new offers are for."""
     is_open: bool = False
     """Whether one of them is for no particular worker."""
-    idle_workers: int = 0
+    idle_workers: Count = 0
     """How many workers had a free slot."""
 
     def wakes(self, worker: str) -> bool:

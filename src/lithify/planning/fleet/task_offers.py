@@ -29,8 +29,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Interval
 
 from lithify.base.backoff import GrowingPause
+from lithify.base.documents import Count, Ratio, WholeText
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.planning.fleet.pending_tasks import may_use_reserve
@@ -52,26 +56,26 @@ FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=600_000)
 class ClaimOffer:
     """A task offer: a compaction that may be claimed."""
 
-    url: str
+    url: WholeText
     """The dataset's URL."""
-    compaction: str
+    compaction: WholeText
     """A ULID."""
-    band: int
+    band: Annotated[int, Interval(ge=0, le=1_000)]
     """Priority class (`lithify.planning.fleet.priorities`); 0 is the most urgent."""
-    priority: float
+    priority: Ratio
     """0 (may wait) to 1 (urgent), inside the priority class."""
-    bytes: int
+    bytes: Count
     """Bytes that it reads."""
-    since_ms: int
+    since_ms: Count
     """When the task was first seen, by the clock of the publishing member."""
-    attempts: int = 0
+    attempts: Count = 0
     """Number of failed attempts."""
-    tenant: str | None = None
-    worker: str | None = None
+    tenant: WholeText | None = None
+    worker: WholeText | None = None
     """The worker that may claim it first."""
-    idle_workers: int = 0
+    idle_workers: Count = 0
     """How many workers had a free slot when it was published."""
-    catalog: int = 0
+    catalog: Count = 0
     """The version of the catalog that it was admitted under."""
     board: str = field(default="", compare=False)
     """The board on which it was found."""

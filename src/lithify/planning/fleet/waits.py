@@ -5,17 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Len
+
+from lithify.base.documents import Count
 
 BOUNDS_MS = (250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 7_200_000)
 """Upper bounds of the buckets; one more bucket has the rest."""
+_BUCKETS = len(BOUNDS_MS) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
     """Counts since a process began; two of them can be added."""
 
-    counts: tuple[int, ...] = (0,) * (len(BOUNDS_MS) + 1)
-    total_ms: int = 0
+    counts: Annotated[tuple[Count, ...], Len(_BUCKETS, _BUCKETS)] = (0,) * _BUCKETS
+    total_ms: Count = 0
 
     def plus(self, waited_ms: int) -> Waits:
         """Return the counts with one more wait."""
