@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.maintenance.expire import DONE, NEWER, Expiry, ExpiryOutcome, Outlook
 from lithify.datasets.iceberg.maintenance.orphans import Orphans
