@@ -158,10 +158,9 @@ class BatchCodecs:
         if declared > self._limit:
             raise self._too_large()
         _check_zstd_frames(data)
-        # The first of several frames may be short, or say that it is empty.
-        piece_bytes = (
-            min(max(declared + 1, _MIN_PIECE_BYTES), _PIECE_BYTES) if declared >= 0 else _PIECE_BYTES
-        )
+        wanted = declared + 1 if declared >= 0 else _PIECE_BYTES
+        # Not less than some kilobytes, as a long frame may follow an empty one.
+        piece_bytes = min(max(wanted, _MIN_PIECE_BYTES), _PIECE_BYTES)
         pieces, size = [], 0
         with self._zstd_decompressor.stream_reader(data, read_across_frames=True) as reader:
             while piece := reader.read(piece_bytes):
