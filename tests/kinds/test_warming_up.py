@@ -72,13 +72,9 @@ def imported(tree: ast.Module) -> dict[str, Path]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("lithify"):
             for alias in node.names:
-                module = SOURCES.joinpath(*node.module.split("."), alias.name).with_suffix(".py")
-                file = (
-                    module
-                    if module.exists()
-                    else SOURCES.joinpath(*node.module.split(".")).with_suffix(".py")
-                )
-                found[alias.asname or alias.name] = file
+                place = SOURCES.joinpath(*node.module.split("."))
+                module = (place / alias.name).with_suffix(".py")
+                found[alias.asname or alias.name] = module if module.exists() else place.with_suffix(".py")
     return found
 
 
