@@ -119,7 +119,7 @@ _Name = tuple[str, ...]
 
 
 class CatalogTables:
-    """A cache of the tables of one catalog. Thread-safe: one thread reads, and the others, which need the same
+    """A cache of the tables of one catalog. Thread-safe: one thread reads, and others, which need the same
     answer, wait for it instead of reading the catalog too."""
 
     def __init__(self) -> None:
