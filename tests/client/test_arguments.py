@@ -19,6 +19,8 @@ from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.judge.official import Put, open_db
 
+_VERY_LONG: Any = 10**5000
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -115,6 +117,14 @@ def test_of_a_table(tmp_path: Path) -> None:
         (lambda fleet: fleet.run(Event(), queues=5), "queues: 5 is not text"),
         (lambda fleet: fleet.at(version="x"), "version: 'x' is not a whole number"),
         (lambda fleet: fleet.at(at_ms="x"), "at_ms: 'x' is not a number"),
+        (lambda fleet: fleet.at(at_ms=math.nan), "at_ms: nan is not a number"),
+        (lambda fleet: fleet.at(at_ms=-math.inf), "there was no fleet at that time"),
+        (lambda fleet: fleet.at(at_ms=_VERY_LONG), "at_ms: a very long number is not a number"),
+        (lambda fleet: fleet.at(version=_VERY_LONG), "version: the number has more than 64 bits"),
+        (lambda fleet: fleet.add(_VERY_LONG), "url: a very long number is not text"),
+        (lambda fleet: fleet.add(), "name at least one dataset or pattern"),
+        (lambda fleet: fleet.remove(), "name at least one dataset or pattern"),
+        (lambda fleet: fleet.wake(), "name at least one dataset or pattern"),
     ],
 )
 def test_of_a_fleet(tmp_path: Path, call: Callable[[lithify.Fleet], Any], says: str) -> None:
@@ -123,6 +133,12 @@ def test_of_a_fleet(tmp_path: Path, call: Callable[[lithify.Fleet], Any], says: 
     with pytest.raises(lithify.Refused, match=says):
         call(fleet)
     assert fleet.catalog().catalog == before
+
+
+def test_the_newest_catalog_is_that_of_the_end_of_time(tmp_path: Path) -> None:
+    fleet = lithify.Fleet(tmp_path / "fleet")
+    fleet.init()
+    assert fleet.at(at_ms=math.inf) == fleet.catalog()
 
 
 def test_of_a_group(tmp_path: Path) -> None:
@@ -143,10 +159,17 @@ def test_a_place_is_text_or_a_path_and_settings_are_what_they_are(
     for place in (5, None, b"x", [5]):
         with pytest.raises(lithify.Refused, match="is not text"):
             make(place)
+    for place in ("a\0b", "\ud800"):
+        with pytest.raises(lithify.Refused, match="is not a URL or path"):
+            make(place)
+        with pytest.raises(lithify.Refused, match="is not a URL or path"):
+            make(tmp_path, settings=place)
     with pytest.raises(lithify.Refused, match="settings: 5 is not text"):
         make(tmp_path, settings=5)
     with pytest.raises(lithify.Refused, match="settings: 5 is not text"):
         make(tmp_path, settings={5: 1})
+    with pytest.raises(lithify.Refused, match="settings: spark: 5 is not text"):
+        make(tmp_path, settings={"spark": {5: 1}})
 
 
 def test_a_path_is_a_place(path: Path) -> None:

@@ -101,6 +101,24 @@ def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClo
     assert of_db(metrics, "lithify_failures_total", kind="attempt_failed") == 1
 
 
+def test_events_of_what_ran_in_a_forgotten_dataset_do_not_bring_it_back(
+    metrics: Metrics, clock: ManualClock
+) -> None:
+    metrics.serves(URL)
+    metrics.looked_at(URL)
+    metrics(events.Claimed(URL, "c", "w"))
+    metrics(events.Moved(URL, "c", 250, 1000))
+    metrics(events.WaitingForStore(URL, "s3://bucket", 5, "no answer"))
+    metrics(events.HistoryRun(URL, "nothing", "held", 0, 0, 0, 1, 5, "reader", 5))
+    metrics.saw_ledger(URL, Ledger(1, ()))
+    metrics.forget(URL)
+    metrics(events.StoreBack(URL, "s3://bucket", 7))
+    metrics(events.Heartbeat(URL, "c", "w", 400))
+    metrics(events.Moved(URL, "c", 500, 1000))
+    metrics(events.GivenBack(URL, "c", "w", None))
+    assert URL not in generate_latest(metrics.registry).decode()
+
+
 def test_progress_is_counted_by_bytes_while_it_is_made(metrics: Metrics, clock: ManualClock) -> None:
     metrics(events.Claimed(URL, "c", "w"))
     clock.advance_s(10)

@@ -14,6 +14,7 @@ from lithify.base.errors import Refused
 from lithify.config.durations import milliseconds_of
 
 _MAX_SHOWN_CHARS = 80
+_MAX_NUMBER = 2**63 - 1
 
 ValueT = TypeVar("ValueT")
 
@@ -25,7 +26,13 @@ def optional(check: Callable[[str, Any], ValueT], what: str, given: Any) -> Valu
 
 def place(what: str, given: Any) -> str:
     """Return a URL or path as text; `pathlib` paths are accepted."""
-    return text(what, os.fspath(given) if isinstance(given, os.PathLike) else given)
+    found = text(what, os.fspath(given) if isinstance(given, os.PathLike) else given)
+    try:
+        if b"\0" not in os.fsencode(found):
+            return found
+    except UnicodeEncodeError:
+        pass
+    raise _refused(what, given, "a URL or path")
 
 
 def places(what: str, given: Any) -> list[str]:
@@ -45,11 +52,14 @@ def texts(what: str, given: Any) -> list[str]:
 
 
 def number(what: str, given: Any) -> int:
-    """Return a whole number, also one of numpy."""
+    """Return a whole number of at most 64 bits, also one of numpy."""
     try:
-        return operator.index(given)
+        found = operator.index(given)
     except TypeError:
         raise _refused(what, given, "a whole number") from None
+    if abs(found) > _MAX_NUMBER:
+        raise Refused(f"{what}: the number has more than 64 bits")
+    return found
 
 
 def real(what: str, given: Any) -> float:
@@ -90,11 +100,13 @@ def milliseconds(what: str, given: Any) -> int:
 
 
 def mapping(what: str, given: Any) -> Mapping[str, Any]:
-    """Return a mapping whose keys are texts."""
+    """Return a mapping whose keys are texts, also those of mappings inside."""
     if not isinstance(given, Mapping):
         raise _refused(what, given, "a mapping of names to values")
-    for name in given:
+    for name, value in given.items():
         text(what, name)
+        if isinstance(value, Mapping):
+            mapping(f"{what}: {name}", value)
     return given
 
 
@@ -110,5 +122,8 @@ def _refused(what: str, given: Any, right: str) -> Refused:
     """Return the error. It shows numbers, texts and times, but only the type of anything else, as a
     collection may contain a secret."""
     is_plain = given is None or isinstance(given, str | int | float | datetime)
-    shown = repr(given)[:_MAX_SHOWN_CHARS] if is_plain else f"a {type(given).__name__}"
+    try:
+        shown = repr(given)[:_MAX_SHOWN_CHARS] if is_plain else f"a {type(given).__name__}"
+    except ValueError:  # Python does not show numbers of thousands of digits
+        shown = "a very long number"
     return Refused(f"{what}: {shown} is not {right}")

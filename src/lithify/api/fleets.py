@@ -95,9 +95,10 @@ class Fleet:
         and those that a member or a compaction still uses, are kept."""
         if (version is None) == (at_ms is None):
             raise Refused("name a version or a time")
-        version = arguments.optional(arguments.number, "version", version)
-        at_ms = arguments.optional(arguments.real, "at_ms", at_ms)
-        number = version if version is not None else self._files.history.number_at(int(at_ms or 0))
+        if version is not None:
+            number = arguments.number("version", version)
+        else:
+            number = self._files.history.number_at(arguments.real("at_ms", at_ms))
         return Numbered(number, self._files.history.at(number))
 
     def status(self) -> FleetStatus:
@@ -196,8 +197,7 @@ class Fleet:
         system coordinates them. `settings` apply to these datasets only. Raise `Refused` for a setting that
         has no effect on them or is not allowed here.
         """
-        if not patterns:
-            raise Refused("name at least one dataset or pattern")
+        _check_named(patterns)
         given, who = _as_texts(arguments.mapping("settings", settings)), _coordinates(coordinates)
         queue = arguments.optional(arguments.text, "queue", queue)
         tenant = arguments.optional(arguments.text, "tenant", tenant)
@@ -211,7 +211,8 @@ class Fleet:
 
     def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
         """Remove rules by the patterns they were added with, and return the new catalog. Running compactions
-        continue. Raise `Refused` if there is no such rule."""
+        continue. Raise `Refused` if there is no such rule, or none is named."""
+        _check_named(patterns)
         wanted = tuple(normal(absolute(pattern)) for pattern in patterns)
         known = {rule.pattern for rule in self.catalog().catalog.rules}
         missing = [pattern for pattern in wanted if pattern not in known]
@@ -237,7 +238,8 @@ class Fleet:
 
     def wake(self, *urls: str | os.PathLike[str]) -> None:
         """Ask the fleet's coordinators to poll these datasets now. Raise `Refused` if one does not belong to
-        the fleet."""
+        the fleet, or none is named."""
+        _check_named(urls)
         catalog, wanted = self.catalog().catalog, tuple(map(absolute, urls))
         for url in wanted:
             if catalog.rule_for(url) is None:
@@ -373,6 +375,11 @@ class WatchedFleet(ShownFleet):
         if rule is None:
             raise Refused(f"{url}: is no dataset of this fleet (any more)")
         return self._config_of(rule)
+
+
+def _check_named(places: Sequence[object]) -> None:
+    if not places:
+        raise Refused("name at least one dataset or pattern")
 
 
 def _added(catalog: Catalog, rules: Iterable[DatasetRule]) -> Catalog:

@@ -104,7 +104,9 @@ class ObjectJournal:
     def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
         name = f"{_FINISHED}{sha256(worker.encode()).hexdigest()[:26]}{_SUFFIX}"
         names = tuple(sorted(last_outputs))
-        self._store.put(join(self._progress, compaction_id, name), _RANGES.encode(_FinishedRanges(names, worker)))
+        self._store.put(
+            join(self._progress, compaction_id, name), _RANGES.encode(_FinishedRanges(names, worker))
+        )
         self._observers.tell(lambda observer: observer.saw_finished(compaction_id, names))
 
     def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:

@@ -185,36 +185,46 @@ class SparkEngine:
                 self._cancelled_jobs.add(record)
         for call in queued:
             _fail(call.future, Cancelled(f"{job} was cancelled before its task started"))
-        self._interrupt(record, running)
+        if running:
+            self._interrupt(record, running)
 
     def close(self) -> None:
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
             names = list(self._jobs)
-            starter, threads = self._starter, self._threads
         if not is_first:
             return
+        failures: list[EngineError] = []
         try:
             for name in names:
-                self.cancel(name)
+                try:
+                    self.cancel(name)
+                except EngineError as error:
+                    failures.append(error)
         finally:
-            for open_session in (_started(starter), self._lost):
+            with self._lock:  # only now: a session may have been lost meanwhile
+                starter, lost = self._starter, self._lost
+            for open_session in (_started(starter), lost):
                 if open_session is not None:
                     open_session.close()
-            with self._lock:
-                threads = self._threads
-            if threads is not None:
-                threads.shutdown(wait=True, cancel_futures=True)
+            if self._threads is not None:
+                self._threads.shutdown(wait=True, cancel_futures=True)
+        if failures:
+            raise failures[0]
 
     # Starting
 
     def _start(self) -> Future[Session]:
-        """Return the session's future; the first caller starts the session in the background."""
+        """Return the session's future; the first caller starts the session in the background. A closed engine
+        starts none."""
         with self._lock:
             if self._starter is not None:
                 return self._starter
             starter: Future[Session] = Future()
+            if self._is_closed:
+                starter.set_exception(EngineError("the engine is closed"))
+                return starter
             self._starter = starter
         threading.Thread(target=self._start_session, args=(starter,), daemon=True).start()
         return starter
@@ -235,12 +245,12 @@ class SparkEngine:
             return
         with self._lock:
             self._slots = slots
-            starter.set_result(session)
             if self._threads is None:
                 count = slots * THREADS_PER_SLOT
                 self._threads = ThreadPoolExecutor(count, thread_name_prefix="lithify-call")
                 for _ in range(sum(len(job.queued) for job in self._jobs.values())):
                     self._threads.submit(self._run_next)
+        starter.set_result(session)  # last, and without the lock: `close` may be waiting for it
 
     def _lose(self, session: Session, cause: str) -> None:
         """Record that the session has ended by itself. The next call opens another, unless too many were
@@ -317,7 +327,11 @@ class SparkEngine:
     def _run(self, job: _Job, call: _Call) -> Any:
         if self._failure is not None:
             raise self._failure
-        session = self._start().result()
+        starter = self._start()
+        while not wait([starter], _CANCEL_INTERVAL_S).done:
+            if call.is_cancelled:
+                raise Cancelled(f"{job.name} was cancelled")
+        session = starter.result()
         limits = Limits(session.max_attempts, self._task_time_limit_s)
         request = encode_request(call.function, call.argument, limits)
         if call.is_cancelled:
@@ -338,20 +352,17 @@ class SparkEngine:
     # Stopping
 
     def _interrupt(self, job: _Job, running: list[_Call]) -> None:
-        starter = self._starter
-        if not running:
-            return
+        """Return when the running calls have ended. Those on a lost session, and those that wait for the next
+        one, end by themselves."""
         futures = [call.future for call in running]
-        if starter is None or starter.exception() is not None:
-            wait(futures, _CANCEL_ATTEMPTS * _CANCEL_INTERVAL_S)  # calls on a lost session end by themselves
-            return
-        session = starter.result()
         for _ in range(_CANCEL_ATTEMPTS):
-            try:
-                session.interrupt(job.tag)
-            except Exception as error:
-                cause = essential_cause(str(error))
-                raise EngineError(f"{job.name} could not be cancelled: {cause}") from error
+            starter = self._starter
+            if starter is not None and starter.done() and starter.exception() is None:
+                try:
+                    starter.result().interrupt(job.tag)
+                except Exception as error:
+                    cause = essential_cause(str(error))
+                    raise EngineError(f"{job.name} could not be cancelled: {cause}") from error
             if not wait(futures, _CANCEL_INTERVAL_S).not_done:
                 return
         raise EngineError(
@@ -367,13 +378,15 @@ def _why_down(error: BaseException) -> LithifyError:
 
 
 def _started(starter: Future[Session] | None) -> Session | None:
-    """Return the session to close, or `None` if there is none within the limit."""
+    """Return the session to close, or `None` if there is none within the limit; it is closed when it is
+    there."""
     if starter is None:
         return None
     try:
         return starter.result() if starter.exception(CLOSE_LIMIT_S) is None else None
     except TimeoutError:
         _log.warning("Spark has not started within %g s and is left behind", CLOSE_LIMIT_S)
+        starter.add_done_callback(lambda late: late.result().close() if late.exception() is None else None)
         return None
 
 

@@ -18,11 +18,15 @@ from lithify.base.permissions import why_unsafe
 from lithify.base.usercache import cache_folder
 
 _PACKAGE = Path(__file__).parents[1]
+_COMPILER = b"lithify.kernel.cache"
 
 
 def _sources() -> list[Path]:
-    """Return all modules with compiled code of this package and of the kinds."""
-    return sorted([*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/**/kernel/*.py")])
+    """Return all modules with compiled code of this package and of the kinds, where it lies in folders
+    `kernel`, and in single modules of `format`."""
+    kernels = [*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/**/kernel/*.py")]
+    formats = (path for path in _PACKAGE.glob("datasets/*/format/*.py") if _COMPILER in path.read_bytes())
+    return sorted([*kernels, *formats])
 
 
 def fingerprint() -> str:

@@ -159,6 +159,8 @@ class Metrics:
             self._owners.pop(url, None)
             self._heard.pop(url, None)
             self._needers.pop(url, None)
+            self._attempts = {key: attempt for key, attempt in self._attempts.items() if key[0] != url}
+            self._waited_s = {key: waited_s for key, waited_s in self._waited_s.items() if key[0] != url}
 
     def serves(self, url: str) -> None:
         """Begin to expect polls of the dataset, and set its counters to zero."""

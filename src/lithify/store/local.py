@@ -16,7 +16,9 @@ An object is written in these steps:
 Invariants: a final name always shows a complete object, even if processes are killed. Acknowledged objects
 survive a power cut, those of the streaming writer too: a durable manifest must never name an output that is
 not durable, so `commit` syncs. (That costs little: `direct.DirectFile` does not leave the bytes of a large
-object in the page cache.) A killed process may leave staging names, which are never listed.
+object in the page cache.) A deletion may not survive one: only garbage is deleted, what lies behind a
+boundary, and holds and leases, which expire if they come back. A killed process may leave staging names,
+which are never listed.
 
 A range read opens and closes the file, for about 10 µs: an open descriptor would continue to show a replaced
 object.

@@ -43,6 +43,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from lithify.datasets.iceberg.format.footers import Footers
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -387,6 +388,34 @@ def test_a_file_that_planning_does_not_look_into(catalog: Catalog, is_known: boo
     told = r"store v \(timestamp\) as INT64 Timestamp\(nanoseconds\)" if is_known else "no name mapping"
     assert re.search(rf"file-\d.parquet cannot be rewritten; such files .*{told}", failure.reason)
     assert fresh(table).metadata.current_snapshot_id == before
+
+
+def test_a_cached_footer_is_judged_anew_under_another_name_mapping(catalog: Catalog) -> None:
+    table, footers = table_with(catalog, is_mapped=False), Footers()
+    path = write(table, {})
+
+    def reason() -> str | None:
+        now = fresh(table)
+        return footers.read(now.io, {path: 0}, now.schema(), 1, now.metadata.name_mapping())[path].unfit
+
+    assert "no name mapping" in str(reason())
+    map_names(table)
+    assert reason() is None
+
+
+def test_a_file_that_is_restored_is_found(catalog: Catalog) -> None:
+    table, footers = table_with(catalog), Footers()
+    path = write(table, {})
+    file = Path(path.removeprefix("file://"))
+    file.rename(file.with_suffix(".away"))
+
+    def reason() -> str | None:
+        names = table.metadata.name_mapping()
+        return footers.read(table.io, {path: 0}, table.schema(), 1, names)[path].unfit
+
+    assert reason() == "do not exist any more"
+    file.with_suffix(".away").rename(file)
+    assert reason() is None
 
 
 @pytest.mark.parametrize("change", ["deletes", "schema"])

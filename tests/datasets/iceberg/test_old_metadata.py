@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.maintenance.old_metadata import uuid_in
-from tests.datasets.iceberg.running import compact, dataset_of
+from lithify.base.ids import RandomIds
+from lithify.datasets.iceberg.format.old_metadata import uuid_in
+from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
+from lithify.datasets.maintenance import HoldRequest
+from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.datasets.iceberg.test_foreign_properties import claim
 
@@ -86,3 +89,14 @@ def test_a_files_own_beginning_says_whose_it_is(pack: type[bytes]) -> None:
     assert uuid_in(pack(text)[:8000]) == "some-uuid"
     assert uuid_in(pack(b"{}")) is None
     assert uuid_in(b"") is None
+
+
+def test_a_property_that_is_neither_true_nor_false_asks_for_nothing(table: Table) -> None:
+    """It is read when the commit has succeeded, so it must not fail there."""
+    claim(table, {**ASKS, "write.metadata.delete-after-commit.enabled": "maybe"})
+    old = [entry.metadata_file for entry in table.metadata.metadata_log]
+    maintenance = TableMaintenance(dataset_of(table), a_clock(), RandomIds())
+    maintenance.hold(HoldRequest(), 3_600_000, "mine", "me")
+    assert maintenance.left_out() == frozenset()
+    assert [placed.name for placed in maintenance.holds()] == ["mine"]
+    assert all(local(path).exists() for path in old)

@@ -23,7 +23,7 @@ from lithify.datasets.iceberg.maintenance.checkpoints import (
 )
 from lithify.datasets.iceberg.maintenance.expiry_policy import and_descendants, position_of
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
-from lithify.datasets.iceberg.maintenance.readers import RegisteredReader, stands
+from lithify.datasets.iceberg.maintenance.readers import ReaderNeed, RegisteredReader, stands
 from lithify.datasets.iceberg.maintenance.snapshot_pins import collect_needs
 from lithify.datasets.maintenance import HoldRequest
 from lithify.store.urls import open_store
@@ -246,6 +246,23 @@ def test_a_snapshot_that_goes_while_its_reader_is_added_is_refused(
     with pytest.raises(Refused, match="does not have"):
         maintenance.add_reader(checkpoint.url, "r", {})
     assert maintenance.show_readers().document["readers"] == []
+
+
+def test_a_reader_is_shown_though_its_snapshot_was_expired_since(
+    table: Table, checkpoint: SparkCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maintenance, first, time_ms = maintenance_of(table), ids_of(table)[0], times_of(table)[0]
+    checkpoint.begin(first)
+    add = maintenance._dataset.add_reader
+
+    def add_early(checkpoint: str, name: str | None, *, continuous: bool) -> ReaderNeed:
+        added = add(checkpoint, name, continuous=continuous)
+        fresh(table).maintenance.expire_snapshots().by_id(first).commit()
+        return added
+
+    monkeypatch.setattr(maintenance._dataset, "add_reader", add_early)
+    (added,) = maintenance.add_reader(checkpoint.url, "r", {}).document["readers"]
+    assert (added["needs_snapshot_id"], added["needs_ms"]) == (first, time_ms)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_refused(table: Table, checkpoint: SparkCheckpoint) -> None:

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetSnapshotRefUpdate, SetStatisticsUpdate
 from pyiceberg.transforms import DayTransform
+from pyiceberg.typedef import Record
 
+from lithify.datasets.iceberg.format.summary import deletes_summary
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -181,3 +185,14 @@ def test_totals_do_not_depend_on_the_summary_before(catalog: Catalog, summary: d
     assert compact(dataset_of(table)).committed
     found = document(table)["snapshots"][-1]["summary"]
     assert (found["total-records"], found["total-data-files"]) == ("20", "1")
+
+
+def test_a_total_that_is_certainly_wrong_is_not_carried_on() -> None:
+    removed = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, record_count=7, file_size_in_bytes=100, partition=Record()
+    )
+    said = {"total-delete-files": "0", "total-position-deletes": "9" * 5000, "total-files-size": "250"}
+    found = deletes_summary(Summary(Operation.APPEND, **said), [removed], []).additional_properties
+    assert {name: value for name, value in found.items() if name.startswith("total-")} == {
+        "total-files-size": "150"
+    }

@@ -10,20 +10,23 @@ from typing import TypeVar
 
 import pytest
 
-from lithify.base.errors import CorruptObject, Refused
+from lithify.base.errors import CorruptObject, Refused, StoreError
 from lithify.base.ids import RandomIds
 from lithify.datasets.kafka.cleaning.kept_indexes import index_key, index_of
+from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts
 from lithify.datasets.kafka.cleaning.segment_stats import FACTS_SUFFIX, HEADERS_SUFFIX, RUN_SUFFIX
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.garbage import collect
+from lithify.datasets.kafka.format.kernel.keys import ENTRY
+from lithify.datasets.kafka.garbage import GarbageReport, _Garbage, collect
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
 from lithify.protocol.model import Compaction, Ledger
+from lithify.store.deleting import Deleting
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
-from lithify.testing import ManualClock
+from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import Crash, FaultyStore
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import put_segments, read_rows
@@ -259,6 +262,42 @@ def test_a_second_round_killed_at_any_call_ends_as_one_without_an_index() -> Non
             topic.compact(topic.opened(ALWAYS, store=dying))
         topic.compact(topic.opened(ALWAYS))
         assert read_rows(topic.store, published(topic.opened())) == expected, f"killed at call {number}"
+
+
+class Collected(WrappedStore):
+    """A store in which a read fails, and a garbage collection deletes the object meanwhile."""
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if call.method == "get_range":
+            self.inner.delete(call.key)
+            raise StoreError("connection reset")
+        return action()
+
+
+class Held(WrappedStore):
+    """A store with objects that cannot be deleted."""
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if call.method == "delete" and call.key.endswith("held"):
+            raise StoreError(f"{call.key} is held")
+        return action()
+
+
+def test_a_part_that_goes_while_it_is_read_is_gone() -> None:
+    topic = a_topic(SEGMENTS)
+    whole_round(topic.opened())
+    key = next(key for key in kept(topic) if key.endswith(RUN_SUFFIX))
+    with pytest.raises(CorruptObject, match="is gone"):
+        get_parts(Collected(topic.store), key, ENTRY, 1, 0, 1)
+
+
+def test_only_what_was_deleted_is_reported_as_deleted() -> None:
+    store, report = MemoryStore(), GarbageReport(dry_run=False)
+    for name, size in (("a", 5), ("held", 7), ("c", 11)):
+        store.put(f"work/{name}", bytes(size))
+    left = _Garbage(Held(store), report, Deleting()).remove("work", list(store.list("work")))
+    assert [meta.key for meta in left] == ["work/held"]
+    assert (report.deleted["work"], report.bytes_deleted) == (2, 16)
 
 
 def test_garbage_are_indexes_of_objects_that_are_gone() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import cramjam
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +132,10 @@ def test_round_trips(codec: BatchCodec, seed: int) -> None:
     assert not kinds.any()
 
 
+SKIPPED = b"\x51\x2a\x4d\x18\x03\0\0\0abc"
+"""A frame of zstd that readers skip."""
+
+
 def xerial(raw: bytes) -> bytes:
     return BatchCodecs().pack(BatchCodec.SNAPPY, memoryview(raw))
 
@@ -163,6 +168,28 @@ def test_every_way_clients_compress_is_read(codec: BatchCodec, pack: Callable[[b
     plain = encode(Batch(records))
     packed = encode(Batch(records, codec=codec), pack(plain[61:]))
     assert logs.rows(decode(packed, "log")) == logs.rows(decode(plain, "log"))
+
+
+@pytest.mark.parametrize(
+    ("codec", "pack"),
+    [
+        (BatchCodec.GZIP, logs.gzip),
+        (BatchCodec.LZ4, logs.linked_lz4),
+        (BatchCodec.SNAPPY, raw_snappy),
+        (BatchCodec.ZSTD, zstandard.compress),
+        (BatchCodec.ZSTD, zstandard.ZstdCompressor(write_checksum=True, write_content_size=False).compress),
+        (BatchCodec.ZSTD, logs.streamed_zstd),
+        (BatchCodec.ZSTD, lambda raw: SKIPPED + logs.streamed_zstd(raw)),
+    ],
+)
+@pytest.mark.parametrize("raw", [random.Random(5).randbytes(200_000), b"a" * 300_000, b"ab" * 100])
+def test_what_is_cut_off_is_refused(codec: BatchCodec, pack: Callable[[bytes], bytes], raw: bytes) -> None:
+    packed = memoryview(pack(raw))
+    assert BatchCodecs().unpack(codec, packed) == raw
+    lengths = {*range(1, 40), *range(len(packed) - 40, len(packed)), *range(1, len(packed), 9_999)}
+    for length in lengths & set(range(1, len(packed))) - {len(SKIPPED)}:
+        with pytest.raises(BadCompression):
+            BatchCodecs().unpack(codec, packed[:length])
 
 
 def test_lz4_is_written_in_independent_blocks() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 
 from lithify.base.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.base.events import GarbageCollected
@@ -77,9 +78,9 @@ def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> GarbageRe
         for files in (dataset.states, dataset.ledger_versions):
             _collect_versions(garbage, files, before_ms)
         for compaction_id in sorted(dataset.journal.compactions() - _active(dataset)):
-            report.deleted["notes"] += 1
             if not dry_run:
                 dataset.journal.clear(compaction_id)
+            report.deleted["notes"] += 1
     return report
 
 
@@ -91,11 +92,11 @@ class _Garbage:
 
     def remove(self, kind: str, metas: list[ObjectMeta]) -> list[ObjectMeta]:
         """Delete the objects, and return those that could not be deleted."""
-        self.report.deleted[kind] += len(metas)
-        self.report.bytes_deleted += sum(meta.size for meta in metas)
-        if self.report.dry_run:
-            return []
-        gone = self._deleting.all(partial(self._store.delete, meta.key) for meta in metas)
+        gone = [True] * len(metas)
+        if not self.report.dry_run:
+            gone = self._deleting.all(partial(self._store.delete, meta.key) for meta in metas)
+        self.report.deleted[kind] += sum(gone)
+        self.report.bytes_deleted += sum(meta.size for meta in compress(metas, gone))
         return [meta for meta, is_gone in zip(metas, gone, strict=True) if not is_gone]
 
 

@@ -104,7 +104,7 @@ class CatalogHistory:
             raise Refused(f"{self._url}: there is no catalog {number} yet")
         return decode(data, self._files.key(number))
 
-    def number_at(self, at_ms: int) -> int:
+    def number_at(self, at_ms: float) -> int:
         """Return the number of the version that was the newest at that time. Raise `Refused` if the time is
         too long ago or there was none."""
         listed = self._files.listed()

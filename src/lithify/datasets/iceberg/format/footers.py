@@ -1,5 +1,5 @@
 """Reads from the footers of data files what their manifest entries lack. Footers are cached, because data
-files never change.
+files never change; one of a missing file is not, as the file may be restored.
 
 - The time interval, if the entry has no bounds of the time column: Parquet has them even if the table's
   metrics are off.
@@ -42,14 +42,16 @@ class Footer:
     unfit: str | None = None
     """Why the file must not be rewritten ("they …")."""
     has_rows: bool = True
+    is_there: bool = True
+    """Whether the file exists."""
 
 
 class Footers:
-    """A thread-safe cache of footers by path."""
+    """A thread-safe cache of footers, by path and by everything of the table that they depend on."""
 
     def __init__(self, max_cached: int = MAX_CACHED) -> None:
         self._max_cached = max_cached
-        self._kept: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, int, str], Footer] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(
@@ -57,7 +59,8 @@ class Footers:
     ) -> dict[str, Footer]:
         """Return the footers by path. `sizes` are those in manifests; `schema` and `names` are the table's;
         `field_id` is the time column's."""
-        keys = {path: (path, field_id, schema.schema_id) for path in sizes}
+        mapping = "" if names is None else names.model_dump_json()
+        keys = {path: (path, field_id, schema.schema_id, mapping) for path in sizes}
         with self._lock:
             found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
         missing = [path for path in keys if path not in found]
@@ -67,8 +70,9 @@ class Footers:
             found |= dict(zip(missing, all_of(asked, MAX_READERS), strict=True))
         with self._lock:
             for path, key in keys.items():
-                self._kept[key] = found[path]
-                self._kept.move_to_end(key)
+                if found[path].is_there:
+                    self._kept[key] = found[path]
+                    self._kept.move_to_end(key)
             while len(self._kept) > self._max_cached:
                 self._kept.popitem(last=False)
         return found
@@ -82,7 +86,7 @@ def read_footer(
             with path.open(io) as stream:
                 file = open_file(stream)
         except FileNotFoundError:
-            return Footer(ChunkBucket.UNKNOWN, "do not exist any more")
+            return Footer(ChunkBucket.UNKNOWN, "do not exist any more", is_there=False)
         except pa.ArrowInvalid as error:
             return Footer(ChunkBucket.UNKNOWN, f"cannot be read: {error}")
     if not file.metadata.num_rows:

@@ -36,8 +36,8 @@ from lithify.base.clock import Clock, monotonic_ms
 from lithify.base.errors import StoreError, VersionConflict
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.manifests import manifests_of
+from lithify.datasets.iceberg.format.old_metadata import delete_old_metadata
 from lithify.datasets.iceberg.io.catalog_requests import asked_commit
-from lithify.datasets.iceberg.maintenance.old_metadata import delete_old_metadata
 
 MAX_TRIES = 20
 """The most tries of a commit that meets conflicts."""

@@ -25,6 +25,9 @@ from pyiceberg.utils.properties import property_as_int
 from lithify.datasets.iceberg.format.partitions import Place, partition_path, place_of
 from lithify.datasets.iceberg.format.table_properties import properties_of
 
+_MAX_DIGITS = 19
+"""Digits of the largest number of 64 bits."""
+
 
 def replace_summary(
     metadata: TableMetadata,
@@ -53,8 +56,8 @@ def replace_summary(
 def deletes_summary(
     parent: Summary | None, removed: Iterable[DataFile], added: Iterable[DataFile]
 ) -> Summary:
-    """Return the summary of a snapshot that replaces only delete files. Totals are the parent's, as far as it
-    has them, plus the changes."""
+    """Return the summary of a snapshot that replaces only delete files. As in Java, totals are the parent's
+    plus the changes; one that the parent does not have, or that is certainly wrong, is left out."""
     counted = UpdateMetrics()
     change: Counter[str] = Counter()
     for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):
@@ -64,9 +67,10 @@ def deletes_summary(
                 change[name] += sign * int(total)
     known = parent.additional_properties if parent is not None else {}
     totals = {
-        name: str(max(0, int(value) + change[name]))
+        name: str(total)
         for name, value in known.items()
-        if name.startswith("total-") and value.isdecimal()
+        if name.startswith("total-") and value.isdecimal() and len(value) <= _MAX_DIGITS
+        if (total := int(value) + change[name]) >= 0
     }
     return Summary(operation=Operation.REPLACE, **counted.to_dict(), **totals)
 

@@ -70,7 +70,8 @@ def retention_of(
 
 
 def may_expire(properties: Mapping[str, str]) -> bool:
-    """Return whether the table owns its files (`gc.enabled`)."""
+    """Return whether the table owns its files (`gc.enabled`), so that maintenance may delete them. The
+    property is read as Iceberg's own maintenance reads it."""
     return properties.get("gc.enabled", "true").lower() == "true"
 
 

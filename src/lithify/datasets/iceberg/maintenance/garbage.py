@@ -56,6 +56,7 @@ from lithify.datasets.iceberg.maintenance.deleting import (
     check_whole,
     is_too_much,
 )
+from lithify.datasets.iceberg.maintenance.expiry_policy import may_expire
 from lithify.datasets.iceberg.maintenance.pending import Pending
 from lithify.datasets.iceberg.maintenance.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
@@ -209,7 +210,7 @@ class _Collection:
         known = self._dataset.lineage.read()
         active = self._active()
         table = self._dataset.load()
-        if not _may_delete(table):
+        if not may_expire(properties_of(table.metadata)):
             self._notes.append(
                 "data files and manifests are kept: the table's property gc.enabled is not true, "
                 "so other tables may use them"
@@ -373,11 +374,6 @@ def by_kind(settings: TableGarbageSettings) -> Mapping[GarbageKind, CollectionSe
         GarbageKind.NOTE: settings.lithify,
         GarbageKind.STAGED: settings.lithify,
     }
-
-
-def _may_delete(table: Table) -> bool:
-    """Return `gc.enabled`, read as Iceberg's own maintenance reads it."""
-    return properties_of(table.metadata).get("gc.enabled", "true").lower() == "true"
 
 
 def _places(table: Table) -> tuple[str, ...]:

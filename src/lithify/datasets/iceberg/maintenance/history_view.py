@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyiceberg.table.metadata import TableMetadata
-
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.maintenance.expire import DONE, NEWER, Expiry, ExpiryOutcome, Outlook
 from lithify.datasets.iceberg.maintenance.orphans import Orphans
 from lithify.datasets.iceberg.maintenance.reachable import FileKind
-from lithify.datasets.iceberg.maintenance.readers import ReaderNeed, time_of
+from lithify.datasets.iceberg.maintenance.readers import ReaderNeed
 from lithify.datasets.iceberg.maintenance.snapshot_pins import SNAPSHOT
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
@@ -85,24 +83,24 @@ def show_holds(url: str, holds: Sequence[Placed]) -> Shown:
     return Shown({"url": url, "holds": [hold_json(placed) for placed in found]}, (block,))
 
 
-def show_readers(url: str, metadata: TableMetadata, standings: Sequence[ReaderNeed]) -> Shown:
+def show_readers(url: str, standings: Sequence[ReaderNeed]) -> Shown:
     """Show readers and their positions."""
     documents, rows = [], []
     for standing in standings:
-        reader = standing.reader
-        oldest = min(standing.snapshots, key=lambda s: time_of(metadata, s), default=None)
-        time_ms = None if oldest is None else time_of(metadata, oldest)
+        reader, oldest = standing.reader, standing.oldest
         documents.append(
             {
                 "name": reader.name,
                 "checkpoint": reader.checkpoint,
                 "continuous": reader.continuous,
-                "needs_snapshot_id": oldest,
-                "needs_ms": time_ms,
+                "needs_snapshot_id": None if oldest is None else oldest.snapshot_id,
+                "needs_ms": None if oldest is None else oldest.timestamp_ms,
                 "problem": None if standing.reason is None else standing.why,
             }
         )
-        stands = f"{oldest} of {text.moment(time_ms)}" if oldest is not None else "the beginning"
+        stands = "the beginning"
+        if oldest is not None:
+            stands = f"{oldest.snapshot_id} of {text.moment(oldest.timestamp_ms)}"
         rows.append(
             (
                 reader.name,

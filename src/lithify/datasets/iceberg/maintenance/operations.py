@@ -127,14 +127,13 @@ class TableMaintenance:
 
     def add_reader(self, reader: str, name: str | None, options: Mapping[str, Any]) -> Shown:
         standing = self._dataset.add_reader(reader, name, continuous=bool(options.get("continuous", False)))
-        return view.show_readers(self._dataset.url, self._dataset.load().metadata, [standing])
+        return view.show_readers(self._dataset.url, [standing])
 
     def drop_reader(self, name: str) -> Shown:
         return view.show_dropped(self._dataset.url, self._dataset.drop_reader(name))
 
     def show_readers(self) -> Shown:
-        table = self._dataset.load()
-        return view.show_readers(self._dataset.url, table.metadata, self._dataset.standings(table))
+        return view.show_readers(self._dataset.url, self._dataset.standings(self._dataset.load()))
 
     # Files
 

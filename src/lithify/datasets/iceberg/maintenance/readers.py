@@ -9,12 +9,13 @@ if the threshold is past the reader's needs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from lithify.base.errors import (
     CorruptObject,
@@ -61,6 +62,8 @@ class ReaderNeed:
     reader: RegisteredReader
     snapshots: tuple[int, ...] = ()
     """The reader needs each of these snapshots, and all later ones."""
+    oldest: Snapshot | None = None
+    """The oldest of them. Another program may expire it at any time, so it is not looked up again."""
     reason: BlockReason | None = None
     """Why the need is unknown; `None` if it is known."""
     why: str = ""
@@ -170,9 +173,8 @@ class Readers:
             store, folder = self._open(reader.checkpoint, table)
             found = read_checkpoint(store, folder)
         except LithifyError as error:
-            return ReaderNeed(
-                reader, (), BlockReason.MISSING_MEMBER, f"its checkpoint cannot be read: {error}"
-            )
+            why = f"its checkpoint cannot be read: {error}"
+            return ReaderNeed(reader, reason=BlockReason.MISSING_MEMBER, why=why)
         return stands(reader, found, table.metadata)
 
     def _name_of(self, checkpoint: str, table: Table) -> str:
@@ -191,7 +193,7 @@ def stands(reader: RegisteredReader, found: StreamCheckpoint, metadata: TableMet
     """Return a reader's needs, by its checkpoint (pure)."""
     if not found.is_begun:
         why = "it has not begun: its checkpoint has no position yet"
-        return ReaderNeed(reader, (), BlockReason.UNPUBLISHED, why)
+        return ReaderNeed(reader, reason=BlockReason.UNPUBLISHED, why=why)
     there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     needed: set[int] = set()
     gone: set[int] = set()
@@ -203,16 +205,20 @@ def stands(reader: RegisteredReader, found: StreamCheckpoint, metadata: TableMet
             continue
         for snapshot in _wanted(source, reader.continuous):
             if snapshot == BEGINNING:
-                needed |= _oldest(metadata)
+                needed |= {s.snapshot_id for s in (_oldest(metadata.snapshots),) if s is not None}
             elif snapshot in there:
                 needed.add(snapshot)
             elif snapshot == source.committed:
                 lost.add(snapshot)
     if lost or (gone and not needed):
-        why = f"it stands on snapshot {min(lost or gone)}, which the table does not have (any more)"
-        return ReaderNeed(reader, (), BlockReason.MISSING_MEMBER, f"{why}; drop it, or let it begin anew")
+        why = (
+            f"it stands on snapshot {min(lost or gone)}, which the table does not have (any more); drop it, "
+            "or let it begin anew"
+        )
+        return ReaderNeed(reader, reason=BlockReason.MISSING_MEMBER, why=why)
     read = frozenset(s.committed for s in found.sources if s.committed is not None)
-    return ReaderNeed(reader, tuple(sorted(needed)), read=read, committed_ms=found.committed_ms)
+    oldest = _oldest(snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in needed)
+    return ReaderNeed(reader, tuple(sorted(needed)), oldest, read=read, committed_ms=found.committed_ms)
 
 
 def _wanted(source: StreamSource, continuous: bool) -> tuple[int, ...]:
@@ -221,21 +227,12 @@ def _wanted(source: StreamSource, continuous: bool) -> tuple[int, ...]:
     return tuple(dict.fromkeys(snapshot for snapshot in wanted if snapshot is not None))
 
 
-def _oldest(metadata: TableMetadata) -> set[int]:
-    """Return the oldest snapshot, where a reader begins that starts at the beginning."""
-    oldest = min(metadata.snapshots, key=lambda s: (s.timestamp_ms, s.sequence_number or 0), default=None)
-    return set() if oldest is None else {oldest.snapshot_id}
+def _oldest(snapshots: Iterable[Snapshot]) -> Snapshot | None:
+    return min(snapshots, key=lambda s: (s.timestamp_ms, s.sequence_number or 0), default=None)
 
 
 def _is_at(reader: RegisteredReader, checkpoint: str) -> bool:
     return canonical(reader.checkpoint) == canonical(checkpoint)
-
-
-def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
-    """Return a snapshot's position in the history: wall-clock milliseconds."""
-    snapshot = metadata.snapshot_by_id(snapshot_id)
-    assert snapshot is not None
-    return snapshot.timestamp_ms
 
 
 def default_name(store_url: str, folder: str) -> str:

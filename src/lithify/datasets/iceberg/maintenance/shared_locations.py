@@ -49,10 +49,10 @@ from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, Refused, StoreError, StoreUnavailable
 from lithify.datasets.iceberg.errors import said, translated
 from lithify.datasets.iceberg.format.fetching import MAX_READERS
+from lithify.datasets.iceberg.format.old_metadata import HEAD_BYTES, uuid_in
 from lithify.datasets.iceberg.format.table_properties import WRITE_PATHS, properties_of
 from lithify.datasets.iceberg.io.catalogs import each_asked
 from lithify.datasets.iceberg.io.places import is_within, place_of
-from lithify.datasets.iceberg.maintenance.old_metadata import HEAD_BYTES, uuid_in
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -119,7 +119,8 @@ _Name = tuple[str, ...]
 
 
 class CatalogTables:
-    """A cache of the tables of one catalog. Thread-safe: one thread reads, the others wait for it."""
+    """A cache of the tables of one catalog. Thread-safe: one thread reads, and others, which need the same
+    answer, wait for it instead of reading the catalog too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -250,6 +250,7 @@ class _Copying:
         for some in _some(iter(others), REQUESTS):
             self._look_again()
             all_of((partial(self._store.delete, meta.key) for meta in some), REQUESTS)
+            self._movements.requested(len(some))
 
     def _put_watermark(self) -> None:
         task = self._task

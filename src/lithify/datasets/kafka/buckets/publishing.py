@@ -288,7 +288,7 @@ class _Publication:
         for some in _some(objects):
             self._look_again()
             all_of((partial(self._delete_one, one) for one in some), REQUESTS)
-            self._movements.moved(len(some), 0)  # reports progress; no bytes are moved
+            self._movements.requested(2 * len(some))
 
     def _delete_markers_last(self, objects: Sequence[Planned]) -> None:
         self._delete(one for one in objects if one.action is not ManifestAction.MARKER)

@@ -23,6 +23,7 @@ from lithify.store.objects import ObjectStore
 
 _HEAD = struct.Struct("<8sII")
 _MAGIC = b"LFENCED1"
+_GONE = "is gone; run again"
 _PART = np.dtype([("end", "<u8"), ("crc", "<u8")])
 
 
@@ -94,10 +95,14 @@ def _range(store: ObjectStore, key: str, offset: int, length: int) -> bytes:
     try:
         return store.get_range(key, offset, length)
     except ObjectNotFound as error:
-        raise CorruptObject(key, "is gone; run again") from error
+        raise CorruptObject(key, _GONE) from error
     except StoreUnavailable:
         raise
     except StoreError as error:
-        if store.head(key).size < offset + length:
+        try:
+            size = store.head(key).size
+        except ObjectNotFound:
+            raise CorruptObject(key, _GONE) from error
+        if size < offset + length:
             raise CorruptObject(key, f"ends before byte {offset + length:,}") from error
         raise

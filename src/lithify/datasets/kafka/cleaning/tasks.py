@@ -53,6 +53,8 @@ from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
 OFFSETS = np.dtype("<i8")
+REQUEST_BYTES = 1_000
+"""About what a request without data and its response move."""
 NO_ROWS: Mapping[str, int] = MappingProxyType({})
 _MOST = (1 << 63) - 1
 
@@ -261,15 +263,24 @@ class Movements:
     """A counter of bytes read and written that also reports progress when due."""
 
     def __init__(self, reporter: BackgroundReporter | None) -> None:
-        self.bytes_read = self.bytes_written = 0
+        self.bytes_read = self.bytes_written = self._request_bytes = 0
         self._began_s = time.process_time()
         self._reporter = reporter
 
     def moved(self, read: int, written: int) -> None:
         self.bytes_read += read
         self.bytes_written += written
+        self._report()
+
+    def requested(self, requests: int) -> None:
+        """Report progress that moves no data, so that a worker that deletes for long is not taken for stuck;
+        the result does not include it."""
+        self._request_bytes += requests * REQUEST_BYTES
+        self._report()
+
+    def _report(self) -> None:
         if self._reporter is not None and self._reporter.is_due():
-            self._reporter.report(self.bytes_read, self.bytes_written)
+            self._reporter.report(self.bytes_read, self.bytes_written + self._request_bytes)
 
     def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
         cpu_s = time.process_time() - self._began_s

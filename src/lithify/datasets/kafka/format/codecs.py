@@ -25,8 +25,13 @@ MAX_UNPACKED_BYTES = 256 << 20
 """No batch may unpack to more. Brokers accept batches of 1 MiB by default."""
 
 _ZSTD_LEVEL = 3
+_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
+_ZSTD_RUN = 1
+"""A block that repeats one byte; its size is that of the content."""
+_ZSTD_CUT_OFF = "the zstd frame is cut off"
 _GZIP_WINDOW_BITS = 31
 _PIECE_BYTES = 1 << 20
+_MIN_PIECE_BYTES = 4 << 10
 _LZ4_MAX_RATIO = 255
 _LZ4_MARGIN_BYTES = 1024
 _SNAPPY_MAX_RATIO = 22
@@ -152,16 +157,40 @@ class BatchCodecs:
         declared = zstandard.frame_content_size(data)
         if declared > self._limit:
             raise self._too_large()
+        _check_zstd_frames(data)
+        wanted = declared + 1 if declared >= 0 else _PIECE_BYTES
+        # Not less than some kilobytes, as a long frame may follow an empty one.
+        piece_bytes = min(max(wanted, _MIN_PIECE_BYTES), _PIECE_BYTES)
         pieces, size = [], 0
         with self._zstd_decompressor.stream_reader(data, read_across_frames=True) as reader:
-            while piece := reader.read(declared + 1 if 0 <= declared < _PIECE_BYTES else _PIECE_BYTES):
+            while piece := reader.read(piece_bytes):
                 size += len(piece)
                 if size > self._limit:
                     raise self._too_large()
                 pieces.append(piece)
-        if size < declared:
-            raise BadCompression("the zstd frame is cut off")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _check_zstd_frames(data: memoryview) -> None:
+    """Raise `BadCompression` unless the last frame is whole: the library takes the end of the data for its
+    end."""
+    position = 0
+    while position < len(data):
+        if int.from_bytes(data[position : position + 4], "little") & ~0xF == _ZSTD_SKIPPABLE_MAGIC:
+            position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+            continue
+        has_checksum = zstandard.get_frame_parameters(data[position:]).has_checksum
+        position += zstandard.frame_header_size(data[position:])
+        is_last = False
+        while not is_last and position < len(data):
+            block = int.from_bytes(data[position : position + 3], "little")
+            is_last, is_run, size = bool(block & 1), block >> 1 & 3 == _ZSTD_RUN, block >> 3
+            position += 3 + (1 if is_run else size)
+        position += 4 if has_checksum else 0
+        if not is_last:
+            raise BadCompression(_ZSTD_CUT_OFF)
+    if position > len(data):
+        raise BadCompression(_ZSTD_CUT_OFF)
 
 
 def _declared_size(data: memoryview) -> int:

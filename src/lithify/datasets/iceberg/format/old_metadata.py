@@ -34,7 +34,13 @@ _log = logging.getLogger("lithify")
 
 def delete_old_metadata(io: FileIO, before: TableMetadata, after: TableMetadata) -> None:
     """Delete the metadata files in the log of `before` that are not in the log of `after`, its successor."""
-    if not property_as_bool(properties_of(after), "write.metadata.delete-after-commit.enabled", False):
+    try:
+        is_wanted = property_as_bool(
+            properties_of(after), "write.metadata.delete-after-commit.enabled", False
+        )
+    except ValueError:  # as in Java, what is not "true" is false
+        is_wanted = False
+    if not is_wanted:
         return
     kept = {entry.metadata_file for entry in after.metadata_log}
     _delete(io, (e.metadata_file for e in before.metadata_log if e.metadata_file not in kept), after)
