@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.kafka.buckets.copying import CopyReport
+from lithify.datasets.kafka.buckets.copying import COPY_REPORTS
 from lithify.datasets.kafka.buckets.manifest import BucketManifest
-from lithify.datasets.kafka.buckets.publishing import PublicationReport
+from lithify.datasets.kafka.buckets.publishing import PUBLICATION_REPORTS
 from lithify.store.objects import ObjectStore
 from lithify.testing import MemoryStore
 
@@ -22,8 +22,8 @@ JUNK = {
     "a number without bound": b'{"refused": "", "fingerprint": "", "objects": 1e999, "size_bytes": 1}',
 }
 READERS: dict[str, Callable[[ObjectStore], object]] = {
-    "of a publication": lambda store: PublicationReport.read(store, KEY),
-    "of a copy": lambda store: CopyReport.read(store, KEY),
+    "of a publication": lambda store: PUBLICATION_REPORTS.decode(store.get(KEY), KEY),
+    "of a copy": lambda store: COPY_REPORTS.decode(store.get(KEY), KEY),
     "of what was merged": lambda store: BucketManifest.decode(store.get(KEY), KEY),
 }
 
