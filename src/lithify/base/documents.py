@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from annotated_types import Interval, Predicate
 
 from lithify.base.errors import CorruptObject
-from lithify.base.ids import Ulid, parse_ulid
+from lithify.base.ids import MAX_ULID_MS, Ulid, parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE
 from lithify.base.printable import printable
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import SchemaValidator, ValidationError
 
 T = TypeVar("T")
 
 MAX_COUNT = (1 << 62) - 1
 _MAX_PROBLEM_CHARS = 300
+_LOST = "\ufffd"
+_HALF = re.compile("[\ud800-\udfff]")
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -42,8 +46,27 @@ def _is_ulid(text: str) -> bool:
         return False
 
 
-def _is_decimal(text: str) -> bool:
-    return text.isdecimal() and len(text) <= 20 and str(int(text)) == text and int(text) <= MAX_COUNT
+class _DecimalKey:
+    """Marks a whole number that is the key of an object: up to 18 decimal digits, in their only form."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        digits = core_schema.str_schema(pattern="^(0|[1-9][0-9]{0,17})$")
+        return core_schema.no_info_after_validator_function(int, digits)
+
+
+def _is_whole(text: str) -> bool:
+    return _LOST not in text
+
+
+class _OmitInvalid:
+    """Marks entries that are left out if they are invalid."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.with_default_schema(handler(source), on_error="omit")
 
 
 Count = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
@@ -51,10 +74,18 @@ Count = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
 Ratio = Annotated[float, Interval(ge=0, le=1)]
 Name = Annotated[str, Predicate(_is_name)]
 """The name of one object: no slash, no NUL."""
-Number = Annotated[str, Predicate(_is_decimal)]
-"""A `Count` as the key of an object: decimal digits, in their only form."""
+CountKey = Annotated[int, _DecimalKey()]
+"""A whole number as the key of an object."""
+TimeMs = Annotated[int, Interval(ge=0, le=MAX_ULID_MS)]
+"""Wall-clock milliseconds that a ULID can have."""
 UlidText = Annotated[Ulid, Predicate(_is_ulid)]
 """A ULID in canonical form."""
+
+
+WholeText = Annotated[str, Predicate(_is_whole)]
+"""A text without the character that replaces half of a surrogate pair."""
+OrOmitted = Annotated[T, _OmitInvalid()]
+"""An entry of a list or object that is left out if it is invalid, and hides none of the others."""
 
 
 class DocumentCodec(Generic[T]):
@@ -65,7 +96,7 @@ class DocumentCodec(Generic[T]):
     ) -> None:
         """`what` names the document in errors, such as "a hold". All fields of dataclasses are required,
         whatever defaults these have, except those named in `optional`, which documents of before lack. With
-        `mends_text`, half a surrogate pair is read as `?`."""
+        `mends_text`, half a surrogate pair is written and read as U+FFFD."""
         self._of = of
         self._as = f" as {what}" if what else ""
         self._optional = frozenset(optional)
@@ -73,16 +104,23 @@ class DocumentCodec(Generic[T]):
 
     def encode(self, value: T) -> bytes:
         """Encode a document. Raise `ValueError` if a text in it has half a surrogate pair."""
-        return self._adapter.dump_json(value, warnings=False)
+        from pydantic_core import to_json
+
+        try:
+            return to_json(value, inf_nan_mode="constants", fallback=_plain)
+        except ValueError:
+            if not self._mends_text:
+                raise
+            return _mended(value)
 
     def decode(self, data: bytes, key: str) -> T:
         """Decode the object `key`. Raise `CorruptObject` if it is not such a document."""
-        from pydantic import ValidationError
+        from pydantic_core import ValidationError
 
         try:
             if self._mends_text and _HALF_PAIR.search(data):
-                data = encodable(json.dumps(json.loads(data), ensure_ascii=False)).encode()
-            return self._adapter.validator.validate_json(data, strict=True)  # type: ignore[no-any-return]
+                data = _mended(json.loads(data))
+            return self._validator.validate_json(data, strict=True)  # type: ignore[no-any-return]
         except ValidationError as error:
             problem = _problem(error)
         except UNDECODABLE as error:
@@ -90,19 +128,32 @@ class DocumentCodec(Generic[T]):
         raise CorruptObject(key, f"does not decode{self._as}: {problem}")
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[T]:
+    def _validator(self) -> SchemaValidator:
         # Imported late: pydantic is slow to import, and not every process reads documents.
         from pydantic import TypeAdapter
         from pydantic_core import SchemaValidator
 
-        adapter = TypeAdapter(self._of)
-        adapter.validator = SchemaValidator(_required(adapter.core_schema, self._optional))
-        return adapter
+        return SchemaValidator(_required(TypeAdapter(self._of).core_schema, self._optional))
 
 
 def encodable(text: str) -> str:
-    """Return the text with half surrogate pairs replaced by `?`, so that a document can contain it."""
-    return text.encode(errors="replace").decode()
+    """Return the text with half surrogate pairs replaced by U+FFFD, so that a document can contain it."""
+    return _HALF.sub(_LOST, text)
+
+
+def _mended(value: Any) -> bytes:
+    return encodable(json.dumps(value, ensure_ascii=False, default=_plain)).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return the JSON value of one that encoders do not know."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON")
 
 
 def _required(schema: Any, optional: Collection[str]) -> Any:

@@ -148,4 +148,4 @@ def test_a_note_that_is_damaged_is_as_none(catalog: SqlCatalog, clock: ManualClo
 def test_a_refusal_is_recorded_whatever_its_text() -> None:
     runs = OrphanRuns(MemoryStore(), "own")
     runs.note_refused("a file \ud800", 5, 7)
-    assert runs.read() == OrphanRun(7, 5, why="a file ?", deleting_ms=7)
+    assert runs.read() == OrphanRun(7, 5, why="a file \ufffd", deleting_ms=7)

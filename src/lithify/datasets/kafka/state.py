@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from annotated_types import Interval, Len
 
-from lithify.base.documents import Count, DocumentCodec, Number, UlidText
+from lithify.base.documents import Count, CountKey, DocumentCodec, UlidText
 from lithify.base.errors import Unsupported
 from lithify.base.ids import Ulid
 from lithify.watermarks.groups import Marks, PartitionStanding
@@ -179,7 +179,7 @@ class LogState:
             raise Unsupported(f"{name}: is of version {version!r}, not {VERSION}; use a newer Lithify")
         found = _STATES.decode(data, name)
         standings = {
-            int(number): PartitionStanding(Marks(clean, resolved), end)
+            number: PartitionStanding(Marks(clean, resolved), end)
             for number, (clean, resolved, end) in found.standings.items()
         }
         state = cls(found.rounds, found.published, found.source, found.incarnation, standings)
@@ -210,7 +210,7 @@ class _Document:
     published: tuple[UlidText, ...]
     source: str
     incarnation: str
-    standings: Mapping[Number, tuple[Offset, Offset, Offset]]
+    standings: Mapping[CountKey, tuple[Offset, Offset, Offset]]
     copy: _Copy | None = None
 
 

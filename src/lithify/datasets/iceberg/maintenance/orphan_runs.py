@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lithify.base.documents import Count, DocumentCodec, encodable
+from lithify.base.documents import Count, DocumentCodec
 from lithify.base.errors import CorruptObject, ObjectNotFound
 from lithify.coordination.expiry_runs import MAX_WHY
 from lithify.datasets.iceberg.errors import advised
@@ -39,7 +39,7 @@ class OrphanRun:
     """When the last run that was to delete ended."""
 
 
-_RUNS = DocumentCodec(OrphanRun)
+_RUNS = DocumentCodec(OrphanRun, mends_text=True)
 
 
 class OrphanRuns:
@@ -73,7 +73,7 @@ class OrphanRuns:
 
     def note_refused(self, why: str, older_than_ms: int, now_ms: int) -> None:
         """Store that a run that was to delete was refused."""
-        self._put(OrphanRun(now_ms, older_than_ms, why=encodable(why[:MAX_WHY])), is_dry=False)
+        self._put(OrphanRun(now_ms, older_than_ms, why=why[:MAX_WHY]), is_dry=False)
 
     def known(self) -> OrphanRun | None:
         """Return the last run; `None` also if its record is damaged."""
