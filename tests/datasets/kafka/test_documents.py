@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -98,3 +100,12 @@ def test_a_state_of_a_newer_version_is_no_damage() -> None:
 def test_a_damaged_state(changes: Mapping[str, object]) -> None:
     with pytest.raises(CorruptObject, match=KEY):
         decoded(**changes)
+
+
+def test_tasks_do_not_import_pydantic() -> None:
+    """Importing it would delay the start of each task, so their documents are taken apart by hand."""
+    modules = "cleaning.tasks", "buckets.merging", "buckets.publishing", "buckets.copying"
+    names = ", ".join(f"lithify.datasets.kafka.{name}" for name in modules)
+    code = f"import sys, {names}; print({{'pydantic', 'pydantic_core'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -141,7 +141,7 @@ def _copy(task: CopyTask, own: ObjectStore, movements: Movements, clock: Clock) 
         report = _Copying(task, task.work.source.open(), own, movements, clock).carry_out()
     except Changed as changed:
         report = CopyReport(str(changed))
-    data = json.dumps(asdict(report)).encode()  # pydantic would be imported for this alone
+    data = json.dumps(asdict(report)).encode()  # without importing pydantic in each task
     own.put(task.work.target, data)
     return movements.result(Output(task.work.target, len(data)))
 

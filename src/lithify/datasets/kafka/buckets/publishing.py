@@ -137,7 +137,7 @@ def _publish(task: PublishTask, own: ObjectStore, movements: Movements, clock: C
         report = PublicationReport("", fingerprint_of(listed, task.topic_id), len(listed), size_bytes)
     except Changed as changed:
         report = PublicationReport(str(changed))
-    data = json.dumps(asdict(report)).encode()  # pydantic would be imported for this alone
+    data = json.dumps(asdict(report)).encode()  # without importing pydantic in each task
     own.put(task.work.target, data)
     return movements.result(Output(task.work.target, len(data)))
 
