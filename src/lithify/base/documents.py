@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cached_property
@@ -60,6 +60,19 @@ def _is_whole(text: str) -> bool:
     return _LOST not in text
 
 
+class StoredAs:
+    """Marks a field that is stored in another form: `read` makes its value of one of `of`."""
+
+    def __init__(self, of: Any, read: Callable[[Any], Any]) -> None:
+        self._of = of
+        self._read = read
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._read, handler.generate_schema(self._of))
+
+
 class _OmitInvalid:
     """Marks entries that are left out if they are invalid."""
 
@@ -80,8 +93,6 @@ TimeMs = Annotated[int, Interval(ge=0, le=MAX_ULID_MS)]
 """Wall-clock milliseconds that a ULID can have."""
 UlidText = Annotated[Ulid, Predicate(_is_ulid)]
 """A ULID in canonical form."""
-
-
 WholeText = Annotated[str, Predicate(_is_whole)]
 """A text without the character that replaces half of a surrogate pair."""
 OrOmitted = Annotated[T, _OmitInvalid()]
@@ -136,13 +147,8 @@ class DocumentCodec(Generic[T]):
         return SchemaValidator(_required(TypeAdapter(self._of).core_schema, self._optional))
 
 
-def encodable(text: str) -> str:
-    """Return the text with half surrogate pairs replaced by U+FFFD, so that a document can contain it."""
-    return _HALF.sub(_LOST, text)
-
-
 def _mended(value: Any) -> bytes:
-    return encodable(json.dumps(value, ensure_ascii=False, default=_plain)).encode()
+    return _HALF.sub(_LOST, json.dumps(value, ensure_ascii=False, default=_plain)).encode()
 
 
 def _plain(value: Any) -> Any:
