@@ -159,9 +159,9 @@ def test_a_place_is_text_or_a_path_and_settings_are_what_they_are(
     for place in (5, None, b"x", [5]):
         with pytest.raises(lithify.Refused, match="is not text"):
             make(place)
-    for place in ("a\0b", "\ud800"):
+    for url in ("a\0b", "\ud800"):
         with pytest.raises(lithify.Refused, match="is not a URL or path"):
-            make(place)
+            make(url)
         with pytest.raises(lithify.Refused, match="is not a URL or path"):
             make(tmp_path, settings=place)
     with pytest.raises(lithify.Refused, match="settings: 5 is not text"):

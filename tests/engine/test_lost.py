@@ -148,7 +148,12 @@ def test_a_call_that_does_not_end_is_not_said_to_be_cancelled(monkeypatch: pytes
 def test_all_jobs_are_cancelled_at_the_end_though_one_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "_CANCEL_ATTEMPTS", 2)
     doomed = Doomed()
-    monkeypatch.setattr(doomed, "close", lambda: [end.set() for end in doomed.ends])
+
+    def close() -> None:
+        for end in doomed.ends:
+            end.set()
+
+    monkeypatch.setattr(doomed, "close", close)
     engine = SparkEngine("local[1]")
     monkeypatch.setattr(engine, "_open", lambda: doomed)
     calls = [engine.submit("stuck", abs, -1) for _ in range(2)]

@@ -15,10 +15,10 @@ from lithify.base.events import Event, GarbageCollected
 from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.maintenance.duties import Duty, duties
 from lithify.datasets.iceberg.maintenance.history_checks import check_history
-from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
+from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRun, OrphanRuns
 from lithify.protocol.finding import Finding
 from lithify.protocol.retained import Past, Retained
-from lithify.testing import ManualClock
+from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import age_files, append, fresh, make_rows, new_table
 
@@ -143,3 +143,9 @@ def test_a_note_that_is_damaged_is_as_none(catalog: SqlCatalog, clock: ManualClo
     orphan = left(table, "x", 3)
     tick(table, clock)
     assert not orphan.exists()
+
+
+def test_a_refusal_is_recorded_whatever_its_text() -> None:
+    runs = OrphanRuns(MemoryStore(), "own")
+    runs.note_refused("a file \ud800", 5, 7)
+    assert runs.read() == OrphanRun(7, 5, why="a file \ufffd", deleting_ms=7)

@@ -90,6 +90,15 @@ def passing(error: Exception) -> tuple[str, bool] | None:
 
 
 @contextmanager
+def advised(advice: str) -> Iterator[None]:
+    """Append advice for operators to the reason of a `CorruptObject`."""
+    try:
+        yield
+    except CorruptObject as error:
+        raise CorruptObject(error.name, f"{error.reason}; {advice}") from error
+
+
+@contextmanager
 def translated(what: str) -> Iterator[None]:
     """Run a call of PyIceberg and translate its errors; `what` describes the call for messages."""
     try:

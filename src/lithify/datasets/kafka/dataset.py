@@ -28,7 +28,7 @@ from typing import ClassVar
 from lithify.base.errors import Refused
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.config.durations import FOREVER, to_milliseconds
-from lithify.datasets.kafka.buckets.publishing import PublicationReport
+from lithify.datasets.kafka.buckets.publishing import PUBLICATION_REPORTS, PublicationReport
 from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.cleaning_tasks import LogSteps
@@ -375,7 +375,11 @@ class LogDataset(LogSteps):
         """Return why a publication found the topic to be another one; empty if it succeeded."""
         if compaction.spec.step is not Step.PUBLISH:
             return ""
-        return PublicationReport.read(self.store, self._report_key(compaction.id)).refused
+        return self._report(compaction.id).refused
+
+    def _report(self, compaction_id: Ulid) -> PublicationReport:
+        key = self._report_key(compaction_id)
+        return PUBLICATION_REPORTS.decode(self.store.get(key), key)
 
     def _update_state(self, change: Callable[[LogState], LogState | None]) -> bool:
         """Return whether the change was made."""
@@ -413,7 +417,7 @@ class LogDataset(LogSteps):
         if spec.step is Step.MATCH:
             return found
         if spec.step is Step.PUBLISH:
-            report = PublicationReport.read(self.store, self._report_key(compaction.id))
+            report = self._report(compaction.id)
             return replace(
                 found,
                 fingerprint=report.fingerprint,

@@ -14,17 +14,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from lithify.base.errors import CorruptObject, Unsupported
-from lithify.base.ids import Ulid, parse_ulid
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from annotated_types import Interval, Len
+
+from lithify.base.documents import Count, CountKey, DocumentCodec, UlidText
+from lithify.base.errors import Unsupported
+from lithify.base.ids import Ulid
 from lithify.watermarks.groups import Marks, PartitionStanding
 
 VERSION = 1
 MOST_PARTITIONS = 1 << 20
-_MOST = (1 << 63) - 1
-_TEXTS = ("fingerprint", "topic_id", "activity")
+Offset = Annotated[int, Interval(ge=0, le=(1 << 63) - 1)]
+"""An offset, or a time that Kafka stores: 64 bits with a sign."""
 
 
 class Step(StrEnum):
@@ -46,28 +48,28 @@ class PartitionRound:
 
     fingerprint: str
     """The fingerprint of its folder."""
-    done: tuple[Ulid, ...]
+    done: Annotated[tuple[UlidText, ...], Len(1, len(STEPS))]
     """Published compactions, one for each step."""
-    bound: int
+    bound: Offset
     """Records below it are compared with each other; all others stay."""
-    settled: int
+    settled: Count
     """The number of segments that end before the bound."""
-    segments: int
-    size_bytes: int
-    records: int
-    tombstones: int = 0
+    segments: Count
+    size_bytes: Count
+    records: Count
+    tombstones: Count = 0
     """The number of tombstones in settled segments."""
-    new_segments: int = 0
-    new_bytes: int = 0
+    new_segments: Count = 0
+    new_bytes: Count = 0
     topic_id: str = ""
     """Id of the broker's topic that is compacted in place; empty if a new folder is written."""
     activity: str = ""
     """The broker's last write when the first step was published."""
-    until_ms: int = 0
+    until_ms: Offset = 0
     """For a copied topic, the objects of this round (`ObjectRange`); 0: it is not copied."""
-    below: int = 0
+    below: Offset = 0
     """The same, also for a topic that is compacted live."""
-    end: int = 0
+    end: Offset = 0
     """For a copied topic: the copy will reach up to this offset."""
 
     @property
@@ -91,8 +93,8 @@ class Copied:
 
     topic_id: str
     """Id of the source topic."""
-    until_ms: int
-    end: int
+    until_ms: Offset
+    end: Offset
     fingerprint: str
     """The fingerprint of the copied objects of the source topic; empty if there are none."""
     marks: str = ""
@@ -172,49 +174,46 @@ class LogState:
 
         Raises `CorruptObject` and `Unsupported`.
         """
-        try:
-            found = json.loads(data)
-            if found["version"] == VERSION:
-                rounds = {text(name): _round(fields) for name, fields in found["rounds"].items()}
-                published = tuple(map(parse_ulid, found["published"]))
-                standings = {int(n): _standing(three) for n, three in found["standings"].items()}
-                source, incarnation = text(found["source"]), text(found["incarnation"])
-                copy = found.get("copy") or {"id": "", "announced": 0, "copied": {}}
-                copied = {text(name): _copied(fields) for name, fields in copy["copied"].items()}
-                told = copy.get("announced", int(copy.get("is_visible") is True))  # of older versions
-                announced = whole_number(told, most=MOST_PARTITIONS)
-                of_copy = text(copy["id"]), announced, copied
-                return cls(rounds, published, source, incarnation, standings, *of_copy)
-            version = found["version"]
-        except UNDECODABLE as error:
-            raise CorruptObject(name, f"does not decode: {error}") from error
-        raise Unsupported(f"{name}: is of version {version!r}; this Lithify knows {VERSION}; use a newer one")
+        version = _VERSIONS.decode(data, name).version
+        if version != VERSION:
+            raise Unsupported(f"{name}: is of version {version!r}, not {VERSION}; use a newer Lithify")
+        found = _STATES.decode(data, name)
+        standings = {
+            number: PartitionStanding(Marks(clean, resolved), end)
+            for number, (clean, resolved, end) in found.standings.items()
+        }
+        state = cls(found.rounds, found.published, found.source, found.incarnation, standings)
+        copy = found.copy
+        if copy is None:
+            return state
+        announced = copy.announced or int(copy.is_visible)
+        return replace(state, copy_id=copy.id, announced=announced, copied=copy.copied)
 
 
-def _round(fields: Mapping[str, Any]) -> PartitionRound:
-    found: dict[str, Any] = {
-        name: text(value) if name in _TEXTS else whole_number(value, most=_MOST)
-        for name, value in fields.items()
-        if name != "done"
-    }
-    done = tuple(map(parse_ulid, fields["done"]))
-    if not 1 <= len(done) <= len(STEPS):
-        raise ValueError(f"{len(done)} steps are done")
-    return PartitionRound(done=done, **found)
+@dataclass(frozen=True, slots=True)
+class _Version:
+    version: Any
 
 
-def _copied(fields: Mapping[str, Any]) -> Copied:
-    return Copied(
-        text(fields["topic_id"]),
-        whole_number(fields["until_ms"], most=_MOST),
-        whole_number(fields["end"], most=_MOST),
-        text(fields["fingerprint"]),
-        text(fields["marks"]),
-        tuple(map(text, fields["groups"])),
-        tuple(map(text, fields["gone_on"])),
-    )
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    id: str
+    copied: Mapping[str, Copied]
+    announced: Annotated[int, Interval(ge=0, le=MOST_PARTITIONS)] = 0
+    is_visible: bool = False
+    """Written by older versions, in place of `announced`."""
 
 
-def _standing(three: Any) -> PartitionStanding:
-    clean, resolved, end = (whole_number(value, most=_MOST) for value in three)
-    return PartitionStanding(Marks(clean, resolved), end)
+@dataclass(frozen=True, slots=True)
+class _Document:
+    rounds: Mapping[str, PartitionRound]
+    published: tuple[UlidText, ...]
+    source: str
+    incarnation: str
+    standings: Mapping[CountKey, tuple[Offset, Offset, Offset]]
+    copy: _Copy | None = None
+
+
+_VERSIONS = DocumentCodec(_Version)
+_ADDED_LATER = {"topic_id", "activity", "until_ms", "below", "end", "copy", "announced", "is_visible"}
+_STATES = DocumentCodec(_Document, optional=_ADDED_LATER)

@@ -20,17 +20,16 @@ Invariant: the record is read before the table, so a table that continues it is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.base.documents import DocumentCodec
 from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
-from lithify.base.jsonvalues import UNDECODABLE
-from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.errors import advised, translated
 from lithify.datasets.iceberg.io.places import canonical
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
@@ -45,6 +44,9 @@ class KnownState:
     """The last one; `None` in records of old versions."""
 
 
+_STATES = DocumentCodec(KnownState, optional={"sequence_number"})
+
+
 class Lineage:
     """The record of the table at `url`, in the object `key`."""
 
@@ -56,16 +58,10 @@ class Lineage:
     def read(self) -> KnownState | None:
         """Return the recorded state, if any. Raise `CorruptObject` if it does not decode."""
         try:
-            fields = json.loads(self._store.get(self.key))
-            location, updated_ms = str(fields["metadata_location"]), int(fields["last_updated_ms"])
-            number = fields.get("sequence_number")
-            return KnownState(location, updated_ms, None if number is None else int(number))
+            with advised("delete it if the table is right"):
+                return _STATES.decode(self._store.get(self.key), self.key)
         except ObjectNotFound:
             return None
-        except UNDECODABLE as error:
-            raise CorruptObject(
-                self.key, f"does not decode: {error}; delete it if the table is right"
-            ) from error
 
     def check(self, table: Table, load: Callable[[], Table]) -> None:
         """Raise `Refused` if the table does not continue the record. A damaged record passes: it stops only
@@ -95,7 +91,7 @@ class Lineage:
             return
         now = state_of(table)
         if now != known and continues(known, table):
-            self._store.put(self.key, json.dumps(asdict(now)).encode())
+            self._store.put(self.key, _STATES.encode(now))
 
 
 def state_of(table: Table) -> KnownState:

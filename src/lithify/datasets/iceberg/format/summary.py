@@ -63,8 +63,8 @@ def deletes_summary(
     for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):
         for file in files:
             count(file)
-            for name, total in _totals([file]).items():
-                change[name] += sign * int(total)
+            for name, part in _totals([file]).items():
+                change[name] += sign * int(part)
     known = parent.additional_properties if parent is not None else {}
     totals = {
         name: str(total)

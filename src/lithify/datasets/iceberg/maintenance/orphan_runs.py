@@ -6,39 +6,40 @@ If it is lost, nothing is known, and the next run is due.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lithify.base.documents import Count, DocumentCodec
 from lithify.base.errors import CorruptObject, ObjectNotFound
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.coordination.expiry_runs import MAX_WHY
+from lithify.datasets.iceberg.errors import advised
 from lithify.datasets.iceberg.maintenance.orphans import Orphans
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-
-MAX_NUMBER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanRun:
     """A search of all files under a table's location."""
 
-    at_ms: int
+    at_ms: Count
     """When it ended. This and all other times are wall-clock milliseconds."""
-    older_than_ms: int
+    older_than_ms: Count
     """The search covered only files older than this."""
-    listed: int = 0
-    listed_bytes: int = 0
-    left: int = 0
+    listed: Count = 0
+    listed_bytes: Count = 0
+    left: Count = 0
     """Orphans that were not deleted."""
-    left_bytes: int = 0
-    deleted: int = 0
-    deleted_bytes: int = 0
+    left_bytes: Count = 0
+    deleted: Count = 0
+    deleted_bytes: Count = 0
     why: str = ""
     """Why the run was refused; empty if it was not."""
-    deleting_ms: int = 0
+    deleting_ms: Count = 0
     """When the last run that was to delete ended."""
+
+
+_RUNS = DocumentCodec(OrphanRun, mends_text=True)
 
 
 class OrphanRuns:
@@ -51,14 +52,10 @@ class OrphanRuns:
     def read(self) -> OrphanRun | None:
         """Return the last run; `None` if there was none. Raise `CorruptObject` if it does not decode."""
         try:
-            fields = json.loads(self._store.get(self._key))
-            why = text(fields.pop("why"))
-            numbers = {name: whole_number(value, most=MAX_NUMBER) for name, value in fields.items()}
-            return OrphanRun(why=why, **numbers)
+            with advised("delete it"):
+                return _RUNS.decode(self._store.get(self._key), self._key)
         except ObjectNotFound:
             return None
-        except UNDECODABLE as error:
-            raise CorruptObject(self._key, f"does not decode: {error}; delete it") from error
 
     def note(self, found: Orphans, now_ms: int) -> None:
         """Store the result of a run."""
@@ -88,7 +85,7 @@ class OrphanRuns:
     def _put(self, run: OrphanRun, *, is_dry: bool) -> None:
         last = self.known() if is_dry else None
         deleting_ms = run.at_ms if not is_dry else last.deleting_ms if last is not None else 0
-        self._store.put(self._key, json.dumps(asdict(replace(run, deleting_ms=deleting_ms))).encode())
+        self._store.put(self._key, _RUNS.encode(replace(run, deleting_ms=deleting_ms)))
 
 
 def orphans_json(run: OrphanRun | None) -> dict[str, Any] | None:

@@ -17,18 +17,16 @@ Times are by the object store's clock.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lithify.base.clock import Clock
-from lithify.base.errors import CorruptObject, ObjectNotFound
-from lithify.base.ids import Ids, Ulid, parse_ulid
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
-from lithify.coordination.thresholds import MAX_POSITION
-from lithify.datasets.iceberg.maintenance.reachable import FileKind, NamedFile
+from lithify.base.documents import Count, DocumentCodec, UlidText
+from lithify.base.errors import ObjectNotFound
+from lithify.base.ids import Ids, Ulid
+from lithify.datasets.iceberg.maintenance.reachable import NamedFile
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
@@ -47,20 +45,29 @@ _SUFFIX = ".json"
 class PendingFiles:
     """An entry: files that wait to be deleted."""
 
-    id: Ulid
+    id: UlidText
     snapshots: tuple[int, ...]
     """The snapshots that alone name the files."""
-    files: int
-    size_bytes: int
-    written_ms: int
-    grace_ms: int = 0
+    files: Count
+    size_bytes: Count
+    written_ms: Count
+    grace_ms: Count = 0
     """The minimum time between the expiry and the deletion."""
     base: str = ""
     """The metadata file to be replaced, if the catalog does not check that itself."""
-    since_ms: int | None = None
+    since_ms: Count | None = None
     """When the snapshots were found to be gone; `None` while they exist."""
     blocked: str = ""
     """Why the files stay for good; empty if they are to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    entries: tuple[PendingFiles, ...]
+
+
+_ENTRIES = DocumentCodec(_Entries, "what is to be deleted")
+_PARTS = DocumentCodec(tuple[NamedFile, ...], "a list of files")
 
 
 class Pending:
@@ -81,7 +88,7 @@ class Pending:
     def read(self) -> tuple[PendingFiles, ...]:
         """Return all entries, the oldest first."""
         version = self.files.found_anew()
-        return () if version is None else self.files.decode(version, _decode)
+        return () if version is None else self.files.decode(version, _ENTRIES.decode).entries
 
     def write(
         self, files: Iterable[NamedFile], snapshots: Set[int], now_ms: int, grace_ms: int, base: str = ""
@@ -125,11 +132,9 @@ class Pending:
         """Yield the files of an entry, perhaps some twice; none if another process has carried it out."""
         for key in self._parts(entry.id):
             try:
-                found = [_named(fields) for fields in json.loads(self._store.get(key))]
+                found = _PARTS.decode(self._store.get(key), key)
             except ObjectNotFound:
                 continue
-            except UNDECODABLE as error:
-                raise CorruptObject(key, f"does not decode as a list of files: {error}") from error
             yield from found
 
     def add_paths(self, entry: PendingFiles, files: Iterable[NamedFile]) -> None:
@@ -157,60 +162,27 @@ class Pending:
         count = size_bytes = 0
         rest = iter(files)
         for number in itertools.count():
-            part = [asdict(file) for file in itertools.islice(rest, PART_FILES)]
+            part = tuple(itertools.islice(rest, PART_FILES))
             if not part and number:
                 break
             key = join(self._lists, f"{entry_id}-{kind}{number:05}{_SUFFIX}")
-            self._store.put(key, json.dumps(part).encode())
+            self._store.put(key, _PARTS.encode(part))
             count += len(part)
-            size_bytes += sum(file["size_bytes"] for file in part)
+            size_bytes += sum(file.size_bytes for file in part)
         return count, size_bytes
 
     def _change(
         self, change: Callable[[tuple[PendingFiles, ...]], tuple[PendingFiles, ...]]
     ) -> tuple[PendingFiles, ...]:
         def changed(version: Any) -> bytes | None:
-            now = () if version is None else self.files.decode(version, _decode)
+            now = () if version is None else self.files.decode(version, _ENTRIES.decode).entries
             new = change(now)
-            return None if new == now else _encode(new)
+            return None if new == now else _ENTRIES.encode(_Entries(new))
 
         self.files.found_anew()  # another program may have removed the cached version
         version = self.files.update(changed, self._clock, self._rng)
-        return () if version is None else self.files.decode(version, _decode)
+        return () if version is None else self.files.decode(version, _ENTRIES.decode).entries
 
 
 def _entry_of(key: str) -> str:
     return key.rpartition("/")[2][:_ULID_CHARS]
-
-
-def _named(fields: Any) -> NamedFile:
-    size_bytes = whole_number(fields["size_bytes"], most=MAX_POSITION)
-    return NamedFile(text(fields["path"]), FileKind(fields["kind"]), size_bytes)
-
-
-def _encode(entries: Sequence[PendingFiles]) -> bytes:
-    return json.dumps({"entries": [asdict(entry) for entry in entries]}).encode()
-
-
-def _decode(data: bytes, key: str) -> tuple[PendingFiles, ...]:
-    try:
-        return tuple(_entry(fields) for fields in json.loads(data)["entries"])
-    except UNDECODABLE as error:
-        raise CorruptObject(key, f"does not decode as what is to be deleted: {error}") from error
-
-
-def _entry(fields: Any) -> PendingFiles:
-    since = fields["since_ms"]
-    return PendingFiles(
-        id=parse_ulid(text(fields["id"])),
-        snapshots=tuple(
-            whole_number(s, least=-MAX_POSITION * 2, most=MAX_POSITION * 2) for s in fields["snapshots"]
-        ),
-        files=whole_number(fields["files"], most=MAX_POSITION),
-        size_bytes=whole_number(fields["size_bytes"], most=MAX_POSITION),
-        written_ms=whole_number(fields["written_ms"], most=MAX_POSITION),
-        grace_ms=whole_number(fields["grace_ms"], most=MAX_POSITION),
-        base=text(fields["base"]),
-        blocked=text(fields["blocked"]),
-        since_ms=None if since is None else whole_number(since, most=MAX_POSITION),
-    )

@@ -26,6 +26,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from lithify.base.documents import Count
 from lithify.datasets.iceberg.deletes.key_set import KeySet
 from lithify.datasets.iceberg.format.fetching import fetched_lists, fetched_manifests
 from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN, slim_reader
@@ -58,7 +59,7 @@ class NamedFile:
 
     path: str
     kind: FileKind
-    size_bytes: int
+    size_bytes: Count
 
 
 def is_deletable(path: str, metadata: TableMetadata) -> bool:

@@ -8,15 +8,17 @@ if the threshold is past the reader's needs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Annotated
 
+from annotated_types import Predicate
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from lithify.base.documents import Count, DocumentCodec
 from lithify.base.errors import (
     CorruptObject,
     LithifyError,
@@ -25,9 +27,8 @@ from lithify.base.errors import (
     Refused,
     StoreUnavailable,
 )
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.coordination.holds import checked_name
-from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
+from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.io.places import canonical
 from lithify.datasets.iceberg.io.reach import EVERYWHERE, REACH
 from lithify.datasets.iceberg.io.stores import open_place
@@ -47,14 +48,24 @@ from lithify.watermarks.rules import admits
 _SUFFIX = ".json"
 
 
+def _is_name(name: str) -> bool:
+    try:
+        return bool(checked_name(name))
+    except Refused:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredReader:
-    name: str
+    name: Annotated[str, Predicate(_is_name)]
     checkpoint: str
     """The URL of its checkpoint folder."""
     continuous: bool
     """Whether it never runs with `Trigger.AvailableNow`, so that it does not need its initial position."""
-    added_ms: int
+    added_ms: Count
+
+
+_READERS = DocumentCodec(RegisteredReader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class Readers:
             raise Refused(f"{checkpoint}: {before.why}")
         key, is_new = self._key(name), True
         try:
-            self._store.create(key, _encode(reader))
+            self._store.create(key, _READERS.encode(reader))
         except ObjectExists:
             there = _decode(self._store.get(key), key)
             if there.continuous != continuous or canonical(there.checkpoint) != canonical(checkpoint):
@@ -245,24 +256,9 @@ def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, st
     return open_place(checkpoint, {**table.io.properties, REACH: EVERYWHERE})
 
 
-def _encode(reader: RegisteredReader) -> bytes:
-    fields = {
-        "name": reader.name,
-        "checkpoint": reader.checkpoint,
-        "continuous": reader.continuous,
-        "added_ms": reader.added_ms,
-    }
-    return json.dumps(fields).encode()
-
-
 def _decode(data: bytes, key: str) -> RegisteredReader:
     try:
-        fields = json.loads(data)
-        if type(fields["continuous"]) is not bool:
-            raise ValueError(f"continuous is {fields['continuous']!r}")
-        name = checked_name(text(fields["name"]))
-        added_ms = whole_number(fields["added_ms"], most=MAX_POSITION)
-        return RegisteredReader(name, text(fields["checkpoint"]), fields["continuous"], added_ms)
-    except (Refused, *UNDECODABLE) as error:
-        reason = f"is no reader: {error}; find out who wrote it, and delete it if nobody needs it"
+        return _READERS.decode(data, key)
+    except CorruptObject as error:
+        reason = f"is no reader: it {error.reason}; find out who wrote it, and delete it if nobody needs it"
         raise CorruptObject(key, reason) from error

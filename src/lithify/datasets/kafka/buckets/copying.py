@@ -31,15 +31,14 @@ from typing import TypeVar
 
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.concurrency import all_of, each_of
+from lithify.base.documents import Count, DocumentCodec
 from lithify.base.errors import (
-    CorruptObject,
     DatasetNotFound,
     ObjectExists,
     ObjectNotFound,
     PreconditionFailed,
     Refused,
 )
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.datasets.kafka.buckets.carried_offsets import carry_offsets, listed_offsets
 from lithify.datasets.kafka.buckets.copies import (
     Found,
@@ -76,7 +75,6 @@ ItemT = TypeVar("ItemT")
 CLAIM = "copy.json"
 """The object in Lithify's folder for the new topic that names its source."""
 _MAX_CONFLICTS = 20
-_MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,33 +113,22 @@ class CopyReport:
     """Why the partition must be planned anew; empty if it was copied."""
     fingerprint: str = ""
     """Fingerprint of the copied part of the source, as listed before copying."""
-    objects: int = 0
+    objects: Count = 0
     """Objects in the copy."""
-    size_bytes: int = 0
+    size_bytes: Count = 0
     marks: str = ""
     groups: tuple[str, ...] = ()
     gone_on: tuple[str, ...] = ()
 
-    def encode(self) -> bytes:
-        """Return the report as JSON."""
-        return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def read(cls, store: ObjectStore, key: str) -> CopyReport:
-        """Read a report. Raise `CorruptObject` if it does not decode."""
-        try:
-            found = json.loads(store.get(key))
-            return cls(
-                text(found["refused"]),
-                text(found["fingerprint"]),
-                whole_number(found["objects"], most=_MOST),
-                whole_number(found["size_bytes"], most=_MOST),
-                text(found["marks"]),
-                tuple(map(text, found["groups"])),
-                tuple(map(text, found["gone_on"])),
-            )
-        except UNDECODABLE as error:
-            raise CorruptObject(key, f"does not decode: {error}") from error
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    of: str
+    """The source of the new topic."""
+
+
+COPY_REPORTS = DocumentCodec(CopyReport)
+_CLAIMS = DocumentCodec(_Claim)
 
 
 def copy_partition(task: CopyTask) -> TaskResult:
@@ -154,7 +141,7 @@ def _copy(task: CopyTask, own: ObjectStore, movements: Movements, clock: Clock) 
         report = _Copying(task, task.work.source.open(), own, movements, clock).carry_out()
     except Changed as changed:
         report = CopyReport(str(changed))
-    data = report.encode()
+    data = json.dumps(asdict(report)).encode()  # without importing pydantic in each task
     own.put(task.work.target, data)
     return movements.result(Output(task.work.target, len(data)))
 
@@ -365,16 +352,14 @@ def _claimed_for(store: ObjectStore, key: str, source: str) -> str:
     """Return the name of the topic that has the claim `key`: `source`, unless another was first."""
     for _ in range(_MAX_CONFLICTS):
         try:
-            store.create(key, json.dumps({"of": source}).encode())
+            store.create(key, _CLAIMS.encode(_Claim(source)))
             return source
         except ObjectExists:
             pass
         try:
-            return text(json.loads(store.get(key))["of"])
+            return _CLAIMS.decode(store.get(key), key).of
         except ObjectNotFound:
             continue  # another process is creating it, or it has just been deleted
-        except UNDECODABLE as error:
-            raise CorruptObject(key, f"does not decode: {error}") from error
     raise Refused(f"{key} comes and goes; run again")
 
 

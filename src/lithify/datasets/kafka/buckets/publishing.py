@@ -22,7 +22,7 @@ objects follow each put, so that readers see both for a moment only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -30,8 +30,8 @@ from typing import TypeVar
 
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.concurrency import all_of
-from lithify.base.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
-from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
+from lithify.base.documents import Count, DocumentCodec
+from lithify.base.errors import DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
 from lithify.datasets.kafka.buckets.manifest import BucketManifest, ManifestAction, Planned
 from lithify.datasets.kafka.buckets.object_times import put_times_right
 from lithify.datasets.kafka.cleaning.tasks import Movements, Output, StepWork, TaskResult, reporting
@@ -50,7 +50,6 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
 
 WRITES_BETWEEN_LOOKS = 64
-_MOST = (1 << 63) - 1
 ItemT = TypeVar("ItemT")
 
 
@@ -92,26 +91,11 @@ class PublicationReport:
     """Why the topic must be planned anew; empty if all is published."""
     fingerprint: str = ""
     """Fingerprint of the folder afterwards; of the objects below `live_from` if the broker runs."""
-    objects: int = 0
-    size_bytes: int = 0
+    objects: Count = 0
+    size_bytes: Count = 0
 
-    def encode(self) -> bytes:
-        """Return the report as JSON."""
-        return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def read(cls, store: ObjectStore, key: str) -> PublicationReport:
-        """Read a report. Raise `CorruptObject` if it does not decode."""
-        try:
-            found: Mapping[str, object] = json.loads(store.get(key))
-            return cls(
-                text(found["refused"]),
-                text(found["fingerprint"]),
-                whole_number(found["objects"], most=_MOST),
-                whole_number(found["size_bytes"], most=_MOST),
-            )
-        except UNDECODABLE as error:
-            raise CorruptObject(key, f"does not decode: {error}") from error
+PUBLICATION_REPORTS = DocumentCodec(PublicationReport)
 
 
 class Changed(Exception):
@@ -153,7 +137,7 @@ def _publish(task: PublishTask, own: ObjectStore, movements: Movements, clock: C
         report = PublicationReport("", fingerprint_of(listed, task.topic_id), len(listed), size_bytes)
     except Changed as changed:
         report = PublicationReport(str(changed))
-    data = report.encode()
+    data = json.dumps(asdict(report)).encode()  # without importing pydantic in each task
     own.put(task.work.target, data)
     return movements.result(Output(task.work.target, len(data)))
 

@@ -23,11 +23,12 @@ from itertools import islice
 
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
-from lithify.base.ids import Ids, ulid_ms
+from lithify.base.ids import Ids, Ulid, ulid_ms
 from lithify.config.durations import to_milliseconds
 from lithify.datasets.kafka.buckets.carried_offsets import CarriedOver, carry_offsets, listed_offsets
 from lithify.datasets.kafka.buckets.copies import OffsetLocation, marks_of, rest_of, why_moved, why_not
 from lithify.datasets.kafka.buckets.copying import (
+    COPY_REPORTS,
     CopyReport,
     CopyTask,
     announce,
@@ -328,14 +329,18 @@ class TopicCopy(CutTopic):
     def _changed(self, compaction: LogCompaction) -> str:
         if compaction.spec.step is not Step.PUBLISH:
             return ""
-        return CopyReport.read(self.store, self._report_key(compaction.id)).refused
+        return self._copy_report(compaction.id).refused
+
+    def _copy_report(self, compaction_id: Ulid) -> CopyReport:
+        key = self._report_key(compaction_id)
+        return COPY_REPORTS.decode(self.store.get(key), key)
 
     def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> PartitionRound:
         assert isinstance(snapshot, CopySnapshot)
         spec = compaction.spec
         meant = snapshot.as_of(spec)
         if spec.step is Step.PUBLISH:
-            report = CopyReport.read(self.store, self._report_key(compaction.id))
+            report = self._copy_report(compaction.id)
             found = self._round(meant, spec)
             done = (*spec.done, compaction.id)
             return replace(found, done=done, new_segments=report.objects, new_bytes=report.size_bytes)
@@ -382,7 +387,7 @@ class TopicCopy(CutTopic):
         spec = compaction.spec
         if spec.step is not Step.PUBLISH:
             return state
-        report = CopyReport.read(self.store, self._report_key(compaction.id))
+        report = self._copy_report(compaction.id)
         found = state.rounds[spec.partition]
         said = report.fingerprint, report.marks, report.groups, report.gone_on
         copied = Copied(found.topic_id, found.until_ms, found.end, *said)
