@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -27,6 +28,7 @@ KERNELS = {
     "lithify.datasets.kafka.format.record_batches": kernel(
         "kafka", "lithify.datasets.kafka.cleaning.warm_up"
     ),
+    "lithify.datasets.iceberg.kernel.avro": kernel("iceberg", "lithify.datasets.iceberg.kernel.warm_up"),
 }
 """What a module needs."""
 
@@ -47,6 +49,16 @@ LONG = (
 )
 """Files that take most of a minute or more, the longest first: they are begun first, so that at the end no
 process is left alone with one (`make test` gives whole files to processes, in this order)."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays until the end: no search for garbage goes through it, then or later."""
+    gc.disable()
+    found = yield
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -37,7 +37,8 @@ def test_every_invariant_has_a_mutant() -> None:
     assert {rule for mutant in MUTANTS for rule in mutant.noticed_by} == set(rules.ALL)
 
 
-@pytest.mark.parametrize("seed", [9, pytest.param(24, marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("seed", [9, 24])
 def test_a_seed_plays_the_same_run_in_every_process(seed: int) -> None:
     first = trace_of(seed, FLEET, hash_seed="1")
     assert first == trace_of(seed, FLEET, hash_seed="2")
