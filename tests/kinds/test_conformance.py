@@ -163,7 +163,7 @@ def contract() -> Iterator[Any]:
         yield pytest.param(kind, place, check, id=name, marks=[pytest.mark.whole] if is_rest else [])
 
 
-@pytest.mark.parametrize(("kind", "place", "check"), contract())
+@pytest.mark.parametrize(("kind", "place", "check"), list(contract()))
 def test_the_contract(kind: str, place: str, check: Callable[[World], None], tmp_path: Path) -> None:
     check(KINDS[kind](place, tmp_path, ManualClock(int(time.time() * 1000))))
 
