@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ KERNELS = {
     "lithify.datasets.kafka.format.record_batches": kernel(
         "kafka", "lithify.datasets.kafka.cleaning.warm_up"
     ),
+    "lithify.datasets.iceberg.kernel.avro": kernel("iceberg", "lithify.datasets.iceberg.kernel.warm_up"),
 }
 """What a module needs."""
 
@@ -47,6 +49,17 @@ LONG = (
 )
 """Files that take most of a minute or more, the longest first: they are begun first, so that at the end no
 process is left alone with one (`make test` gives whole files to processes, in this order)."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays until the end: no search for garbage goes through it, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ classes.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import lithify
 from lithify.base.usercache import cache_folder
 from lithify.kernel import fingerprint
 
@@ -33,8 +35,10 @@ class Made:
 
 
 def kernel(kind: str, warm_up: str) -> Made:
-    """The compiled code of a kind; `warm_up` is the module whose function of that name compiles it."""
-    mark = f"{kind}-for-tests"
+    """The compiled code of a kind; `warm_up` is the module whose function of that name compiles it. Numba
+    keeps it by the path of its source: where another checkout has compiled the same, this one has nothing."""
+    place = hashlib.sha256(lithify.__file__.encode()).hexdigest()[:8]
+    mark = f"{kind}-for-tests-at-{place}"
     code = (
         f"import os; from lithify.kernel import fingerprint; from {warm_up} import warm_up; warm_up(); "
         f"fingerprint.mark_compiled(str(fingerprint.kernel_folder(os.environ)), {mark!r})"

@@ -22,7 +22,7 @@ from lithify.store.objects import ObjectStore
 from lithify.testing import Call, FaultyStore
 from tests.coordination.worlds import LEASE_KEY, Database, TableWorld
 
-MINUTES = 30
+MINUTES = 12
 
 
 class AfterMinutes(threading.Event):

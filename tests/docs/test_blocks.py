@@ -23,6 +23,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,7 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
 SPARK = _find_spark_home()
 
 
+@cache
 def _said(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     return done.stdout + done.stderr

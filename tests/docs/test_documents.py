@@ -39,8 +39,8 @@ def _shown() -> Iterator[tuple[str, str]]:
     for document in DOCUMENTS:
         text = document.read_text().replace("\\\n", " ")
         for line in text.splitlines():
-            shown = re.match(r"(?: {4,}|ExecStart=|\$ |.*/bin/)*(lithify [a-z-].*)", line)
-            if line.startswith("    ") and shown:
+            shown = re.match(r" {4,}(?:ExecStart=|\$ )?(?:.*/bin/)?(lithify [a-z-].*)", line)
+            if shown:
                 yield document.name, shown[1].partition("  #")[0].partition(" | ")[0]
         for shown in re.finditer(r"`(lithify [a-z-][^`]*)`", text):
             yield document.name, shown[1]

@@ -8,6 +8,7 @@ from lithify.store.wrapped import Call
 from lithify.testing import FaultyStore
 from lithify.testing.faulty import StoreFault
 from tests.fleet.playing import Play, play
+from tests.parts import in_parts
 
 NAMES = tuple(f"d{n}" for n in range(4))
 LONGER_THAN_A_BEAT_S = 12
@@ -16,6 +17,7 @@ ALONE_S = (0, 1, 4)
 """How long the other coordinator has been there before, in turn."""
 REQUESTS = 150
 """Of a coordinator, until it has taken the leadership of all that is its own, and some more."""
+PARTS = 5
 
 
 def epochs(world: Play) -> dict[str, int]:
@@ -52,9 +54,10 @@ class Frozen:
         return set(self._world.texts().values()) == {1}
 
 
-def test_one_that_was_suspended_before_any_request_takes_nothing_that_is_done() -> None:
+@in_parts(PARTS)
+def test_one_that_was_suspended_before_any_request_takes_nothing_that_is_done(part: int) -> None:
     frozen = 0
-    for request in range(REQUESTS):
+    for request in range(part, REQUESTS, PARTS):
         with play() as world:
             for name in NAMES:
                 world.dataset(name, 5)
@@ -68,4 +71,4 @@ def test_one_that_was_suspended_before_any_request_takes_nothing_that_is_done() 
             if party.taken is not None:
                 frozen += 1
                 assert epochs(world) == party.taken, f"suspended before request {request}"
-    assert frozen > REQUESTS / 2
+    assert frozen > REQUESTS / PARTS / 2

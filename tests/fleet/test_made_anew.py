@@ -23,6 +23,7 @@ from lithify.store.wrapped import Call, WrappedStore
 from tests.fleet.playing import playing
 from tests.fleet.test_official import Fleet, fill, rows
 from tests.judge.official import Put, open_db
+from tests.parts import in_parts
 
 NAME = "db"
 BOUND_S = 240
@@ -204,7 +205,7 @@ def test_while_a_worker_is_busy_with_it(
 
 
 @changes
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.whole) for n in (1, 2, 3))])
+@in_parts(8)
 def test_at_any_request(fleet: Watching, templates: Templates, change: Change, part: int) -> None:
     """Whatever was written between two looks is taken back."""
     path, before = fleet.folder / NAME, rows(templates.old)
@@ -213,7 +214,7 @@ def test_at_any_request(fleet: Watching, templates: Templates, change: Change, p
     fleet.run(40)
     assert fleet.is_compacted(path)
     requests = fleet.asked_for
-    for at in range(part + 1, requests + 1, 4):
+    for at in range(part + 1, requests + 1, 8):
         found = Watching(fleet.folder)
         with playing(found):
             _remove(path)

@@ -280,18 +280,6 @@ def files(path: Path) -> dict[Path, int]:
     return {file: file.stat().st_mtime_ns for file in path.rglob("*")}
 
 
-def test_an_idle_database_is_not_written_in_a_day(fleet: Fleet, idle: Path) -> None:
-    paths = fleet.put(idle, "a", "b")
-    before = [files(path) for path in paths]
-    coordinator, worker = fleet.coordinator(), fleet.worker()
-    end_s = fleet.clock.monotonic_s() + DAY_S
-    while fleet.clock.monotonic_s() < end_s:
-        worker.tick()
-        fleet.clock.advance_s(max(1.0, coordinator.tick()))
-    assert len(coordinator.watched) == 2
-    assert [files(path) for path in paths] == before
-
-
 def test_folders_come_and_go_and_some_are_no_databases(fleet: Fleet, busy: Path, idle: Path) -> None:
     gone, _ = fleet.put(idle, "gone", "stays")
     (fleet.folder / "none").mkdir()

@@ -19,7 +19,7 @@ from tests.fuzz.judging import judge
 from tests.fuzz.playing import Summary, play, prepare
 from tests.fuzz.tables import Tables
 
-SEED, CASES, BATCHES = 7, 100, 4
+SEED, CASES, BATCHES = 7, 48, 2
 FAMILIES: tuple[Family, ...] = (Databases(), Tables())
 
 

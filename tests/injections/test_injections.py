@@ -27,7 +27,7 @@ from tests.injections.places import Nowhere, inject
 from tests.injections.trap import Trap
 from tests.injections.worlds import DATASET, WORLDS, World, copied, made
 
-SEED, CASES = 7, 60
+SEED, CASES = 7, 30
 
 
 @pytest.fixture(scope="module", params=list(WORLDS.values()), ids=list(WORLDS))

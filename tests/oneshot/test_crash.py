@@ -21,6 +21,7 @@ from lithify.testing import ManualClock, crash_at_every_call
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.judge.official import Delete, Put, open_db
 from tests.judge.rows import read_database
+from tests.parts import in_parts
 
 NOW_MS = int(time.time() * 1000)
 KILLS = 3
@@ -127,12 +128,12 @@ def check_what_is_left(path: Path, model: Model) -> None:
     assert not read_database(path)[b""].l0
 
 
-@pytest.mark.parametrize("kill", range(KILLS))
-def test_sigkill_at_any_time_loses_nothing(kill: int, tmp_path: Path) -> None:
+@in_parts(KILLS)
+def test_sigkill_at_any_time_loses_nothing(part: int, tmp_path: Path) -> None:
     path = tmp_path / "db"
     model = make_database(path, keys=6000, value=b"x" * 300)
     with compacting(path, "nothing", 1) as child:
-        time.sleep(0.05 + 0.24 * kill)
+        time.sleep(0.05 + 0.24 * part)
         child.send_signal(signal.SIGKILL)
     check_what_is_left(path, model)
 

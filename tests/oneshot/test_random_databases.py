@@ -8,7 +8,7 @@ import pytest
 
 from tests.oneshot.random_databases import compact_both
 
-DATABASES = 40
+DATABASES = 20
 PER_TEST = 10
 
 

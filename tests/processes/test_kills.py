@@ -93,6 +93,7 @@ def test_of_a_killed_jvm_the_process_starts_another_and_runs_the_unfinished_rang
     play(accidents.kill_jvm, template, tmp_path, nodes)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_worker_whose_every_jvm_is_killed_ends_for_its_supervisor_and_its_successor_goes_on(
     template: Database, tmp_path: Path, nodes: Nodes

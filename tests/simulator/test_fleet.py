@@ -15,7 +15,7 @@ from tests.simulator.playing import assert_noticed, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
-SEEDS = range(1, 5)
+SEEDS = range(1, 3)
 """Few, as each takes a second or two; `make simulate` plays the others. Which of what is to happen never did
 (`fleet.coverage`), `--json` tells: nothing in thirty seeds."""
 
@@ -25,7 +25,7 @@ def test_no_seed_violates_an_invariant() -> None:
     for outcome in outcomes(SEEDS, jobs=1, world=FLEET):
         summary.add(outcome)
     assert [(o.violation, replay_command(o.seed, FLEET)) for o in summary.violations] == []
-    assert summary.counts["event: Committed"] > 50
+    assert summary.counts["event: Committed"] > 25
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
@@ -37,7 +37,8 @@ def test_every_invariant_has_a_mutant() -> None:
     assert {rule for mutant in MUTANTS for rule in mutant.noticed_by} == set(rules.ALL)
 
 
-@pytest.mark.parametrize("seed", [9, pytest.param(24, marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("seed", [9, 24])
 def test_a_seed_plays_the_same_run_in_every_process(seed: int) -> None:
     first = trace_of(seed, FLEET, hash_seed="1")
     assert first == trace_of(seed, FLEET, hash_seed="2")

@@ -214,5 +214,5 @@ def test_two_parties_never_both_win_and_nothing_promised_is_lost(
 ) -> None:
     monkeypatch.setattr(concurrency, "background", AtOnce())  # calls are numbered
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=150, stateful_step_count=25, deadline=None)
+        machine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
     )

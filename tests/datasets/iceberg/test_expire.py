@@ -59,6 +59,7 @@ from tests.datasets.iceberg.tables import (
     rewrite_without,
     set_version,
 )
+from tests.parts import in_parts
 
 FOR_EVER_MS = 4_000_000_000_000
 HOUR_MS = LEASE_MS = 3_600_000
@@ -152,8 +153,9 @@ def test_p01_what_is_held_can_be_read(table: Table) -> None:
     judge(table, before)
 
 
-def test_p01_in_any_order_of_holds_and_expiries(catalog: SqlCatalog) -> None:
-    for seed in range(6):
+@in_parts(3)
+def test_p01_in_any_order_of_holds_and_expiries(catalog: SqlCatalog, part: int) -> None:
+    for seed in range(part, 6, 3):
         rng = random.Random(seed)
         table = six_snapshots(new_table(catalog, name=("db", f"t{seed}")))
         before, held = contents(table), {}

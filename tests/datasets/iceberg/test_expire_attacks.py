@@ -100,9 +100,9 @@ def run_and_append(table: Table, promised: Promised) -> None:
 @pytest.mark.parametrize(
     ("attack", "every"),
     [
-        (make_refs, 3),
-        (take_holds, 5),
-        (run_and_append, 5),
+        (make_refs, 7),
+        (take_holds, 9),
+        (run_and_append, 9),
         *(
             pytest.param(attack, 1, marks=pytest.mark.whole)
             for attack in (make_refs, take_holds, run_and_append)

@@ -9,7 +9,7 @@ import pytest
 from tests.datasets.iceberg.garbage_random import play
 from tests.s3 import S3
 
-SEEDS = 16
+SEEDS = 6
 
 
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.datasets.iceberg.history_random import play
 
-SEEDS = 4
+SEEDS = 2
 
 
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))

@@ -67,7 +67,7 @@ def values_of(shape: Shape) -> st.SearchStrategy[Any]:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_values_stay(data: st.DataObject) -> None:
     """Written with small numbers, read with large ones, a slice at a time and with a column more."""
     shape = data.draw(SHAPES)

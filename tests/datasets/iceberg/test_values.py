@@ -191,7 +191,7 @@ timeline_files = st.builds(
     st.integers(1, 2000),
     st.integers(1, 2000),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_ranges_cover_all_of_time_and_keep_the_cuts(
     files: list[TimelineFile], cuts: list[int], target: int, range_bytes: int
 ) -> None:

@@ -56,7 +56,7 @@ def expected_reason(
     return RemovalReason.STAYS
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1 << 32), is_history=st.booleans())
 def test_a_pass_is_decoding_deciding_and_filtering(seed: int, is_history: bool) -> None:
     rng = random.Random(seed)

@@ -32,6 +32,7 @@ from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import put_segments, read_rows
 from tests.datasets.kafka.logs import Batch
 from tests.datasets.kafka.test_rounds import NAME, NOW_MS, SEGMENTS, Topic, a_topic, cut, published
+from tests.parts import in_parts
 
 ResultT = TypeVar("ResultT")
 ALWAYS = KafkaSettings(min_cleanable_dirty_ratio=0)
@@ -242,7 +243,8 @@ def test_who_dies_while_indexing_leaves_nothing_that_counts() -> None:
         assert [run.entries for run in facts.runs] == [run.entries for run in expected.runs]
 
 
-def test_a_second_round_killed_at_any_call_ends_as_one_without_an_index() -> None:
+@in_parts(5)
+def test_a_second_round_killed_at_any_call_ends_as_one_without_an_index(part: int) -> None:
     def grown() -> Topic:
         topic = a_topic(SEGMENTS)
         topic.compact(topic.opened(ALWAYS))
@@ -255,7 +257,7 @@ def test_a_second_round_killed_at_any_call_ends_as_one_without_an_index() -> Non
     topic.compact(topic.opened(ALWAYS, store=rehearsal))
     expected = read_rows(topic.store, published(topic.opened()))
     assert b"".join(without_indexes(topic)) == b"".join(segments_of(topic.store, published(topic.opened())))
-    for number in range(1, len(rehearsal.calls) + 1):
+    for number in range(1 + part, len(rehearsal.calls) + 1, 5):
         topic = grown()
         dying = FaultyStore.crash_at(topic.store, number, after=number % 2 == 0)
         with suppress(Crash):

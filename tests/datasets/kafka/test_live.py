@@ -29,6 +29,7 @@ from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.folders import latest
 from tests.datasets.kafka.logs import Batch
 from tests.datasets.kafka.test_windows import replayed, some, soon
+from tests.parts import in_parts
 
 BUILD = "0.7.0-pre.1"
 
@@ -251,7 +252,8 @@ def committed(bucket: Bucket, history: list[Batch]) -> list[tuple[int, int, byte
     return [row for row in bucket.rows() if row[0] not in gone]
 
 
-def test_killed_at_every_write_of_a_publication(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_parts(3)
+def test_killed_at_every_write_of_a_publication(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     """While producers go on between death and rerun. The same end state, but for what came."""
     monkeypatch.setattr(objects, "CHUNK_OBJECTS", 8)
     monkeypatch.setattr(objects.ObjectTopic, "target_bytes", 400)
@@ -265,7 +267,7 @@ def test_killed_at_every_write_of_a_publication(monkeypatch: pytest.MonkeyPatch)
     expected = rehearsed.rows()
     writes = [n for n, call in enumerate(calls) if call.method in ("replace", "delete")]
     assert len(writes) > 20
-    for at in writes:
+    for at in writes[part::3]:
         for fault in (StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER):
             bucket = a_bucket(some(30))
             during(

@@ -35,6 +35,7 @@ from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import put_segments, read_rows
 from tests.datasets.kafka.logs import Batch
 from tests.datasets.kafka.test_rounds import DAY_MS, NAME, NOW_MS, Topic, a_topic, published
+from tests.parts import in_parts
 
 SEGMENTS: list[list[Batch]] = [
     [logs.data(0, ("a", "1"), ("b", "1"), ("c", "1"))],
@@ -383,7 +384,8 @@ def test_who_dies_before_it_has_said_anything_says_it_when_it_commits_again(copi
     assert copies.marks("a").clean == 5
 
 
-def test_a_run_killed_at_any_call_to_the_groups_store_is_finished_by_the_next() -> None:
+@in_parts(3)
+def test_a_run_killed_at_any_call_to_the_groups_store_is_finished_by_the_next(part: int) -> None:
     """No mark is said too early, none is left out, and what is removed is the same."""
 
     def taken_over() -> Copies:
@@ -397,7 +399,7 @@ def test_a_run_killed_at_any_call_to_the_groups_store_is_finished_by_the_next() 
 
     rehearsal = taken_over()
     rehearsal.compact("a")
-    for number in range(2, rehearsal.calls + 1, 2):
+    for number in range(2 + 2 * part, rehearsal.calls + 1, 6):
         copies = taken_over()
         copies.dies_at = number
         with suppress(Crash):

@@ -21,6 +21,7 @@ from tests.datasets.kafka.logs import Batch
 from tests.datasets.kafka.test_live import compact as live
 from tests.datasets.kafka.test_live import during
 from tests.datasets.kafka.test_windows import replayed, soon
+from tests.parts import in_parts
 
 BOTH_WAYS = pytest.mark.parametrize("is_live", [False, True], ids=["window", "live"])
 
@@ -84,8 +85,9 @@ def rows_if(bucket: Bucket, *, all_commit: bool) -> list[Row]:
 
 
 @BOTH_WAYS
+@in_parts(3)
 def test_nothing_of_a_transaction_is_left_without_its_marker_wherever_a_run_dies(
-    monkeypatch: pytest.MonkeyPatch, is_live: bool
+    monkeypatch: pytest.MonkeyPatch, is_live: bool, part: int
 ) -> None:
     calls: list[Call] = []
     expected = replayed(history())
@@ -93,7 +95,7 @@ def test_nothing_of_a_transaction_is_left_without_its_marker_wherever_a_run_dies
     during(monkeypatch, lambda n, call: calls.append(call), lambda: compacted(whole, is_live))
     writes = [n for n, call in enumerate(calls, 1) if call.method in ("replace", "delete")]
     assert sum(call.method == "delete" for call in calls) > 12
-    for at in writes:
+    for at in writes[part::3]:
         bucket = a_bucket(history())
 
         def dies(bucket: Bucket = bucket) -> None:

@@ -38,6 +38,7 @@ from tests.datasets.kafka.folders import latest, put_segments, read_rows
 from tests.datasets.kafka.logs import Batch, encode_all
 from tests.datasets.kafka.test_judged import decisions
 from tests.judge.kafka_java import KafkaJava, kafka_java
+from tests.parts import in_parts
 
 NAME = "orders-0"
 NOW_MS = 1_800_000_000_000
@@ -202,14 +203,15 @@ def test_an_open_transaction_leaves_everything_as_it_is() -> None:
     assert "a transaction is open" in note
 
 
-def test_a_run_killed_at_any_call_leaves_nothing_half() -> None:
+@in_parts(3)
+def test_a_run_killed_at_any_call_leaves_nothing_half(part: int) -> None:
     """Whatever is published is whole, the source is as it was, and the next run finishes. Delete
     horizons are later then, rows the same."""
     topic = a_topic(SEGMENTS)
     rehearsal = FaultyStore.scripted(topic.store, {})
     topic.compact(topic.opened(store=rehearsal))
     expected = read_rows(topic.store, published(topic.opened()))
-    for number in range(1, len(rehearsal.calls) + 1):
+    for number in range(1 + part, len(rehearsal.calls) + 1, 3):
         topic = a_topic(SEGMENTS)
         before = topic.everything()
         dying = FaultyStore.crash_at(topic.store, number, after=number % 2 == 0)

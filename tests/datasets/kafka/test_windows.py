@@ -19,6 +19,7 @@ from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import NOW_MS, Bucket, Once, a_bucket
 from tests.datasets.kafka.folders import latest
 from tests.datasets.kafka.logs import Batch
+from tests.parts import in_parts
 
 
 def some(count: int = 30) -> list[Batch]:
@@ -281,7 +282,8 @@ def dying(
     return calls
 
 
-def test_killed_at_every_call_of_a_publication(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_parts(3)
+def test_killed_at_every_call_of_a_publication(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     """Each put leaves a log that has the same latest map; the next run finishes, to the same objects. The
     tombstone that is dropped had its older value removed in the run before."""
     monkeypatch.setattr(objects, "CHUNK_OBJECTS", 8)
@@ -301,7 +303,7 @@ def test_killed_at_every_call_of_a_publication(monkeypatch: pytest.MonkeyPatch) 
     writes = [n for n, call in enumerate(calls, 1) if call.method in ("replace", "delete")]
     assert len(writes) > 20
     some_reads = [n for n in range(1, len(calls) + 1) if n not in writes][::9]
-    for number in sorted({*writes, *some_reads}):
+    for number in sorted({*writes, *some_reads})[part::3]:
         bucket = a_topic()
         dying(monkeypatch, bucket, number, StoreFault.CRASH_AFTER if number % 2 else StoreFault.CRASH_BEFORE)
         assert latest(bucket.rows()) == latest(expected), f"killed at call {number}"

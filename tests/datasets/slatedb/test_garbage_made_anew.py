@@ -24,6 +24,7 @@ from lithify.store.wrapped import Call, WrappedStore
 from tests.aging import age
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Put, open_db
+from tests.parts import in_parts
 
 OPTIONS = GarbageOptions(min_age_ms=0, dry_run=False, kinds=DEFAULT_KINDS | {GarbageKind.WAL_FENCE})
 Rows = dict[bytes, bytes]
@@ -100,7 +101,7 @@ class Meanwhile(WrappedStore):
 
 
 @pytest.mark.parametrize("name", ["short", "long", "backup"])
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.whole) for n in (1, 2, 3, 4))])
+@in_parts(10)
 def test_nothing_of_the_new_one_goes(
     templates: Templates, tmp_path: Path, name: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +118,7 @@ def test_nothing_of_the_new_one_goes(
         if not is_over:
             with open_db(path) as database:
                 assert {key: database.get(key) for key in rows} == rows, f"before call {number}"
-        number += 5
+        number += 10
     assert number > 40, "there was garbage"
 
 

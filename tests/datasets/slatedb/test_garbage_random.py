@@ -196,7 +196,7 @@ def survivors(image: Image, now_ms: int, min_age_ms: int) -> set[str]:
     return kept
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from([0, 0, 1, 5, STEPS]))
 def test_nothing_needed_goes_and_everything_else_that_is_old_enough(data: st.DataObject, steps: int) -> None:
     now_ms = ManualClock().now_ms()

@@ -185,7 +185,7 @@ def worlds(draw: st.DrawFn) -> tuple[Mint, Manifest, SlateLedger]:
 
 @given(worlds(), POLICIES)
 @settings(
-    max_examples=120,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -58,16 +59,16 @@ def visible_ranges(draw: st.DrawFn) -> KeyRange:
 def source_ssts(draw: st.DrawFn) -> SourceSst:
     """An SST of one key or more, or of an old client that did not say the last."""
     first, last = sorted((draw(key), draw(key)))
-    info = replace(_SOME.info, first_entry=first, last_entry=draw(st.sampled_from([last, last, None])))
-    return SourceSst("sst", replace(_SOME, info=info), draw(visible_ranges()))
+    info = replace(some_sst().info, first_entry=first, last_entry=draw(st.sampled_from([last, last, None])))
+    return SourceSst("sst", replace(some_sst(), info=info), draw(visible_ranges()))
 
 
+@cache
 def some_sst() -> Sst:
     ((part,),) = Bench().add([merge(b"a", 1, b"")]).sources
     return part.sst
 
 
-_SOME = some_sst()
 sources_of_anything = st.lists(st.lists(source_ssts(), max_size=6).map(tuple), max_size=4).map(tuple)
 cuts = st.lists(key, max_size=6, unique=True).map(sorted)
 

@@ -449,7 +449,7 @@ def names(work: TieredProposal | ActiveWork) -> set[tuple[bytes, str | int]]:
 
 
 @given(busy_forests(), POLICIES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_plan_keeps_the_invariants(
     world: tuple[list[TieredTree], list[ActiveWork]], policy: TieredPolicy
 ) -> None:
@@ -502,7 +502,7 @@ def after(shape: TieredTree, proposal: TieredProposal, shrink: float) -> TieredT
 
 
 @given(forests(), POLICIES, st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_repeating_plan_and_compaction_comes_to_rest(
     trees: list[TieredTree], policy: TieredPolicy, shrink: float
 ) -> None:

@@ -168,7 +168,7 @@ def test_trivial_move(l0: list[View], run: list[View], order: list[int] | None) 
 
 
 @given(manifests(), st.sampled_from([0, 2, 3]), st.integers(1, 9), st.integers(0, 2))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_compacting_until_nothing_is_proposed(
     world: tuple[Mint, Manifest], threshold: int, slots: int, outputs: int
 ) -> None:
@@ -190,7 +190,7 @@ def test_compacting_until_nothing_is_proposed(
 
 
 @given(manifests(), st.integers(1, 9), st.integers(0, 2), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_full_compaction_ends_while_the_writer_goes_on(
     world: tuple[Mint, Manifest], slots: int, outputs: int, data: st.DataObject
 ) -> None:
@@ -249,7 +249,7 @@ def _external(manifest: Manifest, data: st.DataObject) -> tuple[ExternalDb, ...]
 
 @given(st.data(), st.booleans())
 @settings(
-    max_examples=150,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -180,7 +180,7 @@ POLICIES = st.builds(
 
 
 @given(manifests(), POLICIES, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_all_that_is_proposed_is_valid(
     world: tuple[Mint, Manifest], policy: TieredPolicy, full: bool
 ) -> None:
@@ -311,7 +311,7 @@ def test_official_coordinator_agrees_on_each_rule(
 
 @given(st.data())
 @settings(
-    max_examples=150,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

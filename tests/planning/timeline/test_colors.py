@@ -152,7 +152,7 @@ def run_to_the_end(files: list[TimelineFile], policy: TimelinePolicy, rng: rando
 
 
 @given(timelines(), st.sampled_from([1, 120 * MB, 300 * MB]), st.booleans(), st.randoms())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_two_running_tasks_share_a_file(
     files: list[TimelineFile], limit_bytes: int, several: bool, rng: random.Random
 ) -> None:

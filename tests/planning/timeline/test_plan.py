@@ -70,7 +70,7 @@ def rounds_until_nothing_is_left(table: ModelTable) -> int:
     st.booleans(),
     st.sampled_from([0.0, 0.25]),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_run_everything_and_the_next_plan_is_empty(
     files: list[TimelineFile], calendar: Calendar, limit_bytes: int, several: bool, tolerance: float
 ) -> None:
@@ -97,7 +97,7 @@ def test_sizes_that_come_out_differently_than_expected_do_not_go_round_in_circle
 
 
 @given(timelines(), st.integers(0, 5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_after_a_crash_only_what_was_not_done_is_planned(files: list[TimelineFile], done: int) -> None:
     """Tasks of chunks whose task ran are not planned again, unless a neighbour's late part arrived."""
     policy = replace(POLICY, max_task_bytes=250 * MB)
@@ -113,7 +113,7 @@ def test_after_a_crash_only_what_was_not_done_is_planned(files: list[TimelineFil
 
 
 @given(timelines(groups=("", "b")), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_totals_add_up_to_the_timeline(files: list[TimelineFile], busy: bool) -> None:
     policy = replace(POLICY, skip_newest_us=2 * DAY_US)
     first = plan(files, policy, NOW_US)

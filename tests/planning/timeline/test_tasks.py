@@ -163,7 +163,7 @@ def test_a_piece_without_need_is_dropped() -> None:
 
 
 @given(timelines(groups=("", "b")), st.sampled_from([1, 120 * MB, 400 * MB, 1 << 40]), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_combining_and_splitting_keep_the_chunks_and_the_limits(
     files: list[TimelineFile], limit_bytes: int, gaps: bool
 ) -> None:
@@ -191,7 +191,7 @@ def test_combining_and_splitting_keep_the_chunks_and_the_limits(
 
 
 @given(timelines(groups=("", "b")))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_tasks_hold_what_needs_them_and_nothing_stable(files: list[TimelineFile]) -> None:
     result = plan(files, replace(POLICY, max_task_bytes=300 * MB), NOW_US)
     by_key = {planned.chunk.key: planned for planned in result.chunks}
@@ -212,7 +212,7 @@ def test_tasks_hold_what_needs_them_and_nothing_stable(files: list[TimelineFile]
 
 
 @given(timelines())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_file_is_an_input_of_one_task_or_shared_by_dependent_ones(files: list[TimelineFile]) -> None:
     result = plan(files, replace(POLICY, max_task_bytes=120 * MB), NOW_US)
     after = {task.key: set(task.after) for task in result.tasks}
@@ -311,7 +311,7 @@ def test_what_shares_files_with_another_task_is_not_bundled() -> None:
 
 
 @given(timelines(groups=("a", "b", "c")), st.integers(0, 40), st.integers(1, 300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_bundling_changes_nothing_but_what_is_done_together(
     files: list[TimelineFile], most: int, small_mb: int
 ) -> None:
