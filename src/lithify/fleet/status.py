@@ -22,8 +22,6 @@ from lithify.protocol.transitions import AnyLedger
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member."""
-
     seen: ListedMember
     says: FleetMember | None
     """The heartbeat; `None` if it cannot be read."""
@@ -31,8 +29,6 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue."""
-
     queue: Queue
     hints: tuple[ClaimOffer, ...]
     """Claimable tasks, the most urgent first."""
@@ -77,8 +73,6 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """A fleet."""
-
     url: str
     at_ms: int
     """The time by the store's clock (`is_timed`), or by this machine's if the store could not be asked."""

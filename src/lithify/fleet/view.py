@@ -102,7 +102,6 @@ def show_running(found: Sequence[RunningStatus], problems: Mapping[str, Exceptio
 
 
 def show_queues(queues: Sequence[QueueStatus], at_ms: int) -> Shown:
-    """Show all queues."""
     document = {"queues": [queue_status_document(status, at_ms) for status in queues]}
     return Shown(document, (_queue_table(queues, at_ms),))
 

@@ -10,8 +10,6 @@ from lithify.base.redaction import redact
 
 
 class Severity(Enum):
-    """The severity of a finding."""
-
     OK = "ok"
     WARNING = "warning"
     """It works, but an operator should look at it."""

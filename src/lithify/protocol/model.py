@@ -28,8 +28,6 @@ OutputT = TypeVar("OutputT", default=Any)
 
 
 class CompactionState(Enum):
-    """The state of a compaction."""
-
     SUBMITTED = "submitted"
     SCHEDULED = "scheduled"
     RUNNING = "running"

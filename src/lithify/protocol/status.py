@@ -65,8 +65,6 @@ class CompactionDetails:
 
 @dataclass(frozen=True, slots=True)
 class CompactionStatus:
-    """The status of a compaction."""
-
     id: Ulid
     unit: str
     state: CompactionState

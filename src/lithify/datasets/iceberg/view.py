@@ -190,7 +190,6 @@ def history_json(kept: Retained) -> Facts:
 
 
 def show_history(kept: Retained, now_ms: int) -> list[Block]:
-    """Show the retained history."""
     past = kept.past
     blocks: list[Block] = [
         Line(

@@ -34,8 +34,6 @@ OUTPUT_SUFFIX = ".compacted"
 
 @dataclass(frozen=True, slots=True)
 class StoreFolder:
-    """A folder of a store."""
-
     store: ObjectStore
     root: str
     """Its key; empty for the whole store."""

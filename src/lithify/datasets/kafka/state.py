@@ -74,7 +74,6 @@ class PartitionRound:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All steps of this round."""
         return STEPS if self.topic_id else STEPS[: STEPS.index(Step.PUBLISH)]
 
     @property

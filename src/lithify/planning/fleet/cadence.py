@@ -70,7 +70,6 @@ def pause_ms(silence_ms: int, *, is_running: bool) -> int:
 
 
 def is_due(watched: PollState, now_ms: int) -> bool:
-    """Return whether to poll now."""
     return now_ms >= next_look_ms(watched) or _is_future(watched.looked_ms, now_ms)
 
 

@@ -43,7 +43,6 @@ class PollBackoff:
         return min((BUSY_BELL_PAUSE_MS if is_busy else BELL_PAUSE_MS) << doublings, MAX_BELL_PAUSE_MS)
 
     def reads_boards(self, now_ms: int, *, has_rung: bool) -> bool:
-        """Return whether to read the boards now."""
         return has_rung or not BOARDS_PAUSE.lasts(self.misses, self.missed_ms, now_ms)
 
     def rung(self) -> PollBackoff:

@@ -19,8 +19,6 @@ QUARANTINE_PAUSE = GrowingPause(first_ms=5_000, max_ms=1_800_000)
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedDataset:
-    """A dataset in quarantine."""
-
     why: str
     """The reason, in one sentence."""
     since_ms: int

@@ -30,7 +30,6 @@ _COLUMNS = (7, 10)
 
 
 def encode(states: ChunkStates) -> bytes:
-    """Encode the states."""
     chunks = [_row(key, states.records[key]) for key in sorted(states.records)]
     document = {"format": FORMAT, "version": VERSION, "policy": states.policy, "chunks": chunks}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

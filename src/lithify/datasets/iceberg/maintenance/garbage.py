@@ -74,8 +74,6 @@ refuses requests of a client whose clock is further off."""
 
 
 class GarbageKind(StrEnum):
-    """A kind of garbage."""
-
     DATA = "data files"
     MANIFEST = "manifests"
     VERSION = "versions of the ledger and of the memory of chunks"

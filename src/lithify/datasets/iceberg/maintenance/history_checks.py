@@ -39,7 +39,6 @@ FORGOTTEN = 100
 
 
 def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> Iterator[Finding]:
-    """Yield all findings."""
     table = dataset.load()
     yield _check_kept(retained)
     if retained.readers:

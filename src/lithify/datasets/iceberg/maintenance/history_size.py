@@ -23,7 +23,6 @@ _KINDS = {SnapshotRefType.BRANCH: "branch", SnapshotRefType.TAG: "tag"}
 
 
 def past_of(metadata: TableMetadata | None) -> Past:
-    """Return the size of the history."""
     snapshots = [] if metadata is None else metadata.snapshots
     there = {snapshot.snapshot_id for snapshot in snapshots}
     return Past(

@@ -153,7 +153,6 @@ class Recorded:
 
 
 def recorded_in(metadata: TableMetadata) -> Recorded:
-    """Return the state that a table records."""
     own = str(metadata.table_uuid)
     said = {k: value for k, value in properties_of(metadata).items() if k.startswith(PREFIX)}
     keys = [key for key, value in said.items() if value[: len(own)] == own]

@@ -34,7 +34,6 @@ class EntrySorter:
         self._runs: list[Path] = []
 
     def add(self, key: tuple[Any, ...], entry: Packed) -> None:
-        """Add an entry."""
         self._held.append((key, entry))
         self._held_bytes += len(entry.data) + _OVERHEAD_BYTES
         if self._held_bytes > self._buffer_bytes:

@@ -27,8 +27,6 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """The metadata of one topic."""
-
     topic: BrokerTopic
     open_from: Mapping[int, int]
     """By partition, the first offset of its open transactions."""

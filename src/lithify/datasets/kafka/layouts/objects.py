@@ -96,7 +96,6 @@ class ObjectRange:
         return cls(*(whole_number(value, most=NO_BOUND) for value in found))
 
     def chosen(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
-        """Return the segments in this range."""
         return tuple(
             one for one in segments if one.modified_ms <= self.until_ms and one.base_offset < self.below
         )

@@ -88,8 +88,6 @@ DEFAULT_KINDS = frozenset(GarbageKind) - {GarbageKind.WAL_FENCE}
 
 @dataclass(frozen=True, slots=True)
 class GarbageOptions:
-    """Options of one collection."""
-
     min_age_ms: int = DEFAULT_MIN_AGE_MS
     dry_run: bool = True
     kinds: frozenset[GarbageKind] = DEFAULT_KINDS

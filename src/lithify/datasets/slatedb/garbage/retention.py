@@ -48,12 +48,10 @@ class Cutoff:
 
 
 def expired_checkpoints(manifest: Manifest, now_ms: int) -> tuple[Checkpoint, ...]:
-    """Return the expired checkpoints."""
     return tuple(c for c in manifest.checkpoints if c.expire_time_s and c.expire_time_s * 1000 <= now_ms)
 
 
 def without_expired_checkpoints(manifest: Manifest, now_ms: int) -> Manifest:
-    """Return the manifest without expired checkpoints."""
     expired = expired_checkpoints(manifest, now_ms)
     return replace(manifest, checkpoints=tuple(c for c in manifest.checkpoints if c not in expired))
 
