@@ -163,7 +163,7 @@ def test_a_place_is_text_or_a_path_and_settings_are_what_they_are(
         with pytest.raises(lithify.Refused, match="is not a URL or path"):
             make(url)
         with pytest.raises(lithify.Refused, match="is not a URL or path"):
-            make(tmp_path, settings=place)
+            make(tmp_path, settings=url)
     with pytest.raises(lithify.Refused, match="settings: 5 is not text"):
         make(tmp_path, settings=5)
     with pytest.raises(lithify.Refused, match="settings: 5 is not text"):

@@ -204,7 +204,7 @@ def _too_late(what: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Document:
+class _HoldDocument:
     owner: str
     position: Count
     since_ms: Count
@@ -213,12 +213,12 @@ class _Document:
     token: str
 
 
-_HOLDS = DocumentCodec(_Document)
+_HOLDS = DocumentCodec(_HoldDocument)
 
 
 def _encoded(placed: Placed, key: str) -> bytes:
     hold = placed.hold
-    written = _Document(
+    written = _HoldDocument(
         hold.owner, hold.position, hold.since_ms, placed.lease_ms, dict(placed.about), placed.token
     )
     return readable(partial(_HOLDS.encode, written), partial(_HOLDS.decode, key=key), key)

@@ -55,7 +55,7 @@ class MemoryFiles:
     def write(self, member: str, known: Mapping[str, DatasetCheckpoint]) -> None:
         """Write the checkpoints of this member, by URL."""
         datasets = {url: (k.changed_ms, k.committed_ms, k.collected_ms) for url, k in known.items()}
-        data = _MEMORIES.encode(_Memory(_FORMAT, datasets))
+        data = _MEMORIES.encode(_Handover(_FORMAT, datasets))
         self._store.put(self._key(member), zstandard.ZstdCompressor(level=_LEVEL).compress(data))
 
     def read(self, member: str) -> dict[str, DatasetCheckpoint]:
@@ -102,13 +102,13 @@ def _member_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _Handover:
     format: Literal[1]
     datasets: Mapping[OrOmitted[WholeText], OrOmitted[tuple[_Time | None, ...]]]
     """For each URL the times in the order of `DatasetCheckpoint`."""
 
 
-_MEMORIES = DocumentCodec(_Memory, mends_text=True)
+_MEMORIES = DocumentCodec(_Handover, mends_text=True)
 
 
 def _decode(data: bytes, key: str) -> dict[str, DatasetCheckpoint]:

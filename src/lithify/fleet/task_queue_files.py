@@ -50,7 +50,7 @@ class BoardFiles:
         best = sorted(hints, key=order)[:MAX_HINTS]
         key = self._key(queue_id, member)
         if best:
-            self._store.put(key, _BOARDS.encode(_Board(tuple(best))))
+            self._store.put(key, _BOARDS.encode(_Offers(tuple(best))))
         else:
             self._store.delete(key)
 
@@ -107,11 +107,11 @@ def _member_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Board:
+class _Offers:
     hints: tuple[OrOmitted[ClaimOffer], ...]
 
 
-_BOARDS = DocumentCodec(_Board, optional={"board"}, mends_text=True)
+_BOARDS = DocumentCodec(_Offers, optional={"board"}, mends_text=True)
 
 
 def _decode(data: bytes, member: str) -> Sequence[ClaimOffer]:
