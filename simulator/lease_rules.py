@@ -55,7 +55,7 @@ class LeaseRules:
         self._lease = new
         if new.challenger is None:
             self._asked_ms = None
-            if new.taken is not None and new.taking is None:
+            if new.taken is not None and not _is_announcement(new):
                 self._said[process.name] = new.taken
 
     def _asks(self, process: Process, old: Lease | None, new: Lease) -> None:
@@ -66,7 +66,7 @@ class LeaseRules:
 
     def _replaces(self, process: Process, old: Lease, new: Lease) -> None:
         # Who has the epoch may say so for the first time over an announcement that came to nothing.
-        known = self._said if new.taking is not None else self._epochs
+        known = self._said if _is_announcement(new) else self._epochs
         epoch, holder = known.get(process.name), self._names[old.holder]
         if epoch is not None:
             if old.taken is not None and old.taken > epoch:
@@ -84,3 +84,8 @@ class LeaseRules:
 
     def _fail(self, process: Process, text: str) -> NoReturn:
         raise self._world.fail(rules.LEASES, f"{process.name}: {text}")
+
+
+def _is_announcement(lease: Lease) -> bool:
+    """Whether the lease announces an epoch that its holder has not said it took."""
+    return lease.taking is not None and lease.taking.epoch != lease.taken
