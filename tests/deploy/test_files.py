@@ -92,7 +92,7 @@ def test_alerts_have_names_of_their_own() -> None:
 
 def test_every_alarm_that_is_worth_one_has_a_rule() -> None:
     """Those of docs/operations.md, where it says so."""
-    text = (ROOT / "docs" / "operations.md").read_text().partition("Worth an alarm:")[2].partition("\n\n")[2]
+    text = (ROOT / "docs" / "operations.md").read_text().partition("Alert on:")[2].partition("\n\n")[2]
     told = set(re.findall(r"(?m)^\| `(lithify_\w+)", text.partition("\n\n")[0]))
     assert len(told) > 10
     assert told == {name for rule in rules() for name in re.findall(r"\blithify_\w+", rule["expr"])}
