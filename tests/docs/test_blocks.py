@@ -49,7 +49,11 @@ from tests.docs.test_documents import DOCUMENTS, ROOT, RUN
 from tests.web.dashboards import TOKEN, page_of, write_database
 
 PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
-DRAWN = {"README.md": ("┌", "a query of one day"), "protocol.md": ("Submitted ──>",)}
+DRAWN = {
+    "ARCHITECTURE.md": ("9  cli/",),
+    "README.md": ("┌", "a query of one day"),
+    "protocol.md": ("Submitted ──>",),
+}
 """What is a drawing, or what a command prints, by how it begins."""
 
 
