@@ -30,7 +30,7 @@ from lithify.planning.fleet.pace import backlog_ms
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.quotas import quota, tenant_cap
-from lithify.planning.fleet.routing import Route, Routing
+from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 
@@ -154,8 +154,7 @@ class OwnQueues:
         queue_id = self._queue_id_of(want.key)
         if queue_id is not None and catalog.with_id(queue_id) is not None:
             return queue_id
-        routes = (Route(rule.queue),) if rule.queue is not None else ()
-        return routing.route(want.cost_bytes, routes, unit=want.key.unit).id
+        return routing.route(want.cost_bytes, rule.queue).id
 
     # Versions of the catalog
 
