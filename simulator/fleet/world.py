@@ -42,6 +42,9 @@ class Watcher(Protocol):
     def failed(self, process: Process, place: Place) -> None:
         """A look at a dataset fails, since something is wrong with it."""
 
+    def looked(self, process: Process, place: Place) -> None:
+        """A process has read a dataset."""
+
     def strayed(self, process: Process, key: str) -> None:
         """A process that has opened a dataset which is gone has written this in the place of it."""
 
