@@ -76,37 +76,4 @@ SICK = "a worker that always fails rests, longer each time"
 WORK = "no worker idles beside work it may do"
 LOST = "claims are rarely lost"
 
-ALL = (
-    DONE,
-    STARVED,
-    ONCE,
-    COMMITTING,
-    BEATING,
-    IDLE,
-    PEACE,
-    FAILOVER,
-    BLAME,
-    PAUSES,
-    PAUSED,
-    QUEUES,
-    NEEDED,
-    GONE,
-    SURVIVES,
-    ANEW,
-    LEFT,
-    TURNS,
-    BAND,
-    QUOTA,
-    SHARE,
-    CAP,
-    RESERVE,
-    BACKLOG,
-    COUNTED,
-    RESTS,
-    ROUTED,
-    OWNER,
-    SEEN,
-    SICK,
-    WORK,
-    LOST,
-)
+ALL = tuple(text for name, text in dict(globals()).items() if name.isupper())

@@ -160,7 +160,7 @@ class CoordinatorSeat(Seat):
                 admit=admit,
                 counts=judged,
                 options=COORDINATOR,
-                observer=world.observer(process),
+                observer=world.observer(process.name),
             )
 
         watch = WatchPorts(
@@ -169,7 +169,7 @@ class CoordinatorSeat(Seat):
             lambda dataset: Leadership(dataset, process.clock, process.ids, name),
             process.clock,
             LOOPS,
-            world.observer(process),
+            world.observer(process.name),
         )
         return FleetCoordinatorPorts(
             process.files,
@@ -242,7 +242,9 @@ class WorkerSeat(Seat):
 
         def open_worker(url: str, room: WorkerSlots) -> Worker:
             dataset = world.by_url[url].open(process)
-            return Worker(dataset, engine, process.clock, name, room=room, observer=world.observer(process))
+            return Worker(
+                dataset, engine, process.clock, name, room=room, observer=world.observer(process.name)
+            )
 
         pool = WorkerPool(
             NoSource(),
@@ -250,6 +252,6 @@ class WorkerSeat(Seat):
             WorkerSlots(engine, WORKER),
             process.clock,
             heartbeat_interval_ms=WORKER.heartbeat_interval_ms,
-            observer=world.observer(process),
+            observer=world.observer(process.name),
         )
         return FleetWorkerPorts(process.files, pool, process.clock, "host", "0.1.0")
