@@ -89,6 +89,9 @@ class OwnQueues:
             self._name_tenants([want.tenant], now.catalog)
             place = self.queue_id(want, rule, routing, now.catalog), self._named.name(want.tenant)
             self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
+        under_way = {one.want.key for one in demand.active} | set(admitted)
+        if is_known:  # before routing: the next task of a unit does not stay in the queue of the last one
+            self.forget_admitted(demand.url, under_way)
         wants: dict[str, list[PendingTask]] = {}
         active: dict[str, list[Active]] = {}
         for want in demand.wants:
@@ -99,9 +102,6 @@ class OwnQueues:
                 wants.setdefault(queue_id, []).append(want)
         for one in demand.active:
             active.setdefault(self.queue_id(one.want, rule, routing, now.catalog), []).append(one)
-        under_way = {one.want.key for one in demand.active} | set(admitted)
-        if is_known:
-            self.forget_admitted(demand.url, under_way)
         for key in under_way:  # a task admitted by another process counts from when it is first seen
             self._admitted.setdefault(demand.url, {}).setdefault(key, _Admitted(now.number))
         now_ms = monotonic_ms(self._clock)
