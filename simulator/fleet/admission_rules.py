@@ -100,6 +100,9 @@ class _JudgedAdmission(QueueAdmission):
         self._most_waiting: Counter[str] = Counter()
         """How many datasets waited at most since each does."""
         self._streak = 0
+        """How many in a row were admitted while a better class waited."""
+        self._in_streak: set[str | None] = set()
+        """The tenants whose work waited meanwhile."""
 
     # What it is shown
 
@@ -119,10 +122,9 @@ class _JudgedAdmission(QueueAdmission):
         self._check_routed(waiting.values())
 
     def follow(self, dataset: str, active: Iterable[Active]) -> None:
-        active = tuple(active)
+        active, before = tuple(active), set(self._running.get(dataset, ()))
         super().follow(dataset, active)
-        left = {one.want.key for one in active}
-        for key in self._active.get(dataset, {}).keys() - left:
+        for key in before - {one.want.key for one in active}:
             self._rests.pop(key, None)
         self._active[dataset] = {one.want.key: one.want for one in active if one.takes_slot}
 
@@ -226,9 +228,12 @@ class _JudgedAdmission(QueueAdmission):
 
     def _check_band(self, want: PendingTask, able: Mapping[str, Sequence[PendingTask]]) -> None:
         best = min((one.band for wants in able.values() for one in wants), default=want.band)
-        self._streak = self._streak + 1 if want.band > best else 0
-        tenants = {one.tenant for wants in able.values() for one in wants}
-        if self._streak > len(tenants) + 1:
+        if want.band <= best:
+            self._streak, self._in_streak = 0, set()
+            return
+        self._streak += 1
+        self._in_streak |= {one.tenant for wants in able.values() for one in wants}
+        if self._streak > len(self._in_streak) + 1:  # one fair claim of all, and one of each tenant
             raise self._fail(rules.BAND, f"{want} is admitted while {best.name} waits")
 
     def _cap(self, tenant: str | None) -> int | None:
