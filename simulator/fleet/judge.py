@@ -54,7 +54,7 @@ IDLE_MS = 75_000
 """A notification that is lost, offers claimed by nobody then, and those that are for others first."""
 SEEN_SLACK_MS = 20_000
 """A round of a coordinator, which looks at others before."""
-SLACK_MS = 3_000
+SICK_SLACK_MS = 2_000
 
 
 @dataclass(slots=True)
@@ -280,10 +280,9 @@ class Judge:
         what = f"{process.name} claims {claimed.id} of {place.plan.name}"
         sickness = self._sick[process.member]
         rest_ms = WORKER.rest.after_ms(sickness.count) if len(sickness.datasets) > 1 else 0
-        if self._world.now_ms < sickness.last_ms + rest_ms - SLACK_MS:
-            text = (
-                f"{what} {self._world.now_ms - sickness.last_ms} ms after failure {sickness.count} in a row"
-            )
+        rested_ms = self._world.now_ms - sickness.last_ms
+        if SICK_SLACK_MS < rested_ms < rest_ms - SICK_SLACK_MS:  # what was under way before is not to blame
+            text = f"{what} {rested_ms} ms after failure {sickness.count} in a row"
             raise self.fail(rules.SICK, text)
         self._begun(place, facts, claimed, CLAIMED_AFTER_PAUSE_MS, what)
         plan = self.plans.get(process.member)
