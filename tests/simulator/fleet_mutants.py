@@ -29,7 +29,7 @@ from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.polling import PollBackoff
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.task_offers import ClaimOffer, HintChoice
+from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.planning.rest import Rest
 from lithify.protocol import transitions
 from lithify.protocol.failure_detector import SilenceWatch
@@ -210,14 +210,21 @@ MUTANTS = (
         (rules.WORK, rules.DONE, rules.STARVED),
         ((PollBackoff, "reads_boards", _only_when_rung),),
     ),
-    Mutant("urgent work is admitted for ever", (rules.TURNS,), ((admission, "FairTurns", _NeverFair),)),
     Mutant(
-        "fair claims go to who has waited least", (rules.TURNS,), ((admission, "FairTurns", _NewestIsFair),)
+        "urgent work is admitted for ever",
+        (rules.TURNS,),
+        ((admission, "FairTurns", _NeverFair),),
+    ),
+    Mutant(
+        "fair claims go to who has waited least",
+        (rules.TURNS,),
+        ((admission, "FairTurns", _NewestIsFair),),
     ),
     Mutant(
         "the oldest is admitted, however urgent others are",
         (rules.BAND,),
         ((QueueAdmission, "_choose", _choose_by_age),),
+        first_seed=5_013,
     ),
     Mutant(
         "a coordinator admits all it has",
@@ -229,9 +236,21 @@ MUTANTS = (
         (rules.SHARE,),
         ((admission._Load, "leaves_room", _leave_room_to_one),),
     ),
-    Mutant("a tenant may have all slots", (rules.CAP,), ((admission._Load, "leaves_room", _without_caps),)),
-    Mutant("ordinary work takes the reserve", (rules.RESERVE,), ((Slots, "allow", _allow_all),)),
-    Mutant("no worker keeps a reserve", (rules.RESERVE,), ((worker, "reserved_of", lambda *_: 0),)),
+    Mutant(
+        "a tenant may have all slots",
+        (rules.CAP,),
+        ((admission._Load, "leaves_room", _without_caps),),
+        first_seed=5_257,
+    ),
+    Mutant(
+        "ordinary work takes the reserve", (rules.RESERVE,), ((Slots, "allow", _allow_all),), first_seed=5_109
+    ),
+    Mutant(
+        "no worker keeps a reserve",
+        (rules.RESERVE,),
+        ((worker, "reserved_of", lambda *_: 0),),
+        first_seed=5_109,
+    ),
     Mutant("nothing is deferred", (rules.BACKLOG,), ((QueueAdmission, "_defer", _nothing),)),
     Mutant(
         "what is deferred is forgotten", (rules.COUNTED,), ((QueueAdmission, "_defer", _defer_uncounted),)
@@ -240,11 +259,13 @@ MUTANTS = (
         "a dataset may be deferred altogether",
         (rules.TURNS, rules.BAND),
         ((QueueAdmission, "_defer", _defer_the_last),),
+        first_seed=5_142,
     ),
     Mutant(
         "what failed goes on at once",
         (rules.RESTS, rules.COUNTED),
         ((Budget, "failed", _forget_failures),),
+        first_seed=5_006,
     ),
     Mutant("a worker that always fails goes on", (rules.SICK,), ((Rest, "lasts", _never),)),
     Mutant("small work goes to the queue for large", (rules.ROUTED,), ((Routing, "route", _to_the_largest),)),
@@ -260,7 +281,6 @@ MUTANTS = (
         ((hints, "delay_ms", _for_ever),),
     ),
     Mutant("all workers claim at once", (rules.LOST,), ((hints, "delay_ms", _at_once),)),
-    Mutant("who lost tries again", (rules.LOST,), ((HintChoice, "lost", _nothing),)),
     Mutant(
         "offers are for nobody, and for all at once",
         (rules.LOST,),
