@@ -207,7 +207,7 @@ def _at_once(hint: ClaimOffer, worker: str) -> int:
 MUTANTS = (
     Mutant(
         "boards are read when the bell rings only",
-        (rules.WORK, rules.DONE, rules.STARVED),
+        (rules.WORK, rules.LOST, rules.DONE, rules.STARVED),
         ((PollBackoff, "reads_boards", _only_when_rung),),
     ),
     Mutant(
@@ -279,12 +279,14 @@ MUTANTS = (
         "what is for one worker is never for all",
         (rules.WORK, rules.DONE, rules.STARVED),
         ((hints, "delay_ms", _for_ever),),
+        first_seed=5_177,
     ),
-    Mutant("all workers claim at once", (rules.LOST,), ((hints, "delay_ms", _at_once),)),
+    Mutant("all workers claim at once", (rules.LOST,), ((hints, "delay_ms", _at_once),), first_seed=5_159),
     Mutant(
         "offers are for nobody, and for all at once",
         (rules.LOST,),
         ((task_publisher, "meant_for", lambda *_: {}), (hints, "STEP_MS", 0)),
+        first_seed=5_159,
     ),
     Mutant(
         "what is urgent has it all, for ever",
@@ -310,7 +312,7 @@ MUTANTS = (
     ),
     Mutant(
         "who has ever been a member lives",
-        (rules.FAILOVER, rules.DONE, rules.STARVED),
+        (rules.FAILOVER, rules.LOST, rules.DONE, rules.STARVED),
         ((ListedMember, "is_alive", True),),
         first_seed=5_000,
     ),
