@@ -148,9 +148,29 @@ class Judge:
             self._said.pop(parts[2].removesuffix(".json"), None)
         elif parts[:2] == [FLEET, "catalog"]:
             self._check_needed(int(parts[2].removesuffix(".json")))
-        elif process is not None and parts[0] == FOLDER and key not in self._strays and _is_version(key):
+        elif (
+            process is not None
+            and parts[0] == FOLDER
+            and _is_version(key)
+            and key not in self._strays
+            and not self._takes_back(key)
+        ):
             raise self.fail(rules.ANEW, f"{process.name} deletes {key}")
         self._strays.discard(key)
+
+    def _takes_back(self, key: str) -> bool:
+        """Whether this version, about to go, was built on one that was taken back; if so, forget it."""
+        folder, number = key.rpartition("/")[0], _number(key)
+        before = [meta.key for meta in self._world.objects.list(folder) if meta.key < key]
+        if not before or _number(before[-1]) == number - 1:
+            return False
+        facts, data = self._facts[key.split("/")[1]], self._world.objects.get(before[-1])
+        if folder.endswith("/index"):
+            facts.names, facts.numbers["index"] = decode(data, key), _number(before[-1])
+        else:
+            facts.ledger, facts.numbers["ledger"] = LEDGERS.decode(data, key), _number(before[-1])
+        self._world.count("event: built on what was taken back")
+        return True
 
     def strayed(self, process: Process, key: str) -> None:
         """Something of a dataset that is gone was written in its place."""
@@ -187,7 +207,7 @@ class Judge:
             self._wrote_lease(process, place, facts)
 
     def _follows(self, facts: _Facts, kind: str, part: str) -> None:
-        number = int(part.rpartition("/")[2].partition(".")[0])
+        number = _number(part)
         if number != facts.numbers.get(kind, number - 1) + 1:
             raise self.fail(rules.ONCE, f"{part} is written after number {facts.numbers[kind]}")
         facts.numbers[kind] = number
@@ -550,3 +570,7 @@ class Judge:
 def _is_version(key: str) -> bool:
     """Whether this is a version of an index or a ledger."""
     return key.split("/")[2] == "index" or key.split("/")[2:4] == ["_lithify", "ledger"]
+
+
+def _number(key: str) -> int:
+    return int(key.rpartition("/")[2].partition(".")[0])

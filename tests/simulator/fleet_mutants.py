@@ -279,7 +279,7 @@ MUTANTS = (
         "what is for one worker is never for all",
         (rules.WORK, rules.DONE, rules.STARVED),
         ((hints, "delay_ms", _for_ever),),
-        first_seed=5_177,
+        first_seed=5_179,
     ),
     Mutant("all workers claim at once", (rules.LOST,), ((hints, "delay_ms", _at_once),), first_seed=5_159),
     Mutant(
