@@ -308,20 +308,20 @@ MUTANTS = (
         "who leads is taken for dead",
         (rules.PEACE,),
         ((ManagedDataset, "_seek_leadership", _take_for_dead),),
-        first_seed=5_004,
+        first_seed=5_005,
     ),
     Mutant(
         "who has ever been a member lives",
         (rules.FAILOVER, rules.LOST, rules.DONE, rules.STARVED),
         ((ListedMember, "is_alive", True),),
-        first_seed=5_000,
+        first_seed=5_160,
     ),
-    Mutant("nobody is excused", (rules.BLAME,), ((Peers, "excuses", _never),)),
+    Mutant("nobody is excused", (rules.BLAME,), ((Peers, "excuses", _never),), first_seed=5_104),
     Mutant(
         "what is broken is looked at in every round",
         (rules.PAUSES,),
         ((quarantine, "QUARANTINE_PAUSE", GrowingPause(0, 0)),),
-        first_seed=5_004,
+        first_seed=5_005,
     ),
     Mutant(
         "nobody hears that a queue is paused",
@@ -339,13 +339,14 @@ MUTANTS = (
         "all say that they need the newest catalog",
         (rules.NEEDED,),
         ((MemberFiles, "beat", _need_the_newest),),
-        first_seed=5_003,
+        first_seed=5_004,
     ),
-    Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),), first_seed=5_003),
+    Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),), first_seed=5_004),
     Mutant(
         "what nobody foresaw in a dataset ends its coordinator",
         (rules.SURVIVES,),
         ((managed_dataset, "contained", lambda what: nullcontext()),),
+        first_seed=5_153,
     ),
     Mutant(
         "nobody notices that a dataset was made anew",
@@ -359,7 +360,7 @@ MUTANTS = (
         "what was written to another dataset stays there",
         (rules.ANEW, rules.ONCE, rules.COMMITTING),
         ((VersionedFiles, "_take_back", _nothing),),
-        first_seed=5_007,
+        first_seed=5_010,
     ),
     Mutant(
         "a dataset that was made anew is not opened anew",
@@ -370,6 +371,6 @@ MUTANTS = (
         "the last hint stays on its board",
         (rules.LEFT,),
         ((BoardFiles, "write", _leave_the_last),),
-        first_seed=5_000,
+        first_seed=5_010,
     ),
 )
