@@ -68,7 +68,6 @@ simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a fa
 	$(BIN)/python -m simulator --world history --seeds 1..10000 --jobs 2
 	$(BIN)/python -m simulator --world groups --seeds 1..10000 --jobs 2
 	$(BIN)/python -m simulator --world fleet --seeds 1..10000 --jobs 2
-	$(BIN)/python -m tests.planning.fleet.playing --seeds 2000 --jobs 2
 	$(BIN)/python -m tests.simulator.matrix
 
 injections: $(INSTALLED) ## Play 10,000 hostile texts in all fields of all formats through the commands, services and pages

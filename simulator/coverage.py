@@ -6,8 +6,6 @@ who moved them, `event: …` what else happened, `collected: …` what was colle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 _PROCESSES = ("coordinator", "worker", "writer", "collector", "reader", "person", "task")
 _CALL_FAULTS = ("fail_before", "fail_after", "crash_before", "crash_after", "paused")
 
@@ -76,8 +74,3 @@ COLLECTED = tuple(
     for kind in ("checkpoint", "compacted", "manifest", "compactions", "progress", "attempts")
 )
 EXPECTED = (*FAULTS, *STEPS, *EVENTS, *COLLECTED)
-
-
-def missing(counts: Mapping[str, int]) -> list[str]:
-    """What is expected and never happened."""
-    return [name for name in EXPECTED if not counts.get(name)]

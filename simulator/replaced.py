@@ -3,7 +3,7 @@
 1. Cutting a compaction into ranges reads SSTs of the simulation instead of SlateDB's.
 2. A worker that waits for its tasks lets virtual time pass.
 3. Requests that go out together, which run in threads, run in the fiber of its process, in any order.
-4. The log is silent; the trace has it all.
+4. Errors are not searched for secrets, and the log is silent; the trace has it all.
 5. Names of SSTs are parsed once each.
 6. In most seeds manifests and ledgers are not really encoded (`codecs`).
 7. The times of the coordinator's lease are shorter.
@@ -14,19 +14,15 @@ garbage collection is what runs in production.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
-from unittest import mock
 
 import lithify.coordination.leadership
 import lithify.service.worker
 import lithify.service.worker_pool
-from lithify.base import concurrency as together_module
 from lithify.datasets.slatedb import dataset as dataset_module
 from lithify.datasets.slatedb.compaction import split as split_module
 from lithify.datasets.slatedb.compaction.split import CompactionSplit, Foreseen
@@ -39,6 +35,7 @@ from lithify.datasets.slatedb.garbage import collection as garbage_module
 from lithify.datasets.slatedb.garbage import retention as retention_module
 from lithify.datasets.slatedb.planning.plan import TieredPolicy
 from lithify.store.objects import ObjectStore
+from simulator.core.replacing import replacing
 from simulator.core.waiting import AnyTime, wait_for_futures
 from simulator.rows import ROW_BYTES, cut, decode_rows
 from simulator.scenario import (
@@ -80,19 +77,13 @@ def replacements(world: World) -> Iterator[None]:
         keys = [row.key for part in parts for row in decode_rows(store.get(part.key))]
         return CompactionSplit(options, cut(keys, world.scenario.keys_per_range))
 
-    with ExitStack() as stack:
-
-        def put(module: Any, name: str, value: Any) -> None:
-            stack.enter_context(mock.patch.object(module, name, value))
-
-        stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
+    with replacing(AnyTime(world.rng)) as put:
         put(split_module, "plan_ranges", plan_ranges)
         wait = wait_for_futures(world.scheduler)
         put(lithify.service.worker, "wait", wait)
         put(lithify.service.worker_pool, "wait", wait)
         for name, ms in _LEASE_TIMES.items():
             put(lithify.coordination.leadership, name, ms)
-        put(together_module, "background", AnyTime(world.rng))
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)
         for module, name in users_of_codecs():

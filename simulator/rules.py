@@ -39,4 +39,4 @@ DRAINED = "everything comes to rest"
 CLEAN = "nothing is left over"
 SOUND = "no process ends by its own error"
 
-ALL = (ROWS, NUMBERS, OWNERS, EPOCHS, STATES, DISJOINT, ONCE, KEPT, UNASKED, LEASES, DRAINED, CLEAN, SOUND)
+ALL = tuple(text for name, text in dict(globals()).items() if name.isupper())

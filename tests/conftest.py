@@ -44,7 +44,6 @@ LONG = (
     "tests/simulator/test_fleet.py",
     "tests/service/test_away.py",
     "tests/benchmarks/test_service.py",
-    "tests/planning/fleet/test_world.py",
     "tests/fleet/test_official.py",
 )
 """Files that take most of a minute or more, the longest first: they are begun first, so that at the end no

@@ -9,19 +9,18 @@
 from __future__ import annotations
 
 import random
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from lithify.base.errors import StoreError
 from lithify.base.ids import RandomIds
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.faulty import Crash
 from lithify.testing.memory import MemoryStore
-from simulator.core.fibers import FiberClock, Killed
+from simulator.core.fibers import FiberClock, Killed, Scheduler
 from simulator.core.recording import RecordedWorld
 
 ResultT = TypeVar("ResultT")
@@ -51,27 +50,47 @@ class CallFaults:
     """Of the clock of a process, to another time so far off."""
 
 
-class SharedWorld(RecordedWorld):
+class Watcher(Protocol):
+    """Is told of every object once it is written."""
+
+    def wrote(self, process: Any, key: str, data: bytes) -> None: ...
+
+
+ScenarioT = TypeVar("ScenarioT")
+WatcherT = TypeVar("WatcherT", bound=Watcher)
+
+
+class SharedWorld(RecordedWorld, Generic[ScenarioT, WatcherT]):
     """What all processes of a world share."""
 
-    rng: random.Random
+    faults: CallFaults
+    """What goes wrong now."""
 
-    def __init__(self, trace: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        draw: Callable[[random.Random], ScenarioT],
+        trace: Callable[[str], None] | None,
+    ) -> None:
         super().__init__(trace)
+        self.seed = seed
+        self.rng = random.Random(f"{name} {seed}")
+        self.scenario = draw(self.rng)
+        self.scheduler = Scheduler(self.rng)
+        self.clock = FiberClock(self.scheduler)
+        self.ids = RandomIds(self.rng)
+        self.objects = MemoryStore(self.clock, keeps_put_ids=self.rng.random() < 0.7)
+        self.watcher: WatcherT | None = None
         self.is_calm = False
         """Nothing goes wrong any more, and everybody ends what he has begun."""
         self.is_over = False
         """What still runs ends at its next call."""
         self._names: Counter[str] = Counter()
 
-    @property
-    @abstractmethod
-    def call_faults(self) -> CallFaults:
-        """What goes wrong now."""
-
-    @abstractmethod
     def wrote(self, process: FaultyProcess, key: str, data: bytes) -> None:
-        """Is told of every object that was written."""
+        if self.watcher is not None:
+            self.watcher.wrote(process, key, data)
 
     def end(self) -> None:
         self.is_over = True
@@ -87,7 +106,7 @@ class FaultyProcess:
 
     def __init__(
         self,
-        world: SharedWorld,
+        world: SharedWorld[Any, Any],
         objects: MemoryStore,
         kind: str,
         skew_ms: int,
@@ -152,7 +171,7 @@ class FaultyProcess:
     def begin(self, what: str) -> CallFaults:
         """Let the time pass that a call takes; what may go wrong with it. Raises when the process, or the
         world, ends meanwhile."""
-        world, rng, faults = self._world, self.rng, self._world.call_faults
+        world, rng, faults = self._world, self.rng, self._world.faults
         if world.is_over:
             raise world.violation or Killed
         self.sleep_ms(rng.randint(1, faults.max_latency_ms))

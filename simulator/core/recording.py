@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from lithify.base import events
 from simulator.core.fibers import Scheduler
 from simulator.core.outcome import Outcome, Violation
 from simulator.core.waiting import told_at
@@ -43,6 +44,19 @@ class RecordedWorld(ABC):
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
+
+    def observer(self, who: str, then: events.Observer = events.ignore) -> events.Observer:
+        """Count and trace what happens to `who`, and pass it on."""
+
+        def observe(event: events.Event) -> None:
+            name = type(event).__name__
+            self.count(f"event: {name}")
+            if self.is_traced:
+                fields = [n for cls in type(event).__mro__ for n in getattr(cls, "__slots__", ())]
+                self.log(who, f"{name} " + " ".join(f"{field}={getattr(event, field)}" for field in fields))
+            then(event)
+
+        return observe
 
     def log(self, who: str, text: str) -> None:
         if self._trace is not None:

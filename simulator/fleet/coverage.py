@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from simulator.fleet.scenario import Anew, Drill
 
 EXPECTED = (
@@ -44,8 +42,3 @@ EXPECTED = (
     "trouble: damaged",
     "trouble: defect",
 )
-
-
-def missing(counts: Mapping[str, int]) -> list[str]:
-    """What is expected and never happened."""
-    return [name for name in EXPECTED if not counts.get(name)]

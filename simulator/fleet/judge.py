@@ -31,6 +31,7 @@ from simulator.fleet.scenario import (
     FAILOVER_MS,
     SMALL_QUEUE,
     SMALL_QUEUE_BYTES,
+    WORKER,
     WorkerPlan,
 )
 from simulator.fleet.shelves import (
@@ -49,6 +50,11 @@ ADMITTED_AFTER_PAUSE_MS = 50_000
 """What was admitted before its queue was paused may begin so much later, when its dataset is led."""
 CLAIMED_AFTER_PAUSE_MS = 15_000
 """So long it takes a worker to hear of it."""
+IDLE_MS = 75_000
+"""A notification that is lost, offers claimed by nobody then, and those that are for others first."""
+SEEN_SLACK_MS = 20_000
+"""A round of a coordinator, which looks at others before."""
+SICK_SLACK_MS = 2_000
 
 
 @dataclass(slots=True)
@@ -66,6 +72,19 @@ class _Facts:
     submitted_ms: dict[str, int] = field(default_factory=dict)
     failed_ms: dict[str, int] = field(default_factory=dict)
     """By coordinator, when a look at it failed."""
+    changed_ms: int = 0
+    """When its names changed last."""
+    unseen: tuple[int, int] | None = None
+    """When the first thing has arrived that no coordinator has read, and how long the silence before was."""
+
+
+@dataclass(slots=True)
+class _Sickness:
+    """What a worker that fails whatever it tries has failed with in peace."""
+
+    datasets: set[str] = field(default_factory=set)
+    count: int = 0
+    last_ms: int = 0
 
 
 class Judge:
@@ -93,6 +112,12 @@ class Judge:
         """When members wrote their objects, since these are there."""
         self._thresholds: list[tuple[int, int]] = []
         """When a higher one was published, and which."""
+        self._settled_ms: int | None = None
+        """Since when, or from when on, the members know each other; `None` before peace."""
+        self._sick: defaultdict[str, _Sickness] = defaultdict(_Sickness)
+        """By worker."""
+        self._idle_ms: dict[tuple[str, str], int] = {}
+        """Since when a worker has a free slot beside a compaction that it may claim."""
         self._shown: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         """By coordinator and worker: with which datasets it failed, and in which tick that was first seen."""
 
@@ -104,7 +129,7 @@ class Judge:
                     with suppress(BaseException):
                         watched._lead.stack.close()
 
-    def _fail(self, rule: str, text: str) -> Violation:
+    def fail(self, rule: str, text: str) -> Violation:
         return self._world.fail(rule, text)
 
     # What is written
@@ -123,9 +148,29 @@ class Judge:
             self._said.pop(parts[2].removesuffix(".json"), None)
         elif parts[:2] == [FLEET, "catalog"]:
             self._check_needed(int(parts[2].removesuffix(".json")))
-        elif process is not None and parts[0] == FOLDER and key not in self._strays and _is_version(key):
-            raise self._fail(rules.ANEW, f"{process.name} deletes {key}")
+        elif (
+            process is not None
+            and parts[0] == FOLDER
+            and _is_version(key)
+            and key not in self._strays
+            and not self._takes_back(key)
+        ):
+            raise self.fail(rules.ANEW, f"{process.name} deletes {key}")
         self._strays.discard(key)
+
+    def _takes_back(self, key: str) -> bool:
+        """Whether this version, about to go, was built on one that was taken back; if so, forget it."""
+        folder, number = key.rpartition("/")[0], _number(key)
+        before = [meta.key for meta in self._world.objects.list(folder) if meta.key < key]
+        if not before or _number(before[-1]) == number - 1:
+            return False
+        facts, data = self._facts[key.split("/")[1]], self._world.objects.get(before[-1])
+        if folder.endswith("/index"):
+            facts.names, facts.numbers["index"] = decode(data, key), _number(before[-1])
+        else:
+            facts.ledger, facts.numbers["ledger"] = LEDGERS.decode(data, key), _number(before[-1])
+        self._world.count("event: built on what was taken back")
+        return True
 
     def strayed(self, process: Process, key: str) -> None:
         """Something of a dataset that is gone was written in its place."""
@@ -151,7 +196,7 @@ class Judge:
         plan, facts = place.plan, self._facts[place.plan.name]
         part = key.removeprefix(f"{FOLDER}/{plan.name}/")
         if process is not None and (plan.is_idle or (self.is_quiet and plan.is_healthy)):
-            raise self._fail(rules.IDLE, f"{process.name} writes {key}")
+            raise self.fail(rules.IDLE, f"{process.name} writes {key}")
         if part.startswith("index/"):
             self._follows(facts, "index", part)
             self._changed(process, place, facts, decode(data, key))
@@ -162,12 +207,16 @@ class Judge:
             self._wrote_lease(process, place, facts)
 
     def _follows(self, facts: _Facts, kind: str, part: str) -> None:
-        number = int(part.rpartition("/")[2].partition(".")[0])
+        number = _number(part)
         if number != facts.numbers.get(kind, number - 1) + 1:
-            raise self._fail(rules.ONCE, f"{part} is written after number {facts.numbers[kind]}")
+            raise self.fail(rules.ONCE, f"{part} is written after number {facts.numbers[kind]}")
         facts.numbers[kind] = number
 
     def _changed(self, process: Process | None, place: Place, facts: _Facts, names: Names) -> None:
+        now_ms = self._world.now_ms
+        if process is None and facts.unseen is None:
+            facts.unseen = now_ms, now_ms - facts.changed_ms
+        facts.changed_ms = now_ms
         before, after = dict(facts.names), dict(names)
         facts.names = names
         new = [name for name in after if name not in before]
@@ -176,11 +225,11 @@ class Judge:
             return
         gone = sorted(n for name in before if name not in after for n in place.contents[name])
         if len(after) != len(names) or gone != sorted(n for name in new for n in place.contents[name]):
-            raise self._fail(rules.ONCE, f"{process.name} changes what {place.plan.name} stands for")
+            raise self.fail(rules.ONCE, f"{process.name} changes what {place.plan.name} stands for")
         for name in made:
             compaction = compaction_of(name) or ""
             if compaction in facts.committed:
-                raise self._fail(rules.ONCE, f"{compaction} of {place.plan.name} is committed twice")
+                raise self.fail(rules.ONCE, f"{compaction} of {place.plan.name} is committed twice")
             facts.committed.add(compaction)
             self._world.count("event: in the index")
 
@@ -200,7 +249,7 @@ class Judge:
         for old in before.active():
             is_done = old.state is CompactionState.COMPACTED and not place.is_of_former(old.spec)
             if is_done and old.id not in left and old.id not in facts.committed:
-                raise self._fail(rules.COMMITTING, f"{process.name} forgets {old.id} of {place.plan.name}")
+                raise self.fail(rules.COMMITTING, f"{process.name} forgets {old.id} of {place.plan.name}")
 
     def _moved(
         self,
@@ -219,7 +268,7 @@ class Judge:
             and before is CompactionState.COMPACTED
             and new.state is not CompactionState.COMPLETED
         ):
-            raise self._fail(rules.COMMITTING, f"{process.name} makes {what} {new.state.name}, which is done")
+            raise self.fail(rules.COMMITTING, f"{process.name} makes {what} {new.state.name}, which is done")
         if before is None:
             facts.submitted_ms[new.id] = now_ms
             self._begun(place, facts, new, ADMITTED_AFTER_PAUSE_MS, f"{process.name} admits {what}")
@@ -236,22 +285,32 @@ class Judge:
                 text = (
                     f"{process.name} takes {what} back {silent_ms / 1000:.1f} s after its worker has beaten"
                 )
-                raise self._fail(rules.BEATING, text)
+                raise self.fail(rules.BEATING, text)
             self._world.count("event: taken back")
         elif is_beat:
             facts.beats_ms[new.id] = now_ms
+        elif before is CompactionState.RUNNING and self.is_peace and self._is_sick(process.member):
+            sickness = self._sick[process.member]
+            sickness.datasets.add(place.url)
+            sickness.count, sickness.last_ms = sickness.count + 1, now_ms
         if before is not CompactionState.RUNNING and new.state is CompactionState.RUNNING:
             self._claimed(process, place, facts, new)
 
     def _claimed(self, process: Process, place: Place, facts: _Facts, claimed: ShelfCompaction) -> None:
         what = f"{process.name} claims {claimed.id} of {place.plan.name}"
+        sickness = self._sick[process.member]
+        rest_ms = WORKER.rest.after_ms(sickness.count) if len(sickness.datasets) > 1 else 0
+        rested_ms = self._world.now_ms - sickness.last_ms
+        if SICK_SLACK_MS < rested_ms < rest_ms - SICK_SLACK_MS:  # what was under way before is not to blame
+            text = f"{what} {rested_ms} ms after failure {sickness.count} in a row"
+            raise self.fail(rules.SICK, text)
         self._begun(place, facts, claimed, CLAIMED_AFTER_PAUSE_MS, what)
         plan = self.plans.get(process.member)
         is_new = self.is_peace and facts.submitted_ms.get(claimed.id, 0) > self._peace_ms
         if plan is not None and plan.queues and is_new:
             queue = SMALL_QUEUE if self._is_small(place, claimed) else "default"
             if queue not in plan.queues:
-                raise self._fail(rules.QUEUES, f"{what}, but serves {plan.queues}")
+                raise self.fail(rules.QUEUES, f"{what}, but serves {plan.queues}")
 
     def _begun(
         self, place: Place, facts: _Facts, compaction: ShelfCompaction, grace_ms: int, what: str
@@ -263,7 +322,7 @@ class Judge:
         late_ms = self._world.now_ms - self.paused_ms
         if late_ms > grace_ms:
             text = f"{what} {late_ms / 1000:.0f} s after its queue was paused"
-            raise self._fail(rules.PAUSED, text)
+            raise self.fail(rules.PAUSED, text)
 
     def _is_small(self, place: Place, compaction: ShelfCompaction) -> bool:
         return len(compaction.spec) * place.plan.source_bytes < SMALL_QUEUE_BYTES
@@ -277,7 +336,7 @@ class Judge:
             return
         if not self.is_peace or before.is_ended or not self._leads(before.holder, place):
             return
-        raise self._fail(rules.PEACE, f"{facts.lease.holder} takes {place.plan.name} from {before.holder}")
+        raise self.fail(rules.PEACE, f"{facts.lease.holder} takes {place.plan.name} from {before.holder}")
 
     def _leads(self, name: str, place: Place) -> bool:
         """Whether this coordinator is alive, awake and leads it."""
@@ -297,7 +356,89 @@ class Judge:
                 text = (
                     f"{name} has work, and is {holder}'s {FAILOVER_MS / 1000:.0f} s after a coordinator died"
                 )
-                raise self._fail(rules.FAILOVER, text)
+                raise self.fail(rules.FAILOVER, text)
+
+    def check_owner(self, name: str, url: str) -> None:
+        """A coordinator admits work of this dataset."""
+        if self._is_settled_since(self._world.now_ms):
+            for other, coordinator in self.coordinators.items():
+                if other != name and not self.processes[other].is_dead and url in coordinator.watched:
+                    raise self.fail(rules.OWNER, f"{name} admits work of {url}, which {other} watches")
+
+    def unsettled(self, duration_ms: int) -> None:
+        """Members come and go, in peace: all know of it after so long."""
+        self._settled_ms = self._world.now_ms + duration_ms
+
+    def _is_settled_since(self, at_ms: int) -> bool:
+        return self._settled_ms is not None and self._settled_ms <= at_ms
+
+    def looked(self, process: Process, place: Place) -> None:
+        """A dataset was read."""
+        facts = self._facts[place.plan.name]
+        if process.kind != "coordinator" or facts.unseen is None:
+            return
+        (born_ms, silence_ms), facts.unseen = facts.unseen, None
+        silence_ms += 2 * self._world.scenario.faults.skew_ms  # by whose clock it was read before
+        allowed_ms = min(max(silence_ms // 10, 5_000), 300_000) + SEEN_SLACK_MS
+        late_ms = self._world.now_ms - born_ms
+        if place.plan.is_healthy and self._is_settled_since(born_ms) and late_ms > allowed_ms:
+            text = f"{place.plan.name} is read {late_ms} ms after a change, after {silence_ms} ms of silence"
+            raise self.fail(rules.SEEN, text)
+
+    # Who works
+
+    def _is_sick(self, member: str) -> bool:
+        return member in self.plans and self.plans[member].is_sick
+
+    def reserved(self, member: str, queue_id: str) -> int | None:
+        """How many slots of a worker are reserved, by name; `None` while members come and go."""
+        queue = self._world.files.catalog.read().catalog.with_id(queue_id)
+        if queue is None or not self._is_settled_since(self._world.now_ms):
+            return None
+        serving = {
+            name: plan.slots
+            for name, plan in self.plans.items()
+            if not self.processes[name].is_dead and (not plan.queues or queue.name in plan.queues)
+        }
+        owners = [name for name, slots in sorted(serving.items()) for _ in range(slots)]
+        return owners[: min(queue.reserved_slots, len(owners) - 1)].count(member)
+
+    def may_lose(self, plan: WorkerPlan, url: str) -> bool:
+        """Whether only another claim is in the way of a worker that tries to claim work of this dataset."""
+        is_healthy = self._world.by_url[url].plan.is_healthy and url not in self._anew
+        return is_healthy and not plan.is_sick and self._is_settled_since(self._world.now_ms)
+
+    def ticked(self, worker: FleetWorker) -> None:
+        """A worker has done a round."""
+        plan, now_ms = self.plans[worker.name], self._world.now_ms
+        may_claim = (
+            self._settled_ms is not None
+            and now_ms > self._settled_ms
+            and self.paused_ms is None
+            and not (plan.queues or plan.is_sick or self._world.scenario.reserved_slots)
+            and worker._pool.held < plan.slots
+        )
+        free = self._free() if may_claim else {}
+        for key in [key for key in self._idle_ms if key[0] == worker.name and key[1] not in free]:
+            del self._idle_ms[key]
+        for compaction, name in free.items():
+            since_ms = self._idle_ms.setdefault((worker.name, compaction), now_ms)
+            if now_ms - since_ms > IDLE_MS:
+                text = (
+                    f"{worker.name} has free slots for {now_ms - since_ms} ms beside {compaction} of {name}"
+                )
+                raise self.fail(rules.WORK, text)
+
+    def _free(self) -> dict[str, str]:
+        """Compactions that may be claimed, and whose they are: of what is healthy, and begun in peace."""
+        return {
+            str(compaction.id): name
+            for name, facts in self._facts.items()
+            if self._world.places[name].plan.is_healthy and self._world.places[name].url not in self._anew
+            for compaction in facts.ledger.compactions
+            if compaction.state is CompactionState.SCHEDULED
+            and facts.submitted_ms.get(compaction.id, 0) > self._peace_ms
+        }
 
     # Whose fault it is
 
@@ -322,7 +463,7 @@ class Judge:
         if excusable:
             self._world.count("event: a sick worker is known")
         if is_there_another and counted > len(attempts) - excusable:
-            raise self._fail(
+            raise self.fail(
                 rules.BLAME, f"{process.name} counts {counted} of {len(attempts)} attempts at a part of {url}"
             )
 
@@ -337,7 +478,7 @@ class Judge:
         # Before, its rule may have changed, or it may have been another coordinator's meanwhile.
         if self.is_peace and last_ms is not None and now_ms - last_ms < least_ms:
             text = f"{process.name} looks at {place.plan.name} again after {now_ms - last_ms} ms"
-            raise self._fail(rules.PAUSES, text)
+            raise self.fail(rules.PAUSES, text)
 
     # The catalog
 
@@ -355,7 +496,7 @@ class Judge:
         """This version and those before are about to go."""
         published_ms = next((ms for ms, position in self._thresholds if position > number), None)
         if published_ms is None:
-            raise self._fail(rules.NEEDED, f"catalog {number} goes, and no threshold was published")
+            raise self.fail(rules.NEEDED, f"catalog {number} goes, and no threshold was published")
         for name, written in self._said.items():
             process = self.processes.get(name)
             if process is None or process.is_dead or written[0] > published_ms:
@@ -363,7 +504,7 @@ class Judge:
             told_ms = max(ms for ms in written if ms <= published_ms)
             needed = self._needed(name, told_ms)
             if needed is not None and needed <= number:
-                raise self._fail(rules.NEEDED, f"catalog {number} goes, but {name} needs {needed}")
+                raise self.fail(rules.NEEDED, f"catalog {number} goes, but {name} needs {needed}")
 
     def _needed(self, name: str, told_ms: int) -> int | None:
         """The oldest version that this one works with, of what it has told of."""
@@ -381,6 +522,7 @@ class Judge:
     def begin_peace(self) -> None:
         """From now on rules hold to the second."""
         self.is_peace, self._peace_ms = True, self._world.now_ms
+        self.unsettled(0)
 
     _peace_ms = 0
 
@@ -400,20 +542,20 @@ class Judge:
         """What was written to another dataset was taken back."""
         left = sorted(filter(_is_version, self._strays))
         if left:
-            raise self._fail(rules.ANEW, f"{left[0]} stays, and is of the dataset that was there before")
+            raise self.fail(rules.ANEW, f"{left[0]} stays, and is of the dataset that was there before")
 
     def check_end(self) -> None:
         """Everything is at rest."""
         for name, facts in self._facts.items():
             place, holder = self._world.places[name], facts.lease.holder if facts.lease else ""
             if place.plan.is_healthy and self._leads(holder, place):
-                raise self._fail(rules.LEFT, f"{name} is still {holder}'s")
+                raise self.fail(rules.LEFT, f"{name} is still {holder}'s")
         healthy = {place.url for place in self._world.places.values() if place.plan.is_healthy}
         files = self._world.files
         for queue in files.catalog.read().catalog.queues:
             hints = [hint.url for hint in files.boards.read(queue.id) if hint.url in healthy]
             if hints:
-                raise self._fail(rules.LEFT, f"there is still a hint of {hints[0]}")
+                raise self.fail(rules.LEFT, f"there is still a hint of {hints[0]}")
 
     def check_catalogs(self) -> None:
         """Nobody needs an old one any more."""
@@ -422,9 +564,13 @@ class Judge:
         needed = [self._needed(name, self._world.now_ms) for name in alive]  # for what always fails
         least = min((n for n in needed if n is not None), default=numbers[-1])
         if numbers[0] < least:
-            raise self._fail(rules.GONE, f"catalogs {numbers} are left, and nobody needs one below {least}")
+            raise self.fail(rules.GONE, f"catalogs {numbers} are left, and nobody needs one below {least}")
 
 
 def _is_version(key: str) -> bool:
     """Whether this is a version of an index or a ledger."""
     return key.split("/")[2] == "index" or key.split("/")[2:4] == ["_lithify", "ledger"]
+
+
+def _number(key: str) -> int:
+    return int(key.rpartition("/")[2].partition(".")[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lithify.base.errors import LithifyError
 from lithify.fleet.catalog import changes
@@ -189,9 +190,17 @@ def _change(world: World, process: Process) -> None:
 
 def small_queue(world: World) -> Queue:
     """A queue for what is small."""
-    share = world.scenario.largest_share
-    queue_id = world.ids.ulid(world.now_ms)
-    return Queue(SMALL_QUEUE, queue_id, SMALL_QUEUE_BYTES, largest_share=share)
+    return Queue(SMALL_QUEUE, world.ids.ulid(world.now_ms), SMALL_QUEUE_BYTES, **queue_limits(world))
+
+
+def queue_limits(world: World) -> dict[str, Any]:
+    """How much of a queue there is for whom."""
+    scenario = world.scenario
+    return {
+        "largest_share": scenario.largest_share,
+        "longest_backlog": scenario.longest_backlog,
+        "reserved_slots": scenario.reserved_slots,
+    }
 
 
 def restore(world: World) -> None:

@@ -8,17 +8,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
-from unittest import mock
+from contextlib import contextmanager
 
 import lithify.base.errors
 import lithify.service.worker_pool
-from lithify.base import concurrency
 from lithify.fleet import coordinator, managed_dataset
 from lithify.fleet.catalog import history
+from simulator.core.replacing import replacing
 from simulator.core.waiting import InFibers, wait_for_futures
 from simulator.fleet import scenario
 from simulator.fleet.world import World
@@ -29,15 +26,7 @@ _LEAST_WAIT_MS = 20
 @contextmanager
 def replacements(world: World) -> Iterator[None]:
     """The replacements above, for as long as the simulation of `world` runs."""
-    with ExitStack() as stack:
-
-        def put(module: Any, name: str, value: Any) -> None:
-            stack.enter_context(mock.patch.object(module, name, value))
-
-        put(logging.getLogger("lithify"), "disabled", True)
-        put(logging.getLogger("lithify.base.defects"), "disabled", True)
-        put(lithify.base.errors, "redact", lambda text: text)
-        put(concurrency, "background", InFibers(world.scheduler))
+    with replacing(InFibers(world.scheduler)) as put:
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, _LEAST_WAIT_MS))
         put(managed_dataset, "REST_S", scenario.REST_S)
         put(history, "KEEP_MS", scenario.KEEP_MS)

@@ -19,6 +19,26 @@
 | SURVIVES   | nothing that is wrong with a dataset, or the store, ends a coordinator or a worker         |
 | ANEW       | a dataset that was made anew is worked on, and nothing of the one before stays in its place |
 | LEFT       | in the end nobody leads anything, and no board has a hint                                  |
+
+Of admission (`admission_rules`):
+
+| rule       | says                                                                                       |
+|------------|--------------------------------------------------------------------------------------------|
+| TURNS      | of N datasets with work in a queue none waits for more than 4 * (N + 1) claims             |
+| BAND       | the best priority class is admitted first, but for fair claims                             |
+| QUOTA      | no coordinator admits more than the queue has slots, and one                               |
+| SHARE      | one dataset has no more than its share of them                                             |
+| CAP        | one tenant has no more than its cap                                                        |
+| RESERVE    | ordinary work leaves the reserve alone, where it is admitted and where it is claimed       |
+| BACKLOG    | the backlog is no longer than its bound                                                    |
+| COUNTED    | all that was offered is queued, resting or counted as deferred                             |
+| RESTS      | what failed by its own fault rests, longer each time                                       |
+| ROUTED     | work waits in the queue that its size says                                                 |
+| OWNER      | one coordinator watches a dataset                                                          |
+| SEEN       | a change is seen after a tenth of the silence before it                                    |
+| SICK       | a worker that fails whatever it tries rests, longer each time                              |
+| WORK       | no worker idles beside work it may do                                                      |
+| LOST       | claims are rarely lost                                                                     |
 """
 
 from __future__ import annotations
@@ -40,23 +60,20 @@ GONE = "catalogs that nobody needs go"
 SURVIVES = "nothing ends a coordinator or a worker"
 ANEW = "a dataset that was made anew is another one"
 LEFT = "nothing is left over"
+TURNS = "no dataset with work waits for more claims than stated"
+BAND = "the best priority class is admitted first, but for fair claims"
+QUOTA = "no coordinator admits beyond the slots"
+SHARE = "one dataset has no more than its share"
+CAP = "a tenant has no more than its cap"
+RESERVE = "ordinary work leaves the reserve alone"
+BACKLOG = "the backlog is no longer than its bound"
+COUNTED = "all that was offered is queued, resting or counted as deferred"
+RESTS = "what failed by its own fault rests, longer each time"
+ROUTED = "work waits in the queue that its size says"
+OWNER = "one coordinator watches a dataset"
+SEEN = "a change is seen after a tenth of the silence before it"
+SICK = "a worker that always fails rests, longer each time"
+WORK = "no worker idles beside work it may do"
+LOST = "claims are rarely lost"
 
-ALL = (
-    DONE,
-    STARVED,
-    ONCE,
-    COMMITTING,
-    BEATING,
-    IDLE,
-    PEACE,
-    FAILOVER,
-    BLAME,
-    PAUSES,
-    PAUSED,
-    QUEUES,
-    NEEDED,
-    GONE,
-    SURVIVES,
-    ANEW,
-    LEFT,
-)
+ALL = tuple(text for name, text in dict(globals()).items() if name.isupper())

@@ -36,9 +36,10 @@ COORDINATOR = CoordinatorOptions()
 WORKER = WorkerOptions(
     heartbeat_interval_ms=5_000, heartbeat_bytes=0, first_retry_pause_ms=1_000, max_retry_pause_ms=16_000
 )
-LARGE_BYTES, SMALL_BYTES = 100_000, 100
+LARGE_BYTES, SMALL_BYTES = 1 << 27, 100
 """Of what arrives at a dataset."""
 SMALL_QUEUE, SMALL_QUEUE_BYTES = "small", 50_000
+TENANT = "blue"
 MIN_SOURCES, MAX_SOURCES = 3, 8
 
 
@@ -77,6 +78,7 @@ class ShelfPlan:
     name: str
     units: int
     source_bytes: int
+    tenant: str | None = None
     is_hot: bool = False
     is_idle: bool = False
     is_poisoned: bool = False
@@ -114,6 +116,11 @@ class Scenario:
     max_task_ms: int
     largest_share: float
     """Of the slots of a queue that one dataset may have."""
+    longest_backlog: int
+    reserved_slots: int
+    """Of each queue."""
+    most_running: int | None
+    """The cap of `TENANT`; `None`: it has none."""
     looks_at_once: int
     vandal_pause_ms: int
     """0: nobody deletes boards, bells, memories, wakes and members."""
@@ -136,11 +143,13 @@ class Scenario:
         2. A *turn* is a task, and what passes between a commit and the next claim: a look of the coordinator,
            the board, a question of the worker, a pause of a hint that is meant for another.
         3. At the worst all units, each with something new while it was compacted, have their turns one after
-           another in the slots of the workers that serve all queues, and the hot dataset one for each.
+           another in the slots of the workers that serve all queues, but the reserve and those beyond the
+           tenant's cap, and the hot dataset one for each.
         """
         units = sum(shelf.units for shelf in self.shelves)
         turn_ms = self.max_task_ms + 20_000
-        return SWEEP_MS + SETTLE_MS + 3 * units * turn_ms // self.slots
+        slots = max(1, min(self.slots - self.reserved_slots, self.most_running or self.slots))
+        return SWEEP_MS + SETTLE_MS + 3 * units * turn_ms // slots
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -159,6 +168,9 @@ class Scenario:
             workers=tuple(workers),
             max_task_ms=rng.choice((1_000, 4_000, 12_000)),
             largest_share=rng.choice((0.5, 1.0, 1.0)),
+            longest_backlog=rng.choice((2, 4, 1_000)),
+            reserved_slots=0 if sick else rng.choice((0, 1)),
+            most_running=rng.choice((None, 1, 2)),
             looks_at_once=rng.choice((1, 4)),
             vandal_pause_ms=rng.choice((0, 4_000, 15_000)),
             person_pause_ms=rng.choice((0, 8_000, 20_000)),
@@ -179,6 +191,7 @@ def _shelves(rng: random.Random) -> tuple[ShelfPlan, ...]:
             name=f"shelf-{number}",
             units=rng.choice((1, 1, 2, 3)),
             source_bytes=rng.choice((SMALL_BYTES, LARGE_BYTES)),
+            tenant=rng.choice((None, TENANT)),
             is_hot=number == hot,
             pause_ms=rng.choice((10_000, 30_000)),
             trouble=trouble if rng.random() < 0.2 else None,

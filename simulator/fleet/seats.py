@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from lithify.api.fleet_serving import LEAST_PAUSE_S, PAUSE_S, PULSE_LOOK_S
@@ -25,6 +26,7 @@ from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool
 from lithify.testing.faulty import Crash
 from simulator.fleet import rules
+from simulator.fleet.admission_rules import JudgedChoice, JudgedQueues
 from simulator.fleet.engine import ToyEngine
 from simulator.fleet.judge import Judge
 from simulator.fleet.scenario import COORDINATOR, LOOPS, WORKER, WorkerPlan
@@ -131,7 +133,11 @@ class CoordinatorSeat(Seat):
 
     def _coordinator(self, process: Process) -> FleetCoordinator:
         name = self._named(process, FleetRole.COORDINATOR)
-        return FleetCoordinator(name, self._ports(process, name))
+        coordinator = FleetCoordinator(name, self._ports(process, name))
+        coordinator._queues = JudgedQueues(
+            name, process.clock, self._judge.fail, partial(self._judge.check_owner, name)
+        )
+        return coordinator
 
     def _ports(self, process: Process, name: str) -> FleetCoordinatorPorts:
         world, judge = self._world, self._judge
@@ -154,7 +160,7 @@ class CoordinatorSeat(Seat):
                 admit=admit,
                 counts=judged,
                 options=COORDINATOR,
-                observer=world.observer(process),
+                observer=world.observer(process.name),
             )
 
         watch = WatchPorts(
@@ -163,7 +169,7 @@ class CoordinatorSeat(Seat):
             lambda dataset: Leadership(dataset, process.clock, process.ids, name),
             process.clock,
             LOOPS,
-            world.observer(process),
+            world.observer(process.name),
         )
         return FleetCoordinatorPorts(
             process.files,
@@ -195,9 +201,7 @@ class WorkerSeat(Seat):
 
     def _work(self, process: Process, engine: ToyEngine) -> None:
         ports = self._ports(process, engine)
-        worker: FleetWorker = self._made(
-            process, lambda: self._begun(FleetWorker(process.member, ports, self.plan.queues))
-        )
+        worker: FleetWorker = self._made(process, lambda: self._begun(process, ports))
         self._judge.workers[process.member] = worker
         self._judge.processes[process.member] = process
         self._judge.plans[process.member] = self.plan
@@ -207,6 +211,7 @@ class WorkerSeat(Seat):
             try:
                 if not worker.tick():
                     pause_s = max(LEAST_PAUSE_S, worker.due_in_s())
+                self._judge.ticked(worker)
             except LithifyError as error:
                 process.log(f"{type(error).__name__}: {error}")
                 pause_s = PAUSE_S
@@ -219,7 +224,15 @@ class WorkerSeat(Seat):
         except LithifyError as error:
             process.log(f"cannot leave in order: {error}")
 
-    def _begun(self, worker: FleetWorker) -> FleetWorker:
+    def _begun(self, process: Process, ports: FleetWorkerPorts) -> FleetWorker:
+        worker, judge = FleetWorker(process.member, ports, self.plan.queues), self._judge
+        worker._choice = JudgedChoice(
+            process.member,
+            self.plan.slots,
+            judge.fail,
+            partial(judge.reserved, process.member),
+            partial(judge.may_lose, self.plan),
+        )
         worker.start()
         return worker
 
@@ -229,7 +242,9 @@ class WorkerSeat(Seat):
 
         def open_worker(url: str, room: WorkerSlots) -> Worker:
             dataset = world.by_url[url].open(process)
-            return Worker(dataset, engine, process.clock, name, room=room, observer=world.observer(process))
+            return Worker(
+                dataset, engine, process.clock, name, room=room, observer=world.observer(process.name)
+            )
 
         pool = WorkerPool(
             NoSource(),
@@ -237,6 +252,6 @@ class WorkerSeat(Seat):
             WorkerSlots(engine, WORKER),
             process.clock,
             heartbeat_interval_ms=WORKER.heartbeat_interval_ms,
-            observer=world.observer(process),
+            observer=world.observer(process.name),
         )
         return FleetWorkerPorts(process.files, pool, process.clock, "host", "0.1.0")

@@ -117,6 +117,7 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
             self._place.check(self._process)
             if version is None:
                 raise DatasetNotFound(f"{self.url} is not there")
+            self._place.looked(self._process)
         return () if version is None else decode(version.data, self.index.key(version.id))
 
     def backlog(self, snapshot: Names, now_ms: int) -> tuple[Backlog, ...]:
@@ -241,6 +242,11 @@ class Place:
             raise CorruptObject(f"{FOLDER}/{self.plan.name}/index", "does not decode")
         if self.trouble is Trouble.DEFECT:
             raise KeyError("nobody foresaw this")
+
+    def looked(self, process: Process) -> None:
+        """It was read."""
+        if self.world.watcher is not None:
+            self.world.watcher.looked(process, self)
 
     def add(self, unit: int, count: int) -> None:
         """Let so many names arrive, as far as their unit has room."""

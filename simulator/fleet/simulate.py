@@ -26,6 +26,7 @@ from simulator.fleet.people import (
     MadeAnew,
     coming,
     person,
+    queue_limits,
     restore,
     small_queue,
     trouble,
@@ -40,6 +41,7 @@ from simulator.fleet.scenario import (
     REST_S,
     SETTLE_MS,
     SMALL_QUEUE,
+    TENANT,
     Drill,
 )
 from simulator.fleet.seats import CoordinatorSeat, Seat, WorkerSeat
@@ -52,6 +54,10 @@ _FROZEN_MS = 60_000
 _PAUSED_MS = 90_000
 _WOKEN_MS = 70_000
 """After the start of the calm: who leaves a dataset to others has looked again by then."""
+_WOKEN_SHARE = 0.5
+"""Of datasets where something arrives; the others are looked at in their turn."""
+_UNSETTLED_MS = 180_000
+"""By the end of it all know who has come and gone."""
 _REST_MS = round(REST_S * 1_000) + 60_000
 
 
@@ -107,10 +113,12 @@ def _play(world: World, judge: Judge) -> None:
 
 def _make_fleet(world: World) -> None:
     catalog = changes.first_catalog(world.ids.ulid(world.now_ms))
-    share = world.scenario.largest_share
-    catalog = changes.set_queue(catalog, catalog.queues[0].id, largest_share=share)
+    catalog = changes.set_queue(catalog, catalog.queues[0].id, **queue_limits(world))
     catalog = changes.create_queue(catalog, small_queue(world))
-    world.files.catalog.create(changes.add_rules(catalog, [DatasetRule(PATTERN)]))
+    catalog = changes.set_tenant(catalog, TENANT, most_running=world.scenario.most_running)
+    owned = [place for place in world.places.values() if place.plan.tenant is not None]
+    of_tenant = [DatasetRule(place.url, tenant=place.plan.tenant) for place in owned]
+    world.files.catalog.create(changes.add_rules(catalog, [DatasetRule(PATTERN), *of_tenant]))
 
 
 def _settle(world: World, judge: Judge, seats: Sequence[Seat]) -> None:
@@ -140,6 +148,8 @@ def _siege(
     world.log("world", f"drill: {drill.value}")
     seat = world.rng.choice(coordinators)
     _arrive(world)
+    if drill not in (Drill.NOTHING, Drill.PAUSE):
+        judge.unsettled(_UNSETTLED_MS)
     if drill is Drill.JOIN:
         joins.is_wanted = True
     elif drill is Drill.LEAVE:
@@ -192,7 +202,8 @@ def _arrive(world: World) -> None:
         if place.plan.is_healthy and not (place.plan.is_idle or place.plan.is_hot):
             for unit in range(place.plan.units):
                 place.add(unit, MIN_SOURCES)
-            world.files.wakes.wake(place.url)
+            if world.rng.random() < _WOKEN_SHARE:
+                world.files.wakes.wake(place.url)
 
 
 def _until_done(world: World, judge: Judge, rule: str, *, with_hot: bool) -> None:

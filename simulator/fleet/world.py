@@ -7,17 +7,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from lithify.base import events
 from lithify.base.errors import StoreError
-from lithify.base.ids import RandomIds
 from lithify.fleet.files import FleetFiles
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.memory import MemoryStore
-from simulator.core.fibers import FiberClock, Scheduler
+from simulator.core.fibers import FiberClock
 from simulator.core.processes import (
     CallFaults,
     FaultyProcess,
@@ -42,24 +39,19 @@ class Watcher(Protocol):
     def failed(self, process: Process, place: Place) -> None:
         """A look at a dataset fails, since something is wrong with it."""
 
+    def looked(self, process: Process, place: Place) -> None:
+        """A process has read a dataset."""
+
     def strayed(self, process: Process, key: str) -> None:
         """A process that has opened a dataset which is gone has written this in the place of it."""
 
 
-class World(SharedWorld):
+class World(SharedWorld[Scenario, Watcher]):
     """All that the processes of one run share."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
-        super().__init__(trace)
-        self.seed = seed
-        self.rng = random.Random(f"fleet {seed}")
-        self.scenario = Scenario.draw(self.rng)
+        super().__init__("fleet", seed, Scenario.draw, trace)
         self.faults = self.scenario.faults
-        self.scheduler = Scheduler(self.rng)
-        self.clock = FiberClock(self.scheduler)
-        self.ids = RandomIds(self.rng)
-        self.objects = MemoryStore(self.clock, keeps_put_ids=self.rng.random() < 0.7)
-        self.watcher: Watcher | None = None
         self.told_objects = _ToldStore(self)
         self.files = self.fleet_files(self.objects, self.clock)
         """The fleet for who makes no mistakes."""
@@ -74,29 +66,9 @@ class World(SharedWorld):
     def fleet_files(self, store: MemoryStore | ProcessStore, clock: FiberClock) -> FleetFiles:
         return FleetFiles(f"memory://{FLEET}", store, FLEET, clock, self.ids, self.rng)
 
-    @property
-    def call_faults(self) -> CallFaults:
-        return self.faults
-
-    def wrote(self, process: FaultyProcess, key: str, data: bytes) -> None:
-        assert isinstance(process, Process)
-        if self.watcher is not None:
-            self.watcher.wrote(process, key, data)
-
     def process_of(self, kind: str) -> Process:
         """A new process with a name of its own."""
         return Process(self, kind)
-
-    def observer(self, process: Process) -> events.Observer:
-        """Counts and traces what happens to a process."""
-
-        def observe(event: events.Event) -> None:
-            self.count(f"event: {type(event).__name__}")
-            if self.is_traced:
-                fields = [n for cls in type(event).__mro__ for n in getattr(cls, "__slots__", ())]
-                process.log(f"{type(event).__name__} {' '.join(f'{n}={getattr(event, n)}' for n in fields)}")
-
-        return observe
 
     def calm(self) -> None:
         """From now on nothing goes wrong any more; clocks stay as they are."""

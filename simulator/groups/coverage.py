@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 EXPECTED = (
     "event: a copy is no source",
     "event: abort",
@@ -33,8 +31,3 @@ EXPECTED = (
     "fault: sent twice",
     "fault: slow",
 )
-
-
-def missing(counts: Mapping[str, int]) -> list[str]:
-    """What is expected and never happened."""
-    return [name for name in EXPECTED if not counts.get(name)]

@@ -6,13 +6,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from unittest import mock
+from contextlib import contextmanager
 
-import lithify.base.errors
-from lithify.base import concurrency
+from simulator.core.replacing import replacing
 from simulator.core.waiting import AnyTime
 from simulator.groups.world import World
 
@@ -20,8 +17,5 @@ from simulator.groups.world import World
 @contextmanager
 def replacements(world: World) -> Iterator[None]:
     """The replacements above, for as long as the simulation of `world` runs."""
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
-        stack.enter_context(mock.patch.object(lithify.base.errors, "redact", lambda text: text))
-        stack.enter_context(mock.patch.object(concurrency, "background", AnyTime(world.rng)))
+    with replacing(AnyTime(world.rng)):
         yield

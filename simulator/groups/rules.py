@@ -30,16 +30,4 @@ LEADERS = "only the leader publishes"
 CONVERGES = "all copies converge"
 SURVIVES = "nothing ends by an error of its own"
 
-ALL = (
-    DELETED,
-    ABORTED,
-    COMMITTED,
-    STUCK,
-    READERS,
-    FLOOR,
-    THRESHOLDS,
-    MARKS,
-    LEADERS,
-    CONVERGES,
-    SURVIVES,
-)
+ALL = tuple(text for name, text in dict(globals()).items() if name.isupper())

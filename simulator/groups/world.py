@@ -6,16 +6,12 @@ can go wrong like one of the store.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from lithify.base.ids import RandomIds
 from lithify.coordination.groups import GroupFiles
-from lithify.testing.memory import MemoryStore
 from lithify.watermarks.groups import Marks, PartitionStanding
-from simulator.core.fibers import FiberClock, Scheduler
 from simulator.core.processes import CallFaults, FaultyProcess, SharedWorld
 from simulator.groups.log import Log, Record
 from simulator.groups.scenario import Scenario
@@ -52,18 +48,12 @@ class Watcher(Protocol):
     def changed(self, who: str, name: str, value: Log | State) -> None: ...
 
 
-class World(SharedWorld):
+class World(SharedWorld[Scenario, Watcher]):
     """All that the processes of one run share."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
-        super().__init__(trace)
-        self.seed = seed
-        self.rng = random.Random(f"groups {seed}")
-        self.scenario = Scenario.draw(self.rng)
+        super().__init__("groups", seed, Scenario.draw, trace)
         self.faults = CallFaults()
-        self.scheduler = Scheduler(self.rng)
-        self.ids = RandomIds(self.rng)
-        self.objects = MemoryStore(FiberClock(self.scheduler), keeps_put_ids=self.rng.random() < 0.7)
         self.truth = Truth()
         self.logs: dict[str, Log] = {}
         self.states: dict[str, State] = {}
@@ -73,16 +63,6 @@ class World(SharedWorld):
         """Copies and readers that are to be members."""
         self.living: dict[str, list[Process]] = {}
         """The processes of each copy."""
-        self.watcher: Watcher | None = None
-
-    @property
-    def call_faults(self) -> CallFaults:
-        return self.faults
-
-    def wrote(self, process: FaultyProcess, key: str, data: bytes) -> None:
-        assert isinstance(process, Process)
-        if self.watcher is not None:
-            self.watcher.wrote(process, key, data)
 
     def process(self, kind: str) -> Process:
         """A new process with a name of its own."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 EXPECTED = (
     "deleted: data_files",
     "deleted: manifest_files",
@@ -43,8 +41,3 @@ EXPECTED = (
     "outcome: state_lost",
     "outcome: unpublished",
 )
-
-
-def missing(counts: Mapping[str, int]) -> list[str]:
-    """What is expected and never happened."""
-    return [name for name in EXPECTED if not counts.get(name)]

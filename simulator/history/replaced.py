@@ -9,24 +9,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
-from unittest import mock
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-import lithify.base.errors
-from lithify.base import concurrency as together_module
 from lithify.datasets.iceberg.format import lineage as lineage_module
 from lithify.datasets.iceberg.io import places as places_module
 from lithify.datasets.iceberg.maintenance import expired_files as expired_files_module
 from lithify.datasets.iceberg.maintenance import reachable as reachable_module
 from lithify.datasets.iceberg.maintenance import readers as readers_module
 from lithify.store.objects import ObjectStore
+from simulator.core.replacing import replacing
 from simulator.core.waiting import AnyTime
 from simulator.history.lake import FilesView
 from simulator.history.world import World
@@ -37,14 +34,7 @@ _keys_of = lru_cache(maxsize=1 << 14)(places_module.keys_of)
 @contextmanager
 def replacements(world: World) -> Iterator[None]:
     """The replacements above, for as long as the simulation of `world` runs."""
-    with ExitStack() as stack:
-
-        def put(module: Any, name: str, value: Any) -> None:
-            stack.enter_context(mock.patch.object(module, name, value))
-
-        put(logging.getLogger("lithify"), "disabled", True)
-        put(lithify.base.errors, "redact", lambda text: text)
-        put(together_module, "background", AnyTime(world.rng))
+    with replacing(AnyTime(world.rng)) as put:
         put(reachable_module, "fetched_lists", _lists)
         put(reachable_module, "fetched_manifests", _manifests)
         put(reachable_module, "ManifestLists", _Decoded)

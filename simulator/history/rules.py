@@ -35,17 +35,4 @@ LEFT = "no file of expired snapshots is left"
 ENDS = "runs do all there is to do"
 SURVIVES = "nothing ends by an error of its own"
 
-ALL = (
-    HOLDS,
-    RENEWED,
-    READERS,
-    COMPACTED,
-    NAMED,
-    REFS,
-    POLICY,
-    WATERMARK,
-    GRACE,
-    LEFT,
-    ENDS,
-    SURVIVES,
-)
+ALL = tuple(text for name, text in dict(globals()).items() if name.isupper())

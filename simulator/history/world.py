@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -15,11 +14,8 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate
 
-from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl
-from lithify.testing.memory import MemoryStore
-from simulator.core.fibers import FiberClock, Scheduler
 from simulator.core.processes import FaultyProcess, SharedWorld
 from simulator.history.lake import IDENTIFIER, ROOT, CatalogView, FilesView, Lake, catalog_of
 from simulator.history.scenario import MAX_LATE_MS, Faults, Scenario
@@ -45,28 +41,15 @@ class Watcher(Protocol):
         """`began_ms`: when the run began that asked for it; when it was asked where no run did."""
 
 
-class World(SharedWorld):
+class World(SharedWorld[Scenario, Watcher]):
     """All that the processes of one run share."""
 
+    faults: Faults
+
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
-        super().__init__(trace)
-        self.seed = seed
-        self.rng = random.Random(f"history {seed}")
-        self.scenario = Scenario.draw(self.rng)
+        super().__init__("history", seed, Scenario.draw, trace)
         self.faults = self.scenario.faults
-        self.scheduler = Scheduler(self.rng)
-        self.objects = MemoryStore(FiberClock(self.scheduler), keeps_put_ids=self.rng.random() < 0.7)
-        self.lake = Lake(RandomIds(self.rng))
-        self.watcher: Watcher | None = None
-
-    @property
-    def call_faults(self) -> Faults:
-        return self.faults
-
-    def wrote(self, process: FaultyProcess, key: str, data: bytes) -> None:
-        assert isinstance(process, Process)
-        if self.watcher is not None:
-            self.watcher.wrote(process, key, data)
+        self.lake = Lake(self.ids)
 
     def process(self, kind: str) -> Process:
         """A new process with a name of its own."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 EXPECTED = (
     "trouble: damaged",
     "trouble: away",
@@ -37,8 +35,3 @@ EXPECTED = (
     "event: pool ended with its engine",
     "event: several datasets fail",
 )
-
-
-def missing(counts: Mapping[str, int]) -> list[str]:
-    """What is expected and never happened."""
-    return [name for name in EXPECTED if not counts.get(name)]

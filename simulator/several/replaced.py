@@ -12,21 +12,19 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import lithify.base.errors
 import lithify.service.worker_pool
-from lithify.base import concurrency as together_module
 from lithify.datasets.iceberg import dataset as table_module
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import active_tasks, plan_table
 from lithify.planning.timeline.model import TimelinePlan
 from lithify.protocol.proposal import NOTHING_HELD, Held
+from simulator.core.replacing import replacing
 from simulator.core.waiting import AnyTime, wait_for_futures
 from simulator.replaced import users_of_codecs
 from simulator.several.lake import manifests_in_memory
@@ -41,22 +39,14 @@ def replacements(world: World) -> Iterator[None]:
     def new_uuid() -> uuid.UUID:
         return uuid.UUID(int=world.rng.getrandbits(128), version=4)
 
-    with ExitStack() as stack:
-
-        def put(module: Any, name: str, value: Any) -> None:
-            stack.enter_context(mock.patch.object(module, name, value))
-
-        put(logging.getLogger("lithify"), "disabled", True)
-        put(logging.getLogger("lithify.base.defects"), "disabled", True)
+    with replacing(AnyTime(world.rng)) as put:
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, MAX_LATENCY_MS))
-        put(together_module, "background", AnyTime(world.rng))
         put(uuid, "uuid4", new_uuid)
-        put(lithify.base.errors, "redact", lambda text: text)
         put(table_module, "plan_table", _Timelines(plan_table))
         for module, name in users_of_codecs():
             put(module, name, getattr(world.codecs, name))
-        stack.enter_context(manifests_in_memory())
-        yield
+        with manifests_in_memory():
+            yield
 
 
 class _Timelines:

@@ -32,17 +32,4 @@ SURVIVES = "one dataset ends nobody"
 RETURNS = "what is well again is worked on"
 DRAINED = "everything healthy is done in the end"
 
-ALL = (
-    COMMITTED,
-    PLANNED,
-    TURNS,
-    URGENT,
-    IDLE,
-    PAUSES,
-    ENGINE,
-    ONCE,
-    GIVEN_UP,
-    SURVIVES,
-    RETURNS,
-    DRAINED,
-)
+ALL = tuple(text for name, text in dict(globals()).items() if name.isupper())

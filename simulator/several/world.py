@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from lithify.base import events
 from lithify.base.errors import StoreError
 from lithify.base.ids import RandomIds
 from lithify.store.objects import ObjectStore
@@ -56,19 +55,6 @@ class World(RecordedWorld):
 
     def end(self) -> None:
         self.is_over = True
-
-    def observer(self, who: str, then: Callable[[events.Event], None] = events.ignore) -> events.Observer:
-        """Counts and traces what happens to `who`, and passes it on."""
-
-        def observe(event: events.Event) -> None:
-            name = type(event).__name__
-            self.count(f"event: {name}")
-            if self.is_traced:
-                fields = [n for cls in type(event).__mro__ for n in getattr(cls, "__slots__", ())]
-                self.log(who, f"{name} " + " ".join(f"{field}={getattr(event, field)}" for field in fields))
-            then(event)
-
-        return observe
 
 
 class PlaceStore(WrappedStore):

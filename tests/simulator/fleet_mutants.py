@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,17 +12,25 @@ from simulator.fleet import rules
 
 from lithify.base.backoff import GrowingPause
 from lithify.base.ids import Ulid
-from lithify.fleet import managed_dataset
+from lithify.fleet import coordinator_queues, managed_dataset, task_publisher, worker
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.history import CatalogHistory
 from lithify.fleet.catalog.model import QueueState
 from lithify.fleet.managed_dataset import ManagedDataset, Peers
 from lithify.fleet.members import FleetMember, ListedMember, MemberFiles
 from lithify.fleet.task_queue_files import BoardFiles
+from lithify.planning.admission import Budget, DropReason, WorkKey
 from lithify.planning.fleet import admission, quarantine
 from lithify.planning.fleet import task_offers as hints
+from lithify.planning.fleet.admission import QueueAdmission, TenantShare
 from lithify.planning.fleet.fairness import FairTurns
+from lithify.planning.fleet.pending_tasks import PendingTask
+from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.polling import PollBackoff
+from lithify.planning.fleet.routing import Routing
+from lithify.planning.fleet.slots import Slots, Usage
+from lithify.planning.fleet.task_offers import ClaimOffer
+from lithify.planning.rest import Rest
 from lithify.protocol import transitions
 from lithify.protocol.failure_detector import SilenceWatch
 from lithify.protocol.model import CompactionState
@@ -121,15 +130,167 @@ def _only_when_rung(self: PollBackoff, now_ms: int, *, has_rung: bool) -> bool:
     return has_rung
 
 
+class _NewestIsFair(FairTurns[Any]):
+    """Who has waited for the fewest claims."""
+
+    def longest(self, waiting: Iterable[Any]) -> Any:
+        return self._turns.order(dict.fromkeys(waiting, 0.0))[-1]
+
+
+def _choose_by_age(self: QueueAdmission, able: Any, tenants: Any, lane: str) -> PendingTask:
+    want: PendingTask = min(able, key=lambda one: (one.since_ms, one.dataset, one.key.unit))
+    self._count(want, dict.fromkeys(one.dataset for one in able), [want.dataset], lane)
+    return want
+
+
+def _no_limit(*_: object) -> Slots:
+    return Slots(1_000, 1_000)
+
+
+def _without_caps(self: Any, want: PendingTask, room: Slots, share: int, tenants: Any) -> bool:
+    return _honest_leaves_room(self, want, room, share, dict.fromkeys(tenants, TenantShare()))
+
+
+def _allow_all(self: Slots, usage: Usage, *, may_use_reserve: bool) -> bool:
+    return usage.total < self.total
+
+
+_honest_defer = QueueAdmission._defer
+
+
+def _defer_uncounted(self: QueueAdmission) -> None:
+    _honest_defer(self)
+    self._deferred.clear()
+
+
+def _defer_the_last(self: QueueAdmission) -> None:
+    """Whosever it is."""
+    while self._queued_count > self.limits.longest_backlog:
+        key = self._budget.queued[-1].key
+        self._budget.cancelled(key)
+        want = self._remove(key)
+        assert want is not None
+        known = self._deferred.setdefault(key.dataset, admission._Deferral(want.tenant, Counter()))
+        known.by_band[want.band] += 1
+
+
+def _forget_failures(self: Budget, key: WorkKey, now_ms: int) -> tuple[DropReason, ...]:
+    self._running.pop(key, None)
+    return ()
+
+
+def _to_the_largest(self: Routing[Any], cost_bytes: int, named: str | None = None) -> Any:
+    return self._by_size[-1] if cost_bytes < 1 << 25 else self._by_size[0]
+
+
+class _Anybody(str):
+    """Is everybody."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def _rarely(silence_ms: int, *, is_running: bool) -> int:
+    return 90_000 if silence_ms > 20_000 else 5_000
+
+
+def _for_ever(hint: ClaimOffer, worker: str) -> int:
+    return 0 if hint.worker in (worker, None) else 1 << 40
+
+
+def _at_once(hint: ClaimOffer, worker: str) -> int:
+    return 0
+
+
 MUTANTS = (
     Mutant(
         "boards are read when the bell rings only",
-        (rules.DONE, rules.STARVED),
+        (rules.WORK, rules.LOST, rules.DONE, rules.STARVED),
         ((PollBackoff, "reads_boards", _only_when_rung),),
     ),
     Mutant(
+        "urgent work is admitted for ever",
+        (rules.TURNS,),
+        ((admission, "FairTurns", _NeverFair),),
+    ),
+    Mutant(
+        "fair claims go to who has waited least",
+        (rules.TURNS,),
+        ((admission, "FairTurns", _NewestIsFair),),
+    ),
+    Mutant(
+        "the oldest is admitted, however urgent others are",
+        (rules.BAND,),
+        ((QueueAdmission, "_choose", _choose_by_age),),
+        first_seed=5_013,
+    ),
+    Mutant(
+        "a coordinator admits all it has",
+        (rules.QUOTA, rules.RESERVE),
+        ((coordinator_queues, "quota", _no_limit),),
+    ),
+    Mutant(
+        "one dataset may have all slots",
+        (rules.SHARE,),
+        ((admission._Load, "leaves_room", _leave_room_to_one),),
+    ),
+    Mutant(
+        "a tenant may have all slots",
+        (rules.CAP,),
+        ((admission._Load, "leaves_room", _without_caps),),
+        first_seed=5_257,
+    ),
+    Mutant(
+        "ordinary work takes the reserve", (rules.RESERVE,), ((Slots, "allow", _allow_all),), first_seed=5_109
+    ),
+    Mutant(
+        "no worker keeps a reserve",
+        (rules.RESERVE,),
+        ((worker, "reserved_of", lambda *_: 0),),
+        first_seed=5_109,
+    ),
+    Mutant("nothing is deferred", (rules.BACKLOG,), ((QueueAdmission, "_defer", _nothing),)),
+    Mutant(
+        "what is deferred is forgotten", (rules.COUNTED,), ((QueueAdmission, "_defer", _defer_uncounted),)
+    ),
+    Mutant(
+        "a dataset may be deferred altogether",
+        (rules.TURNS, rules.BAND),
+        ((QueueAdmission, "_defer", _defer_the_last),),
+        first_seed=5_142,
+    ),
+    Mutant(
+        "what failed goes on at once",
+        (rules.RESTS, rules.COUNTED),
+        ((Budget, "failed", _forget_failures),),
+        first_seed=5_006,
+    ),
+    Mutant("a worker that always fails goes on", (rules.SICK,), ((Rest, "lasts", _never),)),
+    Mutant("small work goes to the queue for large", (rules.ROUTED,), ((Routing, "route", _to_the_largest),)),
+    Mutant(
+        "all coordinators watch all datasets",
+        (rules.OWNER,),
+        ((Placement, "owner", lambda self, url: _Anybody()),),
+    ),
+    Mutant("a silent dataset is hardly polled", (rules.SEEN,), ((managed_dataset, "pause_ms", _rarely),)),
+    Mutant(
+        "what is for one worker is never for all",
+        (rules.WORK, rules.DONE, rules.STARVED),
+        ((hints, "delay_ms", _for_ever),),
+        first_seed=5_179,
+    ),
+    Mutant("all workers claim at once", (rules.LOST,), ((hints, "delay_ms", _at_once),), first_seed=5_159),
+    Mutant(
+        "offers are for nobody, and for all at once",
+        (rules.LOST,),
+        ((task_publisher, "meant_for", lambda *_: {}), (hints, "STEP_MS", 0)),
+        first_seed=5_159,
+    ),
+    Mutant(
         "what is urgent has it all, for ever",
-        (rules.STARVED,),
+        (rules.STARVED, rules.TURNS, rules.SHARE),
         (
             (admission, "FairTurns", _NeverFair),
             (hints, "FairTurns", _NeverFair),
@@ -147,20 +308,20 @@ MUTANTS = (
         "who leads is taken for dead",
         (rules.PEACE,),
         ((ManagedDataset, "_seek_leadership", _take_for_dead),),
-        first_seed=5_004,
+        first_seed=5_005,
     ),
     Mutant(
         "who has ever been a member lives",
-        (rules.FAILOVER, rules.DONE, rules.STARVED),
+        (rules.FAILOVER, rules.LOST, rules.DONE, rules.STARVED),
         ((ListedMember, "is_alive", True),),
-        first_seed=5_000,
+        first_seed=5_160,
     ),
-    Mutant("nobody is excused", (rules.BLAME,), ((Peers, "excuses", _never),)),
+    Mutant("nobody is excused", (rules.BLAME,), ((Peers, "excuses", _never),), first_seed=5_104),
     Mutant(
         "what is broken is looked at in every round",
         (rules.PAUSES,),
         ((quarantine, "QUARANTINE_PAUSE", GrowingPause(0, 0)),),
-        first_seed=5_004,
+        first_seed=5_005,
     ),
     Mutant(
         "nobody hears that a queue is paused",
@@ -178,13 +339,14 @@ MUTANTS = (
         "all say that they need the newest catalog",
         (rules.NEEDED,),
         ((MemberFiles, "beat", _need_the_newest),),
-        first_seed=5_003,
+        first_seed=5_004,
     ),
-    Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),), first_seed=5_003),
+    Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),), first_seed=5_004),
     Mutant(
         "what nobody foresaw in a dataset ends its coordinator",
         (rules.SURVIVES,),
         ((managed_dataset, "contained", lambda what: nullcontext()),),
+        first_seed=5_153,
     ),
     Mutant(
         "nobody notices that a dataset was made anew",
@@ -198,7 +360,7 @@ MUTANTS = (
         "what was written to another dataset stays there",
         (rules.ANEW, rules.ONCE, rules.COMMITTING),
         ((VersionedFiles, "_take_back", _nothing),),
-        first_seed=5_007,
+        first_seed=5_010,
     ),
     Mutant(
         "a dataset that was made anew is not opened anew",
@@ -209,6 +371,6 @@ MUTANTS = (
         "the last hint stays on its board",
         (rules.LEFT,),
         ((BoardFiles, "write", _leave_the_last),),
-        first_seed=5_000,
+        first_seed=5_010,
     ),
 )

@@ -20,8 +20,6 @@ from simulator.__main__ import DATABASE, FLEET, GROUPS, HISTORY, SEVERAL
 from simulator.core.outcome import Outcome
 
 from simulator import fleet, groups, history, several, simulate
-from tests.planning.fleet import mutants as rules_mutants
-from tests.planning.fleet import playing as fleet_rules
 from tests.simulator import fleet_mutants, groups_mutants, history_mutants, mutants, several_mutants
 from tests.simulator.mutants import FIRST_SEED, Mutant
 from tests.simulator.playing import MUTANT_SEEDS
@@ -33,7 +31,6 @@ WORLDS: Mapping[str, tuple[Sequence[Mutant], Simulate, int]] = {
     HISTORY: (history_mutants.MUTANTS, history.simulate, FIRST_SEED),
     GROUPS: (groups_mutants.MUTANTS, groups.simulate, FIRST_SEED),
     FLEET: (fleet_mutants.MUTANTS, fleet.simulate, FIRST_SEED),
-    "fleet rules": (rules_mutants.MUTANTS, fleet_rules.simulate, rules_mutants.FIRST_SEED),
 }
 
 

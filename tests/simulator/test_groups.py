@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 from simulator.__main__ import GROUPS, Summary, outcomes, replay_command
 from simulator.groups import rules, simulate
-from simulator.groups.coverage import missing
 
 from tests.simulator.groups_mutants import MUTANTS
 from tests.simulator.mutants import Mutant
@@ -30,7 +29,7 @@ def test_no_seed_violates_an_invariant(summary: Summary) -> None:
 
 
 def test_every_trouble_was_played(summary: Summary) -> None:
-    assert missing(summary.counts) == []
+    assert summary.never_happened() == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -7,7 +7,6 @@ import json
 import pytest
 from simulator.__main__ import HISTORY, Summary, main, outcomes, replay_command
 from simulator.history import rules, simulate
-from simulator.history.coverage import missing
 
 from tests.simulator.history_mutants import MUTANTS
 from tests.simulator.mutants import Mutant
@@ -31,7 +30,7 @@ def test_no_seed_violates_an_invariant(summary: Summary) -> None:
 
 
 def test_every_trouble_was_played(summary: Summary) -> None:
-    assert missing(summary.counts) == []
+    assert summary.never_happened() == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -8,7 +8,6 @@ import json
 import pytest
 from simulator.__main__ import SEVERAL, Summary, main, outcomes, replay_command
 from simulator.several import rules, simulate
-from simulator.several.coverage import missing
 
 from tests.simulator.mutants import Mutant
 from tests.simulator.playing import assert_noticed, trace_of
@@ -33,7 +32,7 @@ def test_no_seed_violates_an_invariant(summary: Summary) -> None:
 
 
 def test_every_trouble_was_played(summary: Summary) -> None:
-    assert missing(summary.counts) == []
+    assert summary.never_happened() == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -6,7 +6,6 @@ import json
 
 import pytest
 from simulator.__main__ import DATABASE, Summary, main, outcomes, replay_command
-from simulator.coverage import missing
 from simulator.scenario import Faults
 from simulator.world import World
 
@@ -33,7 +32,7 @@ def test_no_seed_violates_an_invariant(summary: Summary) -> None:
 
 
 def test_every_fault_and_every_step_was_played(summary: Summary) -> None:
-    assert missing(summary.counts) == []
+    assert summary.never_happened() == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

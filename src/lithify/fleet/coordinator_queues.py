@@ -30,7 +30,7 @@ from lithify.planning.fleet.pace import backlog_ms
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.quotas import quota, tenant_cap
-from lithify.planning.fleet.routing import Route, Routing
+from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 
@@ -89,6 +89,9 @@ class OwnQueues:
             self._name_tenants([want.tenant], now.catalog)
             place = self.queue_id(want, rule, routing, now.catalog), self._named.name(want.tenant)
             self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
+        under_way = {one.want.key for one in demand.active} | set(admitted)
+        if is_known:  # before routing: the next task of a unit does not stay in the queue of the last one
+            self.forget_admitted(demand.url, under_way)
         wants: dict[str, list[PendingTask]] = {}
         active: dict[str, list[Active]] = {}
         for want in demand.wants:
@@ -99,9 +102,6 @@ class OwnQueues:
                 wants.setdefault(queue_id, []).append(want)
         for one in demand.active:
             active.setdefault(self.queue_id(one.want, rule, routing, now.catalog), []).append(one)
-        under_way = {one.want.key for one in demand.active} | set(admitted)
-        if is_known:
-            self.forget_admitted(demand.url, under_way)
         for key in under_way:  # a task admitted by another process counts from when it is first seen
             self._admitted.setdefault(demand.url, {}).setdefault(key, _Admitted(now.number))
         now_ms = monotonic_ms(self._clock)
@@ -154,8 +154,7 @@ class OwnQueues:
         queue_id = self._queue_id_of(want.key)
         if queue_id is not None and catalog.with_id(queue_id) is not None:
             return queue_id
-        routes = (Route(rule.queue),) if rule.queue is not None else ()
-        return routing.route(want.cost_bytes, routes, unit=want.key.unit).id
+        return routing.route(want.cost_bytes, rule.queue).id
 
     # Versions of the catalog
 

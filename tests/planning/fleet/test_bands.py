@@ -17,24 +17,21 @@ priorities = st.floats(0, 1)
 
 
 @pytest.mark.parametrize(
-    ("stall_ms", "waiting", "limit", "is_asked", "band"),
+    ("stall_ms", "waiting", "limit", "band"),
     [
-        (0, 8, 8, False, PriorityClass.STALL),
-        (NEAR_STALL_MS, 1, 8, True, PriorityClass.STALL),
-        (NEAR_STALL_MS + 1, 7, 8, False, PriorityClass.NORMAL),
-        (NEAR_STALL_MS + 1, 8, 8, False, PriorityClass.OVER_LIMIT),
-        (None, 8, 8, False, PriorityClass.OVER_LIMIT),
-        (None, 99, 8, True, PriorityClass.ASKED),
-        (None, 7, 8, False, PriorityClass.NORMAL),
-        (None, 99, 0, False, PriorityClass.NORMAL),
+        (0, 8, 8, PriorityClass.STALL),
+        (NEAR_STALL_MS, 1, 8, PriorityClass.STALL),
+        (NEAR_STALL_MS + 1, 7, 8, PriorityClass.NORMAL),
+        (NEAR_STALL_MS + 1, 8, 8, PriorityClass.OVER_LIMIT),
+        (None, 8, 8, PriorityClass.OVER_LIMIT),
+        (None, 7, 8, PriorityClass.NORMAL),
+        (None, 99, 0, PriorityClass.NORMAL),
     ],
 )
-def test_which_band(
-    stall_ms: int | None, waiting: int, limit: int, is_asked: bool, band: PriorityClass
-) -> None:
+def test_which_band(stall_ms: int | None, waiting: int, limit: int, band: PriorityClass) -> None:
     """The last one: a limit that nobody knows is not exceeded (Accumulo ranked ordinary work above that of
     people so)."""
-    assert band_of(stall_ms=stall_ms, waiting=waiting, limit=limit, is_asked=is_asked) is band
+    assert band_of(stall_ms=stall_ms, waiting=waiting, limit=limit) is band
 
 
 @given(st.sampled_from(PriorityClass), priorities, st.sampled_from(PriorityClass), priorities)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.fairness import FAIR_EVERY, longest_wait_claims
+from lithify.planning.fleet import task_offers
+from lithify.planning.fleet.fairness import FAIR_EVERY, FairTurns, longest_wait_claims
 from lithify.planning.fleet.priorities import PriorityClass
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.task_offers import (
@@ -125,6 +131,58 @@ def test_every_fourth_claim_is_for_what_was_passed_over_most() -> None:
         order.append(take(choice, number))
     assert [name[:3] for name in order] == ["new", "new", "new", "old", "new", "new", "new", "old"]
     assert longest_wait_claims(3) >= 2 * FAIR_EVERY
+
+
+def unfairness(seed: int) -> str:
+    """What is unfair in a hundred claims of a worker while offers come, most of them urgent."""
+    rng, choice = random.Random(seed), HintChoice("me")
+    board: dict[WorkKey, ClaimOffer] = {}
+    passed: Counter[WorkKey] = Counter()
+    most: Counter[WorkKey] = Counter()
+    worse_in_a_row = 0
+    for step in range(100):
+        while len(board) < 4:
+            band = rng.choice([PriorityClass.STALL] * 4 + list(PriorityClass))
+            new = hint(f"{step}-{len(board)}", band, rng.random())
+            board[new.key] = new
+        choice.see({"q": board.values()}, step)
+        found = choice.next(FREE, Usage(), {}, step)
+        assert found is not None
+        claimed = board.pop(found[1].key)
+        choice.claimed(claimed, FREE, Usage(), {}, step)
+        for key in board:
+            passed[key], most[key] = passed[key] + 1, max(most[key], len(board) + 1)
+            if passed[key] > longest_wait_claims(most[key]):
+                return "starved"
+        is_worse = any(other.band < claimed.band for other in board.values())
+        worse_in_a_row = worse_in_a_row + 1 if is_worse else 0
+        if worse_in_a_row > 1:
+            return "class"
+    return ""
+
+
+def test_a_worker_takes_the_best_class_first_and_passes_over_nothing_for_long() -> None:
+    assert {unfairness(seed) for seed in range(30)} == {""}
+
+
+class NeverFair(FairTurns[Any]):
+    def is_due(self, scope: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "notices"),
+    [
+        ("FairTurns", NeverFair, "starved"),
+        ("_order", lambda seen: (-seen.hint.priority, seen.since_ms), "class"),
+    ],
+)
+def test_what_is_unfair_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str, wrong: object, notices: str
+) -> None:
+    monkeypatch.setattr(task_offers, name, wrong)
+    assert {unfairness(seed) for seed in range(30)} <= {"", notices}
+    assert notices in {unfairness(seed) for seed in range(30)}
 
 
 def test_ordinary_work_does_not_take_the_reserve() -> None:

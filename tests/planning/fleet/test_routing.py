@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.base.errors import Refused
-from lithify.planning.fleet.routing import Route, Routing
+from lithify.planning.fleet.routing import Routing
 
 MB = 1_000_000
-DAY = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +48,17 @@ def test_queues_that_leave_work_without_one_or_with_two_are_refused(queues: list
         Routing(queues)
 
 
-def test_a_route_names_the_queue_whatever_the_cost() -> None:
+def test_a_rule_names_the_queue_whatever_the_cost() -> None:
     routing = Routing(QUEUES)
-    assert routing.route(1 << 60, [Route("small")]) is SMALL
-    assert routing.route(1, [Route("rest")]) is REST
-
-
-def test_the_first_route_that_holds_counts() -> None:
-    routing = Routing(QUEUES)
-    routes = [Route("rest", units="eu-*"), Route("medium", min_age_ms=30 * DAY), Route("rest", units="us-?")]
-    assert routing.route(1, routes, unit="eu-1", age_ms=99 * DAY) is REST
-    assert routing.route(1, routes, unit="us-1", age_ms=30 * DAY) is MEDIUM
-    assert routing.route(1, routes, unit="us-1", age_ms=30 * DAY - 1) is REST
-    assert routing.route(1, routes, unit="us-10") is SMALL, "no route holds; an age that is not known is none"
+    assert routing.route(1 << 60, "small") is SMALL
+    assert routing.route(1, "rest") is REST
 
 
 def test_what_would_go_to_a_queue_that_drains_or_is_gone_goes_on_by_size() -> None:
     drains = Routing([REST, MEDIUM, Queue("small", 100 * MB, is_draining=True)])
     assert drains.route(1) is MEDIUM
-    assert drains.route(1, [Route("small")]) is MEDIUM
-    assert drains.route(1, [Route("gone"), Route("rest")]) is REST
+    assert drains.route(1, "small") is MEDIUM
+    assert drains.route(1, "gone") is MEDIUM
 
 
 @given(st.sets(st.integers(1, 50), max_size=6), st.sets(st.integers(0, 5)), st.integers(0, 60))

@@ -44,7 +44,3 @@ class Placement:
     def owner(self, url: str) -> str | None:
         """Return the member that watches the dataset at `url`; `None` while there is no member."""
         return max(self.members, key=lambda member: draw(member, url), default=None)
-
-    def share(self, member: str, urls: Iterable[str]) -> list[str]:
-        """Return the `urls` that `member` watches, in their order."""
-        return [url for url in urls if self.owner(url) == member]

@@ -30,13 +30,11 @@ class PriorityClass(IntEnum):
     NORMAL = 3
 
 
-def band_of(*, stall_ms: int | None, waiting: int, limit: int, is_asked: bool = False) -> PriorityClass:
-    """Return the priority class of work for a unit with `waiting` of at most `limit` things that may wait,
-    whose writer stalls in `stall_ms` (`None`: not, or unknown)."""
+def band_of(*, stall_ms: int | None, waiting: int, limit: int) -> PriorityClass:
+    """Return the priority class of work that nobody has requested, for a unit with `waiting` of at most
+    `limit` things that may wait, whose writer stalls in `stall_ms` (`None`: not, or unknown)."""
     if stall_ms is not None and stall_ms <= NEAR_STALL_MS:
         return PriorityClass.STALL
-    if is_asked:
-        return PriorityClass.ASKED
     if 0 < limit <= waiting:
         return PriorityClass.OVER_LIMIT
     return PriorityClass.NORMAL

@@ -1,9 +1,8 @@
 """Routing of work to queues.
 
-1. The rule of a dataset may have *routes*: conditions on the unit and the age of its data, and the name of a
-queue. The first route that holds names the queue, whatever the cost of the work.
+1. The rule of a dataset may name a queue, which takes all its work, whatever its cost.
 2. Else the first queue, by size, whose largest size exceeds the cost.
-3. A draining queue accepts no work: it goes on to the next queue by size. So does work of a route whose queue
+3. A draining queue accepts no work: it goes on to the next queue by size. So does work for a named queue that
 drains or does not exist any more. A paused queue accepts and keeps its work.
 
 Invariant: exactly one queue has no limit, and it does not drain; no two limits are equal. So all work has
@@ -12,9 +11,7 @@ exactly one queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
@@ -36,23 +33,6 @@ class Routed(Protocol):
 
 
 QueueT = TypeVar("QueueT", bound=Routed)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The queue for some of a rule's work."""
-
-    queue: str
-    """The queue's name."""
-    units: str = "*"
-    """A shell pattern for names of units: segments, chunks, partitions."""
-    min_age_ms: int = 0
-    """Only units whose newest data is at least this old."""
-
-    def holds(self, unit: str, age_ms: int | None) -> bool:
-        """Return whether the route applies to this unit, with data of this age (`None`: unknown, which never
-        counts as old enough)."""
-        return fnmatchcase(unit, self.units) and (self.min_age_ms <= 0 or (age_ms or 0) >= self.min_age_ms)
 
 
 class Routing(Generic[QueueT]):
@@ -79,14 +59,11 @@ class Routing(Generic[QueueT]):
                 )
         self._by_size = [*limited, *unlimited]
 
-    def route(
-        self, cost_bytes: int, routes: Sequence[Route] = (), *, unit: str = "", age_ms: int | None = None
-    ) -> QueueT:
-        """Return the queue of work of this cost."""
-        for route in routes:
-            named = self._by_name.get(route.queue)
-            if named is not None and not named.is_draining and route.holds(unit, age_ms):
-                return named
+    def route(self, cost_bytes: int, named: str | None = None) -> QueueT:
+        """Return the queue of work of this cost; `named` is the queue that the dataset's rule names."""
+        queue = self._by_name.get(named) if named is not None else None
+        if queue is not None and not queue.is_draining:
+            return queue
         return next(
             q
             for q in self._by_size
