@@ -146,7 +146,7 @@ def test_half_a_character_can_be_shown() -> None:
     store = MemoryStore()
     store.put(f"db/lithify/attempts/{ID}/x.json", rb'{"worker": "w", "reason": "\ud800", "at_ms": 1}')
     ((attempt,),) = journal_of(store).attempts().values()
-    assert attempt.reason == "?"
+    assert attempt.reason == "\ufffd"
 
 
 def test_a_huge_object_is_not_read() -> None:
