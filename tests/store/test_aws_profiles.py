@@ -209,7 +209,7 @@ from lithify.base.errors import ObjectNotFound, StoreError
 from lithify.store.urls import open_store
 from lithify.store.resilience.waiting import WaitPolicy
 
-store, _ = open_store("s3://bucket", {"aws_endpoint": sys.argv[1]}, WaitPolicy(0))
+store, _ = open_store("s3://bucket", {"aws_endpoint": sys.argv[1]}, WaitPolicy(60))
 for _ in sys.stdin:
     try:
         store.head("k")

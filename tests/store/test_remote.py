@@ -14,6 +14,7 @@ import pytest
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.multipart import PART_BYTES
 from lithify.store.objects import ObjectStore
+from lithify.store.remote import PROBE_KEY
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
 from tests import serving
@@ -205,7 +206,8 @@ def test_small_uploads_take_one_request_and_large_ones_go_in_parts(
     methods: list[str] = []
 
     def note(request: Request) -> None:
-        methods.append(request.method)
+        if PROBE_KEY not in request.path:  # asked while a busy machine lets an upload wait
+            methods.append(request.method)
 
     with between(s3, note) as options:
         store, _ = open_store(f"s3://{s3.bucket()}", options)
