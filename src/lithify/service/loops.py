@@ -148,7 +148,7 @@ def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: OnceLogge
     while wait_s > MAX_REST_S and not stop.wait(MAX_REST_S):
         wait_s -= MAX_REST_S
         try:
-            with contained("a look at the lease"):
+            with contained("a check of the lease"):
                 leadership.renew()
         except Fenced:
             raise

@@ -398,7 +398,7 @@ def release(worker: Worker) -> None:
     """Release a worker's compactions. Those that cannot be released are reclaimed when their heartbeats time
     out."""
     try:
-        with contained(f"giving back what is unfinished of {worker.url}"):
+        with contained(f"releasing unfinished compactions of {worker.url}"):
             worker.release()
     except Replaced:
         _log.info("%s was made anew, so nothing of it is given back", worker.url)
