@@ -542,7 +542,7 @@ class Dataset:
         if unknown:
             has = ", ".join(option.name for option in known) or "none"
             raise Refused(
-                f"{', '.join(sorted(unknown))}: not an option for a {registered.noun} here; its options: {has}"
+                f"{', '.join(sorted(unknown))}: not an option of a {registered.noun} here; its options: {has}"
             )
         given = {o.name: _checked(o, options[o.name]) for o in known if options.get(o.name) is not None}
         return CommandArgs(full, given)

@@ -379,7 +379,9 @@ class Service:
             found = self._open_both(url)
             found.dataset.snapshot()
         except DatasetNotFound as error:
-            raise StoreUnavailable(f"{url} does not exist any more; waiting until it is created again: {error}") from error
+            raise StoreUnavailable(
+                f"{url} does not exist any more; waiting until it is created again: {error}"
+            ) from error
         return found
 
     def _open_both(self, url: str) -> _Coordinated:

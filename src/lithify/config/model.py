@@ -71,7 +71,7 @@ class WorkerSettings(Section):
     )
     first_retry_pause: Duration = Field(
         default=timedelta(seconds=1),
-        description="Pause after a compaction's first failed attempt; four times as long after each further one",
+        description="Pause after a compaction's first failed attempt; four times as long after each later one",
     )
     max_retry_pause: Duration = Field(
         default=timedelta(minutes=10), description="Longest pause between two attempts of a compaction"
@@ -116,7 +116,8 @@ class ServiceSettings(OwnSection):
         default=timedelta(seconds=1), description="How often a coordinator polls while compactions are active"
     )
     worker_heartbeat_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=30), description="Time without a heartbeat after which a worker's compaction is reclaimed"
+        default=timedelta(seconds=30),
+        description="Time without a heartbeat after which a worker's compaction is reclaimed",
     )
     max_attempts: PositiveInt = Field(
         default=5, description="Failed attempts after which a compaction is given up"

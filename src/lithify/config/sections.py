@@ -93,7 +93,9 @@ class OwnSection(Section):
 class CollectionSettings(Section):
     """How one kind of garbage is collected. Names and defaults are SlateDB's."""
 
-    interval: PositiveDuration = Field(default=timedelta(minutes=10), description="How often garbage is collected")
+    interval: PositiveDuration = Field(
+        default=timedelta(minutes=10), description="How often garbage is collected"
+    )
     min_age: Duration = Field(default=timedelta(minutes=5), description="Younger garbage is kept")
     dry_run: bool = Field(default=False, description="Only report garbage, delete nothing")
 

@@ -239,7 +239,7 @@ class GroupFiles:
         if version is None:
             place = join(self._store.url, self._folder)
             raise DatasetNotFound(
-                f"there is no group in {place}; the first member that joins creates it, or `lithify group init`"
+                f"there is no group in {place}; the first member to join creates it, or `lithify group init`"
             )
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version:
@@ -376,7 +376,9 @@ def _supported(codec: DocumentCodec[T], data: bytes, key: str) -> T:
         found = _format_of(data)
         if found == _FORMAT:
             raise
-    raise Unsupported(f"{key}: has format {found!r}, but this version of Lithify reads only {_FORMAT}; use a newer one")
+    raise Unsupported(
+        f"{key}: has format {found!r}, but this version of Lithify reads only {_FORMAT}; use a newer one"
+    )
 
 
 def _format_of(data: bytes) -> int:

@@ -48,8 +48,8 @@ def check_allowed(rule: DatasetRule, fleet: str, config: Config) -> None:
         if not _is_allowed(name, value, config):
             shown = shown_setting(name, value)
             raise Refused(
-                f"rule {rule.pattern}: {name} may name code, a place or a host, which rules may not do: set it "
-                "in the processes' own settings, or allow it for each process with --set "
+                f"rule {rule.pattern}: {name} may name code, a place or a host, which rules may not do: set "
+                "it in the processes' own settings, or allow it for each process with --set "
                 f"'fleet.rules_may_set.{name}={shown}'"
             )
 

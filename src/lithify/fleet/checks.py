@@ -42,7 +42,9 @@ def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
     alive = [member for member in status.members if member.seen.is_alive]
     coordinators = [member for member in alive if member.seen.role is FleetRole.COORDINATOR]
     if datasets and not coordinators:
-        yield problem("members", f"no coordinator watches the {datasets} datasets", f"lithify fleet run {status.url}")
+        yield problem(
+            "members", f"no coordinator watches the {datasets} datasets", f"lithify fleet run {status.url}"
+        )
     else:
         yield ok(
             "members",

@@ -192,10 +192,25 @@ def _seconds(milliseconds: int | None) -> float | None:
 _GAUGES: tuple[tuple[FleetRole, str, str, Callable[[Amounts], float | None]], ...] = (
     (FleetRole.WORKER, "running", "Running compactions", lambda of: of.running),
     (FleetRole.COORDINATOR, "queued", "Compactions that can be claimed", lambda of: of.queued),
-    (FleetRole.COORDINATOR, "queued_bytes", "Input bytes of the compactions that can be claimed", lambda of: of.queued_bytes),
+    (
+        FleetRole.COORDINATOR,
+        "queued_bytes",
+        "Input bytes of the compactions that can be claimed",
+        lambda of: of.queued_bytes,
+    ),
     (FleetRole.COORDINATOR, "waiting", "Pending tasks that are not admitted yet", lambda of: of.waiting),
-    (FleetRole.COORDINATOR, "waiting_bytes", "Input bytes of the pending tasks that are not admitted yet", lambda of: of.waiting_bytes),
-    (FleetRole.COORDINATOR, "deferred", "Pending tasks that are deferred because the backlog is full", lambda of: of.deferred),
+    (
+        FleetRole.COORDINATOR,
+        "waiting_bytes",
+        "Input bytes of the pending tasks that are not admitted yet",
+        lambda of: of.waiting_bytes,
+    ),
+    (
+        FleetRole.COORDINATOR,
+        "deferred",
+        "Pending tasks that are deferred because the backlog is full",
+        lambda of: of.deferred,
+    ),
     (
         FleetRole.COORDINATOR,
         "lowest_priority",

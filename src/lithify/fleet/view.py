@@ -220,7 +220,7 @@ def show_datasets(
         )
         for rule in catalog.rules
     ]
-    headings = columns("pattern", "led by", "queue", "tenant", "settings", ">found")
+    headings = columns("pattern", "coordinator", "queue", "tenant", "settings", ">found")
     blocks: list[Block] = [Table("Rules", headings, rows, "rules")] if rows else []
     if not rows:
         blocks.append(Line("This fleet has no datasets; add some with `lithify fleet add`."))

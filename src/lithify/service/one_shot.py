@@ -123,7 +123,7 @@ def _release(worker: Worker, cause: BaseException) -> None:
         with contained("releasing unfinished compactions"):
             worker.release()
     except LithifyError as error:
-        cause.add_note(f"and what is unfinished could not be given back: {error}")
+        cause.add_note(f"and unfinished compactions could not be released: {error}")
 
 
 def _turn(
@@ -191,5 +191,5 @@ class _FailedInputs:
     def add(self, compaction: AnyCompaction | None) -> None:
         if compaction is not None:
             task = self._dataset.identify(compaction.spec)
-            reason = f"{task.unit} is left alone: compaction {compaction.id} failed"
+            reason = f"{task.unit} is not planned again in this run: compaction {compaction.id} failed"
             self.held |= dict.fromkeys(task.inputs, reason)

@@ -87,8 +87,8 @@ def delete_queue(catalog: Catalog, queue_id: str) -> Catalog:
     if naming:
         more = f" and {len(naming) - 1} more" if len(naming) > 1 else ""
         raise Refused(
-            f"queue {queue.name} cannot be deleted: rule {naming[0]}{more} names it; add the rule again without "
-            "the queue"
+            f"queue {queue.name} cannot be deleted: rule {naming[0]}{more} names it; add the rule again "
+            "without the queue"
         )
     return _with(catalog, queues=(q for q in catalog.queues if q.id != queue_id))
 
