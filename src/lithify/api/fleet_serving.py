@@ -250,7 +250,7 @@ class FleetProcess:
 
     def _read_beside(self) -> None:
         assert self._shared is not None
-        assert self._coordinator is not None, "it is beside one"
+        assert self._coordinator is not None, "it reads what this coordinator has read"
         files, trouble = (
             self._files(),
             OnceLogger("data that only the fleet's dashboard shows cannot be read"),

@@ -68,8 +68,8 @@ def unexpected(what: str, error: BaseException) -> NoRoom | Unexpected:
     cause = " ".join(str(error).split())[:_MAX_CAUSE_CHARS]
     if isinstance(error, OSError) and error.errno in _FULL:
         return NoRoom(
-            f"{what} ended because a disk is full ({cause}): free space on it; if it has the temporary files, "
-            "TMPDIR can name a folder on another disk"
+            f"{what} ended because a disk is full ({cause}): free space on it; if it has the temporary "
+            "files, TMPDIR can name a folder on another disk"
         )
     _log.debug("%s ended with a defect", what, exc_info=error)
     return Unexpected(

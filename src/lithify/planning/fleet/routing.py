@@ -49,7 +49,7 @@ class Routing(Generic[QueueT]):
             )
         if unlimited[0].is_draining:
             raise Refused(
-                f"queue {unlimited[0].name} has no largest size, so it must not drain: no other takes all work"
+                f"queue {unlimited[0].name} has no largest size, so it must not drain: no other takes all"
             )
         limited.sort(key=_limit)
         for one, other in pairwise(limited):
