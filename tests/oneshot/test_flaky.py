@@ -125,4 +125,4 @@ def test_the_error_of_a_run_is_what_ended_it_and_not_the_clean_up(
         site.server.weather = FAIR
     assert caught.value.cause.startswith("503")
     (note,) = caught.value.__notes__
-    assert note.startswith("and what is unfinished could not be given back")
+    assert note.startswith("and unfinished compactions could not be released")

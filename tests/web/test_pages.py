@@ -86,7 +86,7 @@ def test_a_dataset_is_drawn_with_a_legend(database: str) -> None:
         html = client.get(page_of(database)).text
     text = read(html).text
     assert "L0 SSTs and sorted runs by bytes" in text
-    assert "SSTs: stays as it is" in text
+    assert "SSTs: not affected" in text
     assert html.count('class="resting"') == 3 + 1, "an SST each, and the legend"
     assert "Coordinator" in text
 
@@ -116,7 +116,7 @@ def test_a_table_is_drawn_over_time_with_its_zone(tmp_path: Path) -> None:
                 "what a group is called is of use only where there are several"
             )
             assert re.search(r'<rect class="(awaiting|compacted|skipped)"', html)
-        assert "<caption>Timeline: chunks of one day, UTC</caption>" in plan
+        assert "<caption>Timeline: one chunk per day, UTC</caption>" in plan
         assert "of 1 datasets" in read(client.get("/").text).text
         for command in ("status", "plan"):
             printed = invoke_json(command, url, "--store-option", f"uri=sqlite:///{tmp_path}/catalog.db")
@@ -404,7 +404,7 @@ def test_a_fleet_its_queues_and_its_datasets(tmp_path: Path, database: str) -> N
         assert f"{database} red" in overview
         assert "at rest" in read(client.get(page_of(database)).text).text
         page = client.get("/fleet")
-        assert "Nobody serves this fleet" in page.text
+        assert "No process serves this fleet" in page.text
         assert re.search(r'href="/queues/small"', page.text)
         assert "small" in read(client.get("/queues/small").text).text
         assert client.get("/queues/none").status_code == 404

@@ -199,7 +199,7 @@ def test_rules_can_be_replaced() -> None:
 
     assert actions(Always(ChunkAction.COMPACT, 0.7)) == [(ChunkAction.COMPACT, "always compact")]
     assert actions(Silent(), Always(ChunkAction.EMPTY)) == [(ChunkAction.EMPTY, "always empty")]
-    assert actions(Silent()) == [(ChunkAction.NO_OPINION, "no rule has an opinion")]
+    assert actions(Silent()) == [(ChunkAction.NO_OPINION, "no rule applies")]
     assert actions(Silent(), *default_rules(POLICY)) == [
         (ChunkAction.STABLE, "1 file (1.0 MB), as few as needed")
     ]
