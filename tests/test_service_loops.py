@@ -329,7 +329,7 @@ def test_what_ends_every_round_of_an_embedded_worker_is_said_once(
     coordinate(notes, [False] * 4, SomeWorker(notes, "w", error=error))
     assert notes.calls.count("tick") == notes.calls.count("w ticks") == 4
     failed, not_given_back = told(caplog)
-    assert "tries again" in failed
+    assert "retries" in failed
     assert "could not release" in not_given_back
     defects.clear()
 

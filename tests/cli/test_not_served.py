@@ -19,7 +19,9 @@ URL = "iceberg://test/db.events"
 LIST = frozenset({Operation.LIST})
 DELETE = frozenset({Operation.DELETE, Operation.DELETE_MANY})
 READS = {Operation.GET, Operation.HEAD, Operation.LIST}
-LISTS_NONE = "this store does not list objects (405 Method Not Allowed), which Lithify needs: keep the data in a store that"
+LISTS_NONE = (
+    "this store does not list objects (405 Method Not Allowed), which Lithify needs: keep the data in a"
+)
 DELETES_NONE = (
     "this store does not delete objects (405 Method Not Allowed), which Lithify needs: keep the data in one"
 )

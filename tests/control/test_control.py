@@ -178,7 +178,7 @@ def test_waiting_outlasts_an_outage(db: Set, caplog: pytest.LogCaptureFixture) -
     assert ended.state is CompactionState.COMPLETED
     assert [s for s in looks if s < outage_s[0]]
     assert not [s for s in looks if outage_s[0] <= s < outage_s[1]]
-    assert sum("look again" in record.message for record in caplog.records) == 1
+    assert sum("is retried" in record.message for record in caplog.records) == 1
     clock = ManualClock()
     clock.advance_s(10)
     with pytest.raises(StoreError):

@@ -41,7 +41,7 @@ UNFIT = {
         "If-None-Match",
     ),
     Quirk.NO_IF_NONE_MATCH: ("creating an object only if absent does not work here", "If-None-Match"),
-    Quirk.IGNORES_IF_MATCH: ("overwrote an object although the etag was wrong", "If-Match"),
+    Quirk.IGNORES_IF_MATCH: ("overwrote an object despite a wrong etag", "If-Match"),
     Quirk.NO_IF_MATCH: ("conditional overwrites do not work here", "If-Match"),
     Quirk.WEAK_ETAGS: ("refuses an overwrite with the etag that it returned", "strong etags"),
 }

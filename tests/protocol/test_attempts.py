@@ -261,7 +261,7 @@ def test_what_failed_is_left_alone_for_a_while_and_then_tried_again(rig: Rig) ->
     first = rig.only.id
     tick = coordinator.tick()
     assert tick.is_idle
-    (note,) = [note for note in tick.plan.notes if "left alone" in note]
+    (note,) = [note for note in tick.plan.notes if "backs off" in note]
     assert first in note
     assert REASON in note
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000 - 10)

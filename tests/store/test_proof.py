@@ -70,7 +70,7 @@ WAYS = {
     "creates anything": "the store overwrote an object that should be created only if absent",
     "creates nothing": "reports that a new object exists already",
     "no replace": "conditional overwrites do not work here: 501 Not Implemented",
-    "replaces anything": "the store overwrote an object although the etag was wrong",
+    "replaces anything": "the store overwrote an object despite a wrong etag",
     "replaces what is gone": "the store wrote a deleted object",
     "weak etags": "refuses an overwrite with the etag that it returned",
     "no etags": "returns no etag",

@@ -265,7 +265,7 @@ class SparkEngine:
             self._losses += 1
             is_over = self._losses >= MAX_LOSSES
         if is_over:
-            self._fail_all(EngineDown(f"Spark was lost {self._losses} times in a row, last because: {cause}"))
+            self._fail_all(EngineDown(f"Spark was lost {self._losses} times in a row; last cause: {cause}"))
 
     def _fail_all(self, error: LithifyError) -> None:
         with self._lock:

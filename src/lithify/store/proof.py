@@ -189,7 +189,7 @@ def _fault_of_overwriting(store: ObjectStore, key: str) -> tuple[str, int]:
     if meta.etag == first:
         return f"the store gives two different contents of an object the same etag ({first[:80]})", 0
     if not _is_refused(store, key, first):
-        return "the store overwrote an object although the etag was wrong", 0
+        return "the store overwrote an object despite a wrong etag", 0
     if written is not None and written != meta.etag:
         return (
             f"the store returns one etag when an object is written ({written[:80]}) and another when it is "

@@ -102,7 +102,7 @@ class Sizes:
                 f"above max_file_bytes {decimal(self.max_file_bytes)}"
             )
         else:
-            reason = f"{count} {noun} ({total}) where {most} would be enough"
+            reason = f"{count} {noun} ({total}) where {most} would do"
         may_wait = not too_large and (saved < self.min_saved_files or not self._is_worth(chunk, needed))
         return ChunkVerdict(ChunkAction.COMPACT, reason, priority, may_wait)
 
