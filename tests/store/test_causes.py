@@ -31,7 +31,7 @@ def provider(said: str) -> UnauthenticatedError:
         (
             connecting('"dns error", Custom { error: "failed to lookup address information" }'),
             RequestFailure.DOUBTFUL,
-            "its name is not found",
+            "its host name is not found",
         ),
         (connecting("kind: Timeout, source: TimedOut"), RequestFailure.PASSING, "no answer in time"),
         (

@@ -86,7 +86,7 @@ def leave(context: CommandContext, group: GroupUrl, name: Name) -> None:
 @group_app.command("show")
 @command()
 def show(context: CommandContext, group: GroupUrl) -> None:
-    """Show the members, their positions, what may be removed, and which member holds up the rest since when.
+    """Show the members, their positions, what may be removed, and which member the rest waits for.
 
     Example:
 

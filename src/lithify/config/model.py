@@ -71,7 +71,8 @@ class WorkerSettings(Section):
     )
     first_retry_pause: Duration = Field(
         default=timedelta(seconds=1),
-        description="Pause after the first failed attempt of a compaction; then four times longer each time",
+        description="Pause after the first failed attempt of a compaction; four times as long after each "
+        "further one",
     )
     max_retry_pause: Duration = Field(
         default=timedelta(minutes=10), description="Longest pause between two attempts of a compaction"

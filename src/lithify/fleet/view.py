@@ -159,7 +159,7 @@ def _why_waiting(status: QueueStatus) -> str:
         return f"{count}, because no worker serves the queue"
     if status.running >= status.slots:
         return f"{count}, because all {status.slots} slots are busy"
-    return f"{count}, until a worker claims it: seconds"
+    return f"{count}, until a worker claims it, within seconds"
 
 
 _BANDS = {
