@@ -170,7 +170,7 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     assert (others["tenant"], others["deferred"], others["oldest_ms"]) == (None, 2, 7)
     assert "(others)" in shown.stdout
     told = invoke("queue", "info", fleet, "small").stdout
-    assert "8, until a worker claims it: seconds" in told
+    assert "8, until a worker claims it, within seconds" in told
     assert "planned" in told
     files.boards.write(queue.id, coordinator.name, [replace(hint, band=0, attempts=2)])
     told = " ".join(invoke("queue", "info", fleet, "small").stdout.split())
