@@ -99,7 +99,7 @@ def test_a_mistake_is_told_and_nothing_is_written(db: Set) -> None:
     l0 = db.spec().l0_view_ids
     before = db.dataset.ledger_ids()
     wrong: list[tuple[Spec, str]] = [
-        (db.spec(), f"source of compaction {compaction_id} already"),
+        (db.spec(), f"already a source of compaction {compaction_id}"),
         (TieredSpec(b"", (), (), 9), "cannot be compacted"),
         (TieredSpec(b"x", l0, (), 9), "cannot be compacted"),
         (TieredSpec(b"", (), (7,), 7), "cannot be compacted"),
@@ -206,10 +206,10 @@ def test_what_cannot_be_cancelled(db: Set) -> None:
     db.engine.run_all()
     db.worker.tick()
     assert db.outcome(compaction_id).state is CompactionState.COMPACTED
-    with pytest.raises(Refused, match="too late"):
+    with pytest.raises(Refused, match="no longer be cancelled"):
         control.cancel(db.dataset, CLOCK, [compaction_id])
     db.finish()
-    with pytest.raises(Refused, match="completed already"):
+    with pytest.raises(Refused, match="already completed"):
         control.cancel(db.dataset, CLOCK, [compaction_id])
     with pytest.raises(Refused, match="has not failed"):
         control.retry(db.dataset, CLOCK, IDS, [compaction_id])

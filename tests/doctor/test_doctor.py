@@ -337,7 +337,7 @@ def test_stuck_compactions(
     age(path, 60_000)
     found = by_check(examine(path))["stuck"]
     assert found.severity is Severity.PROBLEM
-    assert f"is {state.value} for" in found.says
+    assert f"has been {state.value} for" in found.says
     assert ("lithify worker" in found.do) == (state is CompactionState.SCHEDULED)
     announce(dataset)
     waits_with_others = state is CompactionState.COMPACTED

@@ -64,4 +64,4 @@ def test_the_log_says_it_where_only_warnings_are_shown(
     first, second = caplog.records
     assert "waiting for" in first.getMessage()
     assert "connection refused" in first.getMessage() or first.fields["cause"] == "connection refused"  # type: ignore[attr-defined]
-    assert "back" in second.getMessage()
+    assert "available again" in second.getMessage() or second.getMessage() == "store back"

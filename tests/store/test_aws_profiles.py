@@ -285,11 +285,11 @@ def test_without_botocore(home: Path, shown: Shown, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("credentials", "config", "says"),
     [
-        (BOTH, "", "the AWS profile gone is not in .*credentials and .*config; name one that is, or unset"),
+        (BOTH, "", "the AWS profile gone does not exist in .*credentials and .*config; name one that exists, or"),
         (
             BOTH,
             "[profile gone]\nregion = x",
-            "the AWS profile gone has no credentials in .*; name one that has",
+            "the AWS profile gone has no credentials in .*; name one that has some",
         ),
         (
             "no section\n",

@@ -94,7 +94,7 @@ def test_the_error_at_the_end_names_the_first_cause_and_the_time() -> None:
     def call() -> None:
         raise away(next(causes, "503 Service Unavailable"))
 
-    said = r"get x: connection refused \(waited for the store for 300 s, \d+ tries, at last 503"
+    said = r"get x: connection refused \(waited for the store for 300 s, \d+ tries, finally 503"
     with pytest.raises(StoreUnavailable, match=said) as caught:
         world.requests.read(call)
     assert caught.value.cause == REFUSED
