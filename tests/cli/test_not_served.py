@@ -23,7 +23,7 @@ LISTS_NONE = (
     "this store does not list objects (405 Method Not Allowed), which Lithify needs: keep the data in a"
 )
 DELETES_NONE = (
-    "this store does not delete objects (405 Method Not Allowed), which Lithify needs: keep the data in one"
+    "this store does not delete objects (405 Method Not Allowed), which Lithify needs: keep the data in a"
 )
 
 

@@ -106,7 +106,7 @@ def test_of_a_table(tmp_path: Path) -> None:
         ),
         (lambda fleet: fleet.set_tenant(5, weight=2), "name: 5 is not text"),
         (lambda fleet: fleet.set_tenant("a", weight="x"), "its weight is x"),
-        (lambda fleet: fleet.set_tenant("a", colour="red"), "there are weight, most_running"),
+        (lambda fleet: fleet.set_tenant("a", colour="red"), "those are weight, most_running"),
         (lambda fleet: fleet.remove_tenant(5), "tenant 5 has no weight"),
         (lambda fleet: fleet.add(5), "url: 5 is not text"),
         (lambda fleet: fleet.add("/x", queue=5), "queue: 5 is not text"),

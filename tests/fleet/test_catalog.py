@@ -200,10 +200,10 @@ def changed(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "is no catalog"),
+        (b"", "is not a catalog"),
         (b"[]", "has no fields"),
-        (b"{}", "is no catalog"),
-        (b"\xff\xfe", "is no catalog"),
+        (b"{}", "is not a catalog"),
+        (b"\xff\xfe", "is not a catalog"),
         (changed(queues=None), "is not a list"),
         (changed(queues=[]), "exactly one queue"),
         (changed(rules=[1]), "has no fields"),

@@ -79,7 +79,7 @@ class Group:
             for number in (*offsets.keys(), *offsets.values()):
                 whole_number(number, most=MAX_POSITION)
         except ValueError as error:
-            raise Refused(f"partitions and offsets must be whole numbers from 0: {error}") from None
+            raise Refused(f"partitions and offsets must be non-negative whole numbers: {error}") from None
         there = self._files.read().members.get(name)
         if there is not None and there.role is not GroupRole.READER:
             raise Refused(f"{name} is a {there.role} of the group; take another name")
