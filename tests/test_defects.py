@@ -50,7 +50,7 @@ def test_what_would_end_a_thread_in_silence_is_a_defect(defects: list[str]) -> N
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_no_defect(number: int) -> None:
-    said = r"^a test ended because a disk is full .*'/tmp/x'\): make room"
+    said = r"^a test ended because a disk is full .*'/tmp/x'\): free space"
     with pytest.raises(NoRoom, match=said), contained("a test"):
         raise OSError(number, "no", "/tmp/x")
 

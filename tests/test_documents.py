@@ -68,7 +68,7 @@ def test_a_value_is_written_as_it_is_and_not_as_what_its_place_should_have() -> 
         with pytest.raises(CorruptObject):
             PAPERS.decode(PAPERS.encode(replace(PAPER, count=wrong)), "p")  # type: ignore[arg-type]
     assert PAPERS.encode(replace(PAPER, by_number=MappingProxyType({3: (4, 5)}))) == PAPERS.encode(PAPER)
-    with pytest.raises(ValueError, match="object has no JSON"):
+    with pytest.raises(ValueError, match="object cannot be encoded as JSON"):
         PAPERS.encode(replace(PAPER, count=object()))  # type: ignore[arg-type]
 
 

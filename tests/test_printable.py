@@ -57,9 +57,9 @@ def test_one_line_stays_one_line() -> None:
 
 
 def test_of_very_long_text_the_beginning_is_shown() -> None:
-    assert printable("x" * 1_000_000, 5) == "xxxxx… (999,995 characters more)"
+    assert printable("x" * 1_000_000, 5) == "xxxxx… (999,995 more characters)"
     assert printable("x" * 5, 5) == "xxxxx"
-    assert printable_lines("\n" * 1_000_000)[-1] == "… (9,501 lines more)"
+    assert printable_lines("\n" * 1_000_000)[-1] == "… (9,501 more lines)"
 
 
 def test_half_a_character_can_be_written() -> None:

@@ -315,7 +315,7 @@ def test_what_one_dataset_ends_a_round_with_does_not_keep_the_others(
     a, b = "a ticks", "b ticks"
     assert notes.calls == [a, b, "wait", b, a, "wait", "a gives back", "b gives back"]
     (said,) = told(caplog)
-    assert "could not give back" in said
+    assert "could not release" in said
     assert len(defects) == (3 if error in UNFORESEEN else 0)
     assert all("Traceback" in text for text in defects)
     defects.clear()
@@ -329,8 +329,8 @@ def test_what_ends_every_round_of_an_embedded_worker_is_said_once(
     coordinate(notes, [False] * 4, SomeWorker(notes, "w", error=error))
     assert notes.calls.count("tick") == notes.calls.count("w ticks") == 4
     failed, not_given_back = told(caplog)
-    assert "tries again" in failed
-    assert "could not give back" in not_given_back
+    assert "retries" in failed
+    assert "could not release" in not_given_back
     defects.clear()
 
 

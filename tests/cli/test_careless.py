@@ -139,7 +139,9 @@ def test_a_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     result = invoke("plan", "db")
-    assert (result.exit_code, "the current folder is gone" in result.stderr) == (2, True), result.output
+    assert (result.exit_code, "the current folder does not exist" in result.stderr) == (2, True), (
+        result.output
+    )
 
 
 # Stopped
@@ -155,7 +157,7 @@ def test_an_interrupt_says_what_has_stopped(
     monkeypatch.setattr(client, "open", interrupted)
     result = invoke(command, path)
     assert (result.exit_code, result.stdout) == (130, "")
-    assert ("the next run goes on" in result.stderr) == goes_on
+    assert ("the next run continues" in result.stderr) == goes_on
     told = json.loads(invoke(command, "--json", path).stdout)
     assert told["error"] == "Interrupted"
 

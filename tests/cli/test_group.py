@@ -43,20 +43,20 @@ def test_a_reader_that_starts_below_a_threshold_is_refused(group: str) -> None:
     invoke_json("group", "join", "--at", "0=100", group, "first")
     refused = invoke("group", "join", "--at", "0=99", group, "second")
     assert refused.exit_code == 2
-    assert "comes too late" in refused.stderr
+    assert "joins too late" in refused.stderr
     assert [m["name"] for m in invoke_json("group", "show", group)["members"]] == ["first"]
 
 
 def test_refusals(group: str, tmp_path: Path) -> None:
     invoke_json("group", "join", "--at", "0=1", group, "reader")
     for arguments, reason in (
-        (["init", group], "there is a group"),
+        (["init", group], "already has a group"),
         (["show", str(tmp_path / "none")], "there is no group"),
-        (["join", group, "x"], "how far the reader is"),
+        (["join", group, "x"], "the reader's offset in each partition"),
         (["join", "--at", "0", group, "x"], "PARTITION=OFFSET"),
         (["join", "--at", "0=-1", group, "x"], "PARTITION=OFFSET"),
         (["join", "--at", "0=1", "--at", "0=2", group, "x"], "given twice"),
-        (["join", "--at", "0=1", group, "a/b"], "is no name"),
+        (["join", "--at", "0=1", group, "a/b"], "is not a name"),
         (["leave", group, "nobody"], "has no member"),
     ):
         result = invoke("group", *arguments)
@@ -105,7 +105,7 @@ def test_offsets_that_nobody_could_read_are_refused(group: str, offsets: Any, is
     if is_member:
         lithify.Group(group).join("reader", {0: 1})
     before = lithify.Group(group).show()
-    with pytest.raises(Refused, match="is no whole number from 0 to"):
+    with pytest.raises(Refused, match="is not a whole number from 0 to"):
         lithify.Group(group).join("reader", offsets)
     assert lithify.Group(group).show() == before
     lithify.Group(group).join("reader", {0: TOO_FAR - 1})
@@ -115,5 +115,5 @@ def test_the_command_line_takes_no_offset_that_nobody_could_read(group: str) -> 
     for at in (f"0={TOO_FAR}", "0=9223372036854775807", f"{TOO_FAR}=0"):
         refused = invoke("group", "join", "--at", at, group, "reader")
         assert refused.exit_code == 2
-        assert "is no whole number from 0 to" in " ".join(refused.stderr.split())
+        assert "is not a whole number from 0 to" in " ".join(refused.stderr.split())
     assert invoke_json("group", "show", group)["members"] == []

@@ -15,7 +15,7 @@ from tests.fuzz.running import run
 
 def test_of_a_database(tmp_path: Path) -> None:
     path = make_database(tmp_path / "db")
-    assert invoke("history", path).stdout == "No commit is on record.\n"
+    assert invoke("history", path).stdout == "No commit is recorded.\n"
     ran = json.loads(run(["compact", "--json", str(path)]).stdout)
     document = invoke_json("history", path)
     (commit,) = document["commits"]

@@ -20,10 +20,10 @@ LIST = frozenset({Operation.LIST})
 DELETE = frozenset({Operation.DELETE, Operation.DELETE_MANY})
 READS = {Operation.GET, Operation.HEAD, Operation.LIST}
 LISTS_NONE = (
-    "this store lists no objects (405 Method Not Allowed), which Lithify needs: keep the data in one that"
+    "this store does not list objects (405 Method Not Allowed), which Lithify needs: keep the data in a"
 )
 DELETES_NONE = (
-    "this store deletes no objects (405 Method Not Allowed), which Lithify needs: keep the data in one"
+    "this store does not delete objects (405 Method Not Allowed), which Lithify needs: keep the data in a"
 )
 
 
@@ -71,10 +71,10 @@ def test_doctor_names_it_and_its_advice_helps(odd: S3, table: list[str]) -> None
 
     odd.server.not_allowed = LIST
     ((check, (says, do)),) = problems().items()
-    assert (check, LISTS_NONE in says, do) == ("table", True, "use another store, as it says")
+    assert (check, LISTS_NONE in says, do) == ("table", True, "use another store, as the error says")
     odd.server.not_allowed = DELETE
     ((check, (says, do)),) = problems().items()
-    assert (check, DELETES_NONE in says, do) == ("delete", True, "use another store, as it says")
+    assert (check, DELETES_NONE in says, do) == ("delete", True, "use another store, as the error says")
     odd.server.not_allowed = frozenset()
     found = invoke_json("doctor", *table)
     assert {f["severity"] for f in found} == {"ok"}
@@ -89,7 +89,9 @@ def test_a_database_there(odd: S3) -> None:
         code, text = said("plan", url, *options)
         assert (code, LISTS_NONE in text) == (5, True)
         found = invoke_json("doctor", url, *options, exit_code=10)
-        assert [f["do"] for f in found if f["severity"] == "problem"] == ["use another store, as it says"]
+        assert [f["do"] for f in found if f["severity"] == "problem"] == [
+            "use another store, as the error says"
+        ]
     finally:
         odd.server.not_allowed = frozenset()
 

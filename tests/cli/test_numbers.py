@@ -150,4 +150,4 @@ def test_whole_numbers(template: Path, tmp_path: Path, arguments: tuple[str, ...
 def test_more_processors_than_any_machine_has(master: str) -> None:
     result = invoke("doctor", "--spark", "--master", master)
     assert result.exit_code == 2, result.output
-    assert "more than any machine has" in result.stderr
+    assert "more cores or attempts than allowed" in result.stderr

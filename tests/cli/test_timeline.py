@@ -89,7 +89,7 @@ def test_held_and_deferred_chunks_are_marked() -> None:
     result = plan(files, policy, NOW_US, states=states)
     assert "deferred" in line_of(result, "1970-01-01")
     assert "skipped" in line_of(result, "1970-01-06")
-    assert "too near to the newest data" in line_of(result, "1970-01-06")
+    assert "too close to the newest data" in line_of(result, "1970-01-06")
 
 
 def test_active_tasks_and_buckets_are_named() -> None:

@@ -23,6 +23,6 @@ def test_it_says_why_it_waits_and_an_interrupt_ends_it() -> None:
         finally:
             process.kill()
     assert process.returncode == 130, rest
-    assert "waiting for the store s3://bucket since" in said
+    assert "waiting for the store s3://bucket for" in said
     assert "onnection refused" in said
     assert rest.startswith("Stopped.")

@@ -22,7 +22,7 @@ def test_what_is_kept_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     done = invoke("warm-up")
     assert done.exit_code == 0
     assert "SlateDB databases" in done.stdout
-    assert f"is kept in {os.environ['LITHIFY_CACHE_DIR']}" in done.stdout
+    assert f"is cached in {os.environ['LITHIFY_CACHE_DIR']}" in done.stdout
     monkeypatch.setenv("LITHIFY_CACHE_DIR", "/proc/nowhere")
     assert "compiled in every process" in invoke("warm-up").stdout
 

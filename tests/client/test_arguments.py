@@ -43,14 +43,14 @@ def path(tmp_path: Path) -> Path:
         (lambda db: db.cancel(["a", "b"]), "ids: a list is not text"),
         (lambda db: db.retry(None), "ids: None is not text"),
         (lambda db: db.wait(5), "ids: 5 is not text"),
-        (lambda db: db.wait("nonsense"), "nonsense: not ids of compactions"),
+        (lambda db: db.wait("nonsense"), "nonsense: not the id of a compaction"),
         (lambda db: db.wait([], timeout_s="x"), "timeout_s: 'x' is not a number"),
         (lambda db: db.plan(segment=5), "segment: 5 is not text"),
-        (lambda db: db.submit(run=5), "run: 5 is not several"),
-        (lambda db: db.submit(l0="all"), "l0: 'all' is not several"),
+        (lambda db: db.submit(run=5), "run: 5 is not a list"),
+        (lambda db: db.submit(l0="all"), "l0: 'all' is not a list"),
         (lambda db: db.submit(run=["x"]), "run: 'x' is not a whole number"),
         (lambda db: db.collect_garbage(min_age_s="x"), "min_age_s: 'x' is not a number of seconds"),
-        (lambda db: db.collect_garbage(min_age_s=-1), "min_age_s: -1 is no number of seconds"),
+        (lambda db: db.collect_garbage(min_age_s=-1), "min_age_s: -1 is not a valid number of seconds"),
         (lambda db: db.hold(snapshot="x"), "snapshot: 'x' is not a whole number"),
         (lambda db: db.hold(at=datetime(1, 1, 1)), "at: .* is out of range"),
         (lambda db: db.hold(lease_s="x"), "lease_s: 'x' is not a number of seconds"),
@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
         (lambda db: db.expire(retain_last="x"), "retain_last: 'x' is not a whole number"),
         (lambda db: db.remove_orphans(max_percent="x"), "max_percent: 'x' is not a whole number"),
         (lambda db: db.maintain(skip=5), "skip: 5 is not text"),
-        (lambda db: db.maintain(skip="nothing"), "nothing: no part of maintenance"),
+        (lambda db: db.maintain(skip="nothing"), "nothing: not a part of maintenance"),
     ],
 )
 def test_of_a_dataset(path: Path, call: Callable[[lithify.Dataset], Any], says: str) -> None:
@@ -80,7 +80,7 @@ def test_of_a_table(tmp_path: Path) -> None:
         for call in calls:
             with pytest.raises(lithify.Refused, match="5 is not text"):
                 call(5)
-        with pytest.raises(lithify.Refused, match="chunk: '2025-01-01' is not several"):
+        with pytest.raises(lithify.Refused, match="chunk: '2025-01-01' is not a list"):
             table.submit(chunk="2025-01-01")
 
 
@@ -94,16 +94,19 @@ def test_of_a_table(tmp_path: Path) -> None:
         (lambda fleet: fleet.set_queue("default", largest_share="x"), "largest share of one dataset is x"),
         (
             lambda fleet: fleet.set_queue("default", wait=1),
-            "wait: nothing that can be set there; there are l",
+            "wait: not an attribute that can be set; those are l",
         ),
-        (lambda fleet: fleet.set_queue("default", state="paused"), "state: nothing that can be set there"),
+        (lambda fleet: fleet.set_queue("default", state="paused"), "state: not an attribute that can be set"),
         (lambda fleet: fleet.set_queue(5, weight=2), "there is no queue 5"),
         (lambda fleet: fleet.create_queue(5, largest_bytes=1), "name: 5 is not text"),
         (lambda fleet: fleet.create_queue("a", largest_bytes="1GB"), "its largest size is 1GB"),
-        (lambda fleet: fleet.create_queue("a", largest_bytes=1, id="x"), "id: nothing that can be set there"),
+        (
+            lambda fleet: fleet.create_queue("a", largest_bytes=1, id="x"),
+            "id: not an attribute that can be set",
+        ),
         (lambda fleet: fleet.set_tenant(5, weight=2), "name: 5 is not text"),
         (lambda fleet: fleet.set_tenant("a", weight="x"), "its weight is x"),
-        (lambda fleet: fleet.set_tenant("a", colour="red"), "there are weight, most_running"),
+        (lambda fleet: fleet.set_tenant("a", colour="red"), "those are weight, most_running"),
         (lambda fleet: fleet.remove_tenant(5), "tenant 5 has no weight"),
         (lambda fleet: fleet.add(5), "url: 5 is not text"),
         (lambda fleet: fleet.add("/x", queue=5), "queue: 5 is not text"),
@@ -146,7 +149,7 @@ def test_of_a_group(tmp_path: Path) -> None:
     group.init()
     with pytest.raises(lithify.Refused, match="name: 5 is not text"):
         group.join(5, {0: 1})  # type: ignore[arg-type]
-    with pytest.raises(lithify.Refused, match="is no mapping of partitions to offsets"):
+    with pytest.raises(lithify.Refused, match="is not a mapping of partitions to offsets"):
         group.join("reader", [1])  # type: ignore[arg-type]
     with pytest.raises(lithify.Refused, match="name: 5 is not text"):
         group.leave(5)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_a_table(tmp_path: Path) -> None:
     with lithify.open("iceberg://lake/db.events", settings=settings, engine=InlineEngine()) as opened:
         assert len(opened.plan()) == 1
         assert opened.compact().document["after"]["files"] == 1
-        with pytest.raises(lithify.Refused, match="no option of a table here; it has: chunk"):
+        with pytest.raises(lithify.Refused, match="not an option of a table here; its options: chunk"):
             opened.submit(segment=b"a")
 
 

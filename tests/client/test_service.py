@@ -272,5 +272,5 @@ def test_what_is_left_alone_is_told(place: Place) -> None:
 def test_a_service_of_nothing_is_refused(place: Place) -> None:
     with pytest.raises(lithify.Refused, match="at least one"):
         lithify.Service([])
-    with pytest.raises(lithify.Refused, match="coordinates, works, or"):
+    with pytest.raises(lithify.Refused, match="must coordinate, work, or"):
         lithify.Service([place.database("one")], coordinates=False, works=False)

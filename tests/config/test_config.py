@@ -304,7 +304,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(Refused) as refusal:
         load(path, {"metrics.port": ("--metrics-port", "x"), "log.format": ("--log-format", "text")})
     first, *others = str(refusal.value).splitlines()
-    assert first == "5 things are wrong with the settings:"
+    assert first == "5 errors in the settings:"
     for said, other in zip(
         ("LITHIFY_NO_SUCH", "LITHIFY_SPARK names a table", "service.pol_interval", "--metrics-port", "large"),
         others,

@@ -170,11 +170,11 @@ def test_mistakes_are_told(held: Set) -> None:
         held.request(["2024-01-01", "2025-01-01"])
     specs = [proposal.spec for proposal in held.request().proposals]
     control.submit(held.dataset(), held.clock, IDS, specs)
-    with pytest.raises(Refused, match="is a source of compaction"):
+    with pytest.raises(Refused, match="is already a source of compaction"):
         control.submit(held.dataset(), held.clock, IDS, specs)
     with pytest.raises(Refused, match="no compaction"):
         control.cancel(held.dataset(), held.clock, [IDS.ulid(5)])
-    with pytest.raises(Refused, match="nothing is known"):
+    with pytest.raises(Refused, match="is unknown"):
         control.retry(held.dataset(), held.clock, IDS, [IDS.ulid(5)])
     assert held.outcome(IDS.ulid(5)) is None
 

@@ -144,10 +144,10 @@ class Copies:
         self.backups[name] = self.logs[name]
 
     def restore(self, name: str) -> None:
-        """It finds that it has lost something, and comes too late with what it has."""
+        """It finds that it has lost something, and joins too late with what it has."""
         self.logs[name] = self.backups[name]
         assert lost(self.files.said(self.member(name)), {P: self.logs[name].standing}) == P
-        with pytest.raises(Refused, match="comes too late"):
+        with pytest.raises(Refused, match="joins too late"):
             self.files.join(GroupMember(name, f"{name}2"), GroupRole.COPY, {P: self.logs[name].end})
 
     def pass_ms(self, duration_ms: int) -> None:

@@ -125,7 +125,7 @@ def test_who_comes_too_late_is_refused_before_anything_is_written(
     world.say(B, 6, 9)
     world.files.publish(world.files.lead("me"))
     before = [meta.key for meta in world.memory.list("")]
-    with pytest.raises(Refused, match=rf"{role} c comes too late: it has partition 0 up to {end}, .* below"):
+    with pytest.raises(Refused, match=rf"{role} c joins too late: it has partition 0 up to {end}, .* below"):
         world.files.join(GroupMember("c", "1"), role, {P: end})
     assert [meta.key for meta in world.memory.list("")] == before
     world.files.join(GroupMember("c", "1"), role, {P: 9})
@@ -134,7 +134,7 @@ def test_who_comes_too_late_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("member", [GroupMember("a b", "1"), GroupMember("a", "~"), GroupMember("", "1")])
 def test_names_are_checked(world: World, member: GroupMember) -> None:
-    with pytest.raises(Refused, match="is no name"):
+    with pytest.raises(Refused, match="is not a name"):
         world.files.join(member, GroupRole.COPY)
 
 

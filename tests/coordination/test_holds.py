@@ -82,7 +82,7 @@ def test_a_name_belongs_to_one(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".x", "x" * 101, "a b"])
 def test_names(world: World, name: str) -> None:
-    with pytest.raises(Refused, match="no name"):
+    with pytest.raises(Refused, match="not a name"):
         world.take(5, name)
 
 
@@ -242,7 +242,7 @@ def test_a_hold_in_anothers_object_is_an_error(world: World) -> None:
     world.take(5)
     (meta,) = world.store.list("own/holds")
     world.store.put("own/holds/y~0.json", world.store.get(meta.key))
-    with pytest.raises(CorruptObject, match="no hold"):
+    with pytest.raises(CorruptObject, match="not a hold"):
         world.holds.list()
 
 
@@ -250,7 +250,7 @@ def test_a_hold_in_anothers_object_is_an_error(world: World) -> None:
 def test_what_is_no_hold_is_an_error(world: World, data: bytes) -> None:
     """It may have been one, and somebody counts on it."""
     world.store.put("own/holds/x.json", data)
-    with pytest.raises(CorruptObject, match="no hold"):
+    with pytest.raises(CorruptObject, match="not a hold"):
         world.holds.list()
 
 

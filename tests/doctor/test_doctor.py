@@ -162,7 +162,7 @@ def test_without_pyspark_it_is_said_where_one_is(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("lithify.engine.versions.find_spec", lambda name: None)
     found = setup.check_java({"LITHIFY_CACHE_DIR": str(tmp_path)})
     assert found.severity is Severity.PROBLEM
-    assert "no PySpark here" in found.says
+    assert "PySpark is not installed" in found.says
 
 
 def test_the_cache_must_be_writable(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_database_at_rest_is_well(path: Path) -> None:
 def test_nobody_coordinates(path: Path) -> None:
     """Which is a problem only where something is under way: others compact from time to time, by cron."""
     assert worse_than_ok(examine(path)) == set()
-    assert "the next lithify compact does" in by_check(examine(path))["coordinator"].says
+    assert "run lithify compact once" in by_check(examine(path))["coordinator"].says
     submitted(dataset_at(path))
     with Leadership(dataset_at(path), CLOCK, IDS).acquire(take_over=True):
         pass
@@ -337,7 +337,7 @@ def test_stuck_compactions(
     age(path, 60_000)
     found = by_check(examine(path))["stuck"]
     assert found.severity is Severity.PROBLEM
-    assert f"is {state.value} for" in found.says
+    assert f"has been {state.value} for" in found.says
     assert ("lithify worker" in found.do) == (state is CompactionState.SCHEDULED)
     announce(dataset)
     waits_with_others = state is CompactionState.COMPACTED

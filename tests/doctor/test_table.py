@@ -52,7 +52,7 @@ def test_a_sound_table(catalog: SqlCatalog) -> None:
 
 def test_what_can_be_wrong(catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ill = dataset(catalog, **{"lithify.min-saved-files": "1"})
-    assert "the next lithify compact does" in examine(ill)["coordinator"].says
+    assert "run lithify compact once" in examine(ill)["coordinator"].says
     with ill.load().transaction() as change:
         change.set_properties({"write.parquet.bloom-filter-enabled.column.id": "true"})
     assert "bloom filters" in examine(ill)["limits"].says

@@ -101,7 +101,7 @@ def test_tasks_of_a_lost_client_end_with_the_servers_timeout(server: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("sc://127.0.0.1:1", "no Spark Connect server answers"), ("sc://:1", "is no Spark Connect URL")],
+    [("sc://127.0.0.1:1", "no Spark Connect server answers"), ("sc://:1", "is not a Spark Connect URL")],
 )
 def test_server_that_is_not_there(url: str, message: str) -> None:
     with SparkEngine(url) as engine, pytest.raises(EngineError, match=message):

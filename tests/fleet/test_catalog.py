@@ -56,8 +56,8 @@ def test_queues_stand_by_size_and_the_one_without_a_limit_last() -> None:
         ([Queue("default", "0", largest_share=0)], "largest share"),
         ([Queue("default", "0", longest_backlog=0)], "longest backlog is 0"),
         ([Queue("default", "0"), Queue("a", "1", 0)], "largest size is 0"),
-        ([Queue("default", "0"), Queue("a b", "1", 5)], "is no name"),
-        ([Queue("default", "0"), Queue("a", "../x", 5)], "is no id"),
+        ([Queue("default", "0"), Queue("a b", "1", 5)], "is not a name"),
+        ([Queue("default", "0"), Queue("a", "../x", 5)], "is not an id"),
     ],
 )
 def test_what_does_not_hold_is_refused(queues: list[Queue], says: str) -> None:
@@ -69,11 +69,11 @@ def test_what_does_not_hold_is_refused(queues: list[Queue], says: str) -> None:
     ("rule", "says"),
     [
         (DatasetRule("s3://b/x", queue="none"), "there is no queue 'none'"),
-        (DatasetRule("s3://b/x", settings={"slatedb.secret_key": "x"}), "is a secret"),
+        (DatasetRule("s3://b/x", settings={"slatedb.secret_key": "x"}), "is or contains a secret"),
         (DatasetRule("x/y"), "is relative"),
-        (DatasetRule("s3://*/x"), "can only stand in the path"),
-        (DatasetRule("s3://b/**/x"), "there is no '\\*\\*'"),
-        (DatasetRule(""), "is no URL"),
+        (DatasetRule("s3://*/x"), "is allowed only in the path"),
+        (DatasetRule("s3://b/**/x"), "'\\*\\*' is not supported"),
+        (DatasetRule(""), "is not a URL"),
     ],
 )
 def test_a_rule_that_does_not_hold_is_refused(rule: DatasetRule, says: str) -> None:
@@ -88,7 +88,7 @@ def test_a_rule_that_does_not_hold_is_refused(rule: DatasetRule, says: str) -> N
 def test_a_tenant_that_does_not_hold_is_refused(attributes: dict[str, int], says: str) -> None:
     with pytest.raises(Refused, match=says):
         changes.set_tenant(FIRST, "red", **attributes)
-    with pytest.raises(Refused, match="is no name of a tenant"):
+    with pytest.raises(Refused, match="is not a tenant's name"):
         changes.set_tenant(FIRST, "*")
 
 
@@ -130,7 +130,7 @@ def test_pause_resume_drain() -> None:
 
 @pytest.mark.parametrize("change", [changes.drain_queue, changes.delete_queue])
 def test_the_queue_that_takes_everything_stays(change: Callable[[Catalog, str], Catalog]) -> None:
-    with pytest.raises(Refused, match="takes what no other queue does"):
+    with pytest.raises(Refused, match="takes the work that no other queue takes"):
         change(THREE, "Q0")
 
 
@@ -200,14 +200,14 @@ def changed(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "is no catalog"),
+        (b"", "is not a catalog"),
         (b"[]", "has no fields"),
-        (b"{}", "is no catalog"),
-        (b"\xff\xfe", "is no catalog"),
-        (changed(queues=None), "is no list"),
+        (b"{}", "is not a catalog"),
+        (b"\xff\xfe", "is not a catalog"),
+        (changed(queues=None), "is not a list"),
         (changed(queues=[]), "exactly one queue"),
         (changed(rules=[1]), "has no fields"),
-        (changed(default_queue=7), "is no text"),
+        (changed(default_queue=7), "is not text"),
     ],
 )
 def test_what_is_no_catalog_is_told(data: bytes, says: str) -> None:

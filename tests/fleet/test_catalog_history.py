@@ -149,7 +149,7 @@ def test_a_version_and_a_time_are_answered_or_too_old(world: World) -> None:
         history.at(6)
     later(world)
     history.run()
-    with pytest.raises(Refused, match="catalog 3 is too old: those up to 4 are gone"):
+    with pytest.raises(Refused, match="catalog 3 is too old: those up to 4 were deleted"):
         history.at(3)
     with pytest.raises(Refused, match="of that time is too old"):
         history.number_at(first_ms + 250_000)

@@ -49,7 +49,7 @@ def test_where_nobody_watches(world: World) -> None:
     world.files.members.leave(COORDINATOR.name)
     (finding,) = found(world)
     assert finding.severity is Severity.PROBLEM
-    assert "nobody watches its 1 datasets" in finding.says
+    assert "no coordinator watches the 1 datasets" in finding.says
 
 
 def test_who_is_silent_and_of_another_version_and_behind(world: World) -> None:
@@ -71,7 +71,7 @@ def test_a_queue_nobody_serves(world: World) -> None:
     world.files.boards.write("Q1", COORDINATOR.name, [ClaimOffer("s3://b/x", "01", 3, 0.5, 1, 1)])
     (finding,) = found(world)
     assert finding.severity is Severity.PROBLEM
-    assert "nobody serves queue small, and 1 wait in it" in finding.says
+    assert "no worker serves queue small, and 1 wait in it" in finding.says
 
 
 def test_a_paused_queue_with_work(world: World) -> None:
@@ -91,10 +91,10 @@ def test_rules_that_name_nothing_the_same_or_cannot_be_looked_up(world: World) -
     world.files.members.beat(replace(WORKER, catalog=3))
     says = [f.says for f in found(world, "s3://b/xy", problems={"s3://d/*": StoreError("it is forbidden")})]
     assert says == [
-        "s3://d/* cannot be looked up: it is forbidden",
-        "s3://b/* names nothing of its own",
-        "s3://c/* names nothing of its own",
-        "s3://b/x* and s3://b/* both name s3://b/xy; the first is more specific and counts",
+        "s3://d/* cannot be resolved: it is forbidden",
+        "no dataset uses the rule s3://b/*",
+        "no dataset uses the rule s3://c/*",
+        "s3://b/x* and s3://b/* both match s3://b/xy; the first is more specific and applies",
     ]
 
 
@@ -118,8 +118,8 @@ def test_datasets_that_are_left_alone(world: World) -> None:
     troubled = {"s3://b/x": "index: is junk"}
     world.files.members.beat(replace(COORDINATOR, quarantined=3, troubled=troubled))
     first, more = [finding.says for finding in found(world)]
-    assert first == "s3://b/x is left alone: index: is junk"
-    assert more == "2 more datasets of coordinator-1 are left alone"
+    assert first == "s3://b/x is quarantined: index: is junk"
+    assert more == "2 more datasets of coordinator-1 are quarantined"
 
 
 def test_a_tenant_without_datasets(world: World) -> None:
@@ -129,4 +129,4 @@ def test_a_tenant_without_datasets(world: World) -> None:
     world.files.catalog.update(lambda catalog: changes.set_tenant(catalog, "y", weight=2))
     for member in (COORDINATOR, WORKER):
         world.files.members.beat(replace(member, catalog=5))
-    assert [f.says for f in found(world)] == ["tenant y has a weight or a limit, and no dataset"]
+    assert [f.says for f in found(world)] == ["tenant y has a weight or a limit, but no dataset"]

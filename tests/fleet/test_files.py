@@ -44,7 +44,7 @@ def world() -> World:
 
 
 def test_a_fleet_is_made_once(world: World) -> None:
-    with pytest.raises(Refused, match="there is a fleet already"):
+    with pytest.raises(Refused, match="a fleet exists already"):
         world.process().catalog.create(changes.first_catalog("Q1"))
     assert world.process().catalog.read().catalog.default_queue == "default"
 

@@ -261,7 +261,7 @@ def test_it_is_told_once(fleet: Watching, templates: Templates) -> None:
     fleet.run(300)
     (event,) = [event for event in fleet.events if isinstance(event, events.MadeAnew)]
     assert event.dataset.endswith(str(path))
-    assert "made anew or restored" in event.reason
+    assert "created again or restored" in event.reason
 
 
 @pytest.mark.parametrize("versions", [2, 20])

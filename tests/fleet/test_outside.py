@@ -53,7 +53,7 @@ def test_the_only_member_dies(world: World, off_s: int) -> None:
     found = asked(world, off_s)
     (member,) = found.members
     assert (member.seen.is_alive, member.seen.silent_ms) == (False, DEAD_AFTER_MS)
-    assert problems(found) == ["nobody watches its 1 datasets"]
+    assert problems(found) == ["no coordinator watches the 1 datasets"]
     assert show_status(found).document["members"][0]["is_alive"] is False
 
 
@@ -77,7 +77,7 @@ def test_who_may_only_read_is_told_that_it_cannot_be_seen(world: World) -> None:
     found = asked(world, store=ReadOnlyStore(world.store))
     assert not found.is_timed
     warnings = [f.says for f in check_fleet(found, DATASETS, {}) if f.severity is Severity.WARNING]
-    assert any("how long members have been silent cannot be seen" in says for says in warnings)
+    assert any("the time since members' last heartbeats is unknown" in says for says in warnings)
 
 
 @CLOCKS

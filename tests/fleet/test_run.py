@@ -101,7 +101,7 @@ def test_what_cannot_work_ends_before_anything_is_written(place: Place, fleet: l
     stop = threading.Event()
     with pytest.raises(lithify.Refused, match="there is no queue 'none'"):
         fleet.run(stop, queues=["none"], engine=InlineEngine())
-    with pytest.raises(lithify.Refused, match="keeps, works, or does both"):
+    with pytest.raises(lithify.Refused, match="must coordinate, work, or do both"):
         fleet.run(stop, keeps=False, works=False)
     nowhere = lithify.Fleet(str(place.folder / "nowhere"))
     with pytest.raises(lithify.DatasetNotFound, match="lithify fleet init"):

@@ -49,13 +49,13 @@ def metrics(clock: ManualClock) -> Metrics:
 def test_ready_is_who_looks_at_every_dataset(metrics: Metrics, clock: ManualClock) -> None:
     assert ask(metrics, "/readyz")[0].startswith("503")
     metrics.looked_at(ONE)
-    assert ask(metrics, "/readyz") == ("503 Service Unavailable", f"not looked at: {OTHER}\n")
+    assert ask(metrics, "/readyz") == ("503 Service Unavailable", f"not polled: {OTHER}\n")
     metrics.looked_at(OTHER)
     assert ask(metrics, "/readyz") == ("200 OK", "ok\n")
     clock.advance_s(50)
     metrics.looked_at(OTHER)
     clock.advance_s(20)
-    assert ask(metrics, "/readyz") == ("503 Service Unavailable", f"not looked at: {ONE}\n")
+    assert ask(metrics, "/readyz") == ("503 Service Unavailable", f"not polled: {ONE}\n")
     assert ask(metrics, "/readyz", 100)[0] == "200 OK"
 
 

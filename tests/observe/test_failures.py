@@ -35,7 +35,7 @@ def test_who_sums_up_the_run_tells_of_the_last_attempt() -> None:
 
 def test_what_is_tried_again_says_why_once_for_the_same_reason() -> None:
     lines = told(AGAIN, failed("a"), AGAIN, failed("a"), AGAIN, failed("b"), AGAIN, failed("b"))
-    assert lines == [f"SA14XX failed and is tried again: {reason}" for reason in ("a", "b")]
+    assert lines == [f"SA14XX failed and is retried: {reason}" for reason in ("a", "b")]
 
 
 def test_who_is_interrupted_sees_what_nobody_will_sum_up() -> None:

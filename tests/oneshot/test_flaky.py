@@ -117,7 +117,7 @@ def test_the_error_of_a_run_is_what_ended_it_and_not_the_clean_up(
         with (
             caplog.at_level(logging.ERROR),
             pytest.raises(
-                StoreUnavailable, match=r"(?s)503 .*(waited for the store for|away since) \d s"
+                StoreUnavailable, match=r"(?s)503 .*(waited for the store for|been unavailable for) \d s"
             ) as caught,
         ):
             compact(dataset, engine=InlineEngine(), observer=fall_away)
@@ -125,4 +125,4 @@ def test_the_error_of_a_run_is_what_ended_it_and_not_the_clean_up(
         site.server.weather = FAIR
     assert caught.value.cause.startswith("503")
     (note,) = caught.value.__notes__
-    assert note.startswith("and what is unfinished could not be given back")
+    assert note.startswith("and unfinished compactions could not be released")

@@ -37,13 +37,13 @@ from tests.s3 import S3
 DATABASES = 6
 UNFIT = {
     Quirk.IGNORES_IF_NONE_MATCH: (
-        "overwrote an object that was to be created only if absent",
+        "overwrote an object that should be created only if absent",
         "If-None-Match",
     ),
     Quirk.NO_IF_NONE_MATCH: ("creating an object only if absent does not work here", "If-None-Match"),
-    Quirk.IGNORES_IF_MATCH: ("overwrote an object in spite of a wrong etag", "If-Match"),
+    Quirk.IGNORES_IF_MATCH: ("overwrote an object despite a wrong etag", "If-Match"),
     Quirk.NO_IF_MATCH: ("conditional overwrites do not work here", "If-Match"),
-    Quirk.WEAK_ETAGS: ("refuses an overwrite by the very etag that it gave", "strong etags"),
+    Quirk.WEAK_ETAGS: ("refuses an overwrite with the etag that it returned", "strong etags"),
 }
 
 

@@ -275,7 +275,7 @@ def test_queued_work_that_turns_out_to_run_leaves_the_queue() -> None:
 def test_work_that_waits_for_itself_is_a_mistake() -> None:
     budget = Budget(ONE)
     budget.offer([work("a", after=["b"]), work("b", after=["a"])], 0)
-    with pytest.raises(ValueError, match="waits for itself"):
+    with pytest.raises(ValueError, match="waits only for queued work"):
         budget.start()
 
 

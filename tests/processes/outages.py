@@ -102,7 +102,7 @@ def _said(url: str, command: Process) -> Said:
     waiting, back = command.events("WaitingForStore"), command.events("StoreBack")
     assert waiting, f"{url}: {command.errors}"
     assert back, f"{url}: {command.errors}"
-    assert "The store is back, after" in command.errors
+    assert "The store is available again, after" in command.errors
     return Said(waiting[0]["cause"], waiting[0]["since_s"], back[-1]["waited_s"])
 
 

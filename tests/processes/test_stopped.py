@@ -20,7 +20,7 @@ def stop(these: Subjects, logs: Path) -> None:
         wait_until(lambda: bool(command.events("Claimed")) or command.exit_code is not None, LIMIT_S)
         assert command.exit_code is None, command.errors
         assert command.terminate() == 143, command.errors
-        assert "Stopped. What was finished is recorded" in command.errors
+        assert "Stopped. Finished work is recorded" in command.errors
     these.site.server.weather = FAIR
 
 
@@ -37,5 +37,5 @@ def test_sigterm_gives_the_lease_and_the_claims_back(tmp_path: Path) -> None:
         with nodes_in(tmp_path / "again") as nodes:
             again = nodes.command("compact", these.urls[0], environment=these.environment)
             assert again.wait(LIMIT_S) == 0, again.errors
-            assert "may still be at work" not in again.errors
+            assert "may still be running" not in again.errors
         these.check_database()

@@ -96,7 +96,7 @@ def test_a_compaction_that_kills_its_workers_is_given_up_too(rig: Rig) -> None:
         rig.pass_silently(coordinator)
     coordinator.tick()
     (failed,) = rig.seen(events.Failed)
-    assert "no sign of life" in failed.reason
+    assert "no heartbeat" in failed.reason
     assert f"w{MAX_ATTEMPTS - 1}" in failed.reason
     assert len(rig.seen(events.Reclaimed)) == MAX_ATTEMPTS
 
@@ -113,7 +113,7 @@ def test_an_attempt_whose_worker_noted_it_and_then_died_counts_once(rig: Rig) ->
     rig.worker("next").tick()
     rig.pass_silently(coordinator)
     _, second = rig.dataset().journal.attempts()[rig.only.id]
-    assert "no sign of life" in second.reason
+    assert "no heartbeat" in second.reason
 
 
 def test_workers_that_bring_it_on_before_they_die_use_up_no_attempts(
@@ -152,7 +152,7 @@ def test_what_ends_the_process_of_an_embedded_worker_counts(rig: Rig) -> None:
     coordinator.start(Term(rig.dataset().take_epoch(), f"w{MAX_ATTEMPTS - 1}"))
     coordinator.tick()
     (failed,) = rig.seen(events.Failed)
-    assert "ended without giving it back" in failed.reason
+    assert "ended without releasing it" in failed.reason
 
 
 def test_what_waits_for_a_worker_is_not_looked_up_again_and_again(rig: Rig) -> None:
@@ -261,7 +261,7 @@ def test_what_failed_is_left_alone_for_a_while_and_then_tried_again(rig: Rig) ->
     first = rig.only.id
     tick = coordinator.tick()
     assert tick.is_idle
-    (note,) = [note for note in tick.plan.notes if "left alone" in note]
+    (note,) = [note for note in tick.plan.notes if "backs off" in note]
     assert first in note
     assert REASON in note
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000 - 10)

@@ -66,7 +66,7 @@ def test_a_range_that_hardly_moves_is_taken_back(rig: Rig, bytes_moved: int) -> 
     assert (rig.only.state, rig.only.worker) == (CompactionState.SCHEDULED, None)
     (attempt,) = rig.dataset().journal.attempts()[rig.only.id]
     assert attempt.worker == "w"
-    assert "no sign of life" in attempt.reason
+    assert "no heartbeat" in attempt.reason
 
 
 def test_another_workers_bytes_keep_nobody_alive(rig: Rig) -> None:

@@ -202,8 +202,8 @@ def test_a_command_waits_for_a_catalog_and_says_so(
         found = invoke("plan", lake.url)
         is_back.join()
     assert found.exit_code == 0, found.stderr
-    assert re.search(r"waiting for catalog lake since \d+ s: ", found.stderr)
-    assert "catalog lake is back" in found.stderr
+    assert re.search(r"waiting for catalog lake for \d+ s: ", found.stderr)
+    assert "catalog lake is available again" in found.stderr
 
 
 def test_what_is_refused_is_so_at_once_though_another_store_is_away(

@@ -127,7 +127,7 @@ def test_a_master_that_does_not_answer_is_named_before_anything_is_written(rig: 
     "master", ["locl[2]", "local[two]", "spark:host:7077", "http://host:7077", "", "YARN"]
 )
 def test_what_is_no_master_is_refused_before_anything_is_written(rig: Rig, master: str) -> None:
-    with SparkEngine(master) as engine, pytest.raises(Refused, match="is no Spark master"):
+    with SparkEngine(master) as engine, pytest.raises(Refused, match="is not a Spark master"):
         compact(rig.dataset(), engine=engine, clock=rig.clock)
     assert rig.dataset().ledger() is None
     assert rig.dataset().lease.read() is None

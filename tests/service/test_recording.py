@@ -165,7 +165,7 @@ def test_a_store_that_cannot_be_written_disturbs_nobody_and_is_told_once(
         bench.play(events.Committed(URL, C, "root"), events.Committed(URL, D, "root"))
         assert bench.written() == ()
     assert [record.getMessage() for record in caplog.records] == [
-        "records of commits are not kept as they should be: access denied"
+        "records of commits cannot be written: access denied"
     ]
 
 

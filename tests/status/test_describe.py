@@ -98,9 +98,9 @@ def test_the_pace_is_not_that_of_a_moment() -> None:
 @pytest.mark.parametrize(
     ("compaction", "silent_ms", "attempts", "alive", "waits_for"),
     [
-        (Compaction(ID, "s"), 0, 0, True, "the coordinator's next look"),
+        (Compaction(ID, "s"), 0, 0, True, "the coordinator's next poll"),
         (Compaction(ID, "s"), 0, 0, False, "a coordinator; none is running"),
-        (Compaction(ID, "s"), 0, 0, None, "the coordinator; whether one is running cannot be seen"),
+        (Compaction(ID, "s"), 0, 0, None, "the coordinator; whether one is running is unknown"),
         (Compaction(ID, "s", CompactionState.SCHEDULED), 0, 0, True, "a free worker to claim it"),
         (
             Compaction(ID, "s", CompactionState.SCHEDULED),
@@ -115,7 +115,7 @@ def test_the_pace_is_not_that_of_a_moment() -> None:
             0,
             0,
             True,
-            "its commit, which may be together with others",
+            "its commit, which may include compactions",
         ),
         (running(), TIMEOUT_MS, 0, True, ""),
         (
@@ -123,10 +123,16 @@ def test_the_pace_is_not_that_of_a_moment() -> None:
             TIMEOUT_MS + 1,
             0,
             True,
-            "its silent worker to be given up by the coordinator's next look",
+            "its silent worker's compaction to be reclaimed by the coordinator's next poll",
         ),
         (running(), None, 0, True, ""),
-        (replace(running(), worker=None), 0, 0, False, "its silent worker to be given up by a coordinator"),
+        (
+            replace(running(), worker=None),
+            0,
+            0,
+            False,
+            "its silent worker's compaction to be reclaimed by a coordinator",
+        ),
     ],
 )
 def test_what_it_waits_for(

@@ -240,7 +240,7 @@ def test_sso(home: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
         assert process.stdout is not None
         print("go", file=process.stdin, flush=True)
         assert process.stdout.readline() == (
-            "head k: the AWS profile work gives no credentials (sso_session); log in with `aws sso login "
+            "head k: the AWS profile work provides no credentials (sso_session); log in with `aws sso login "
             "--profile work`: Error loading SSO Token: Token for s does not exist\n"
         )
         assert not shown.requests
@@ -258,7 +258,7 @@ def test_a_portal_that_is_away_is_waited_for(home: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(aws_profiles, "_fetching", lambda *of: Failing(away))
     profile = aws_profiles.find_profile({}, {"HOME": str(home), "AWS_PROFILE": "work"})
     assert profile is not None
-    with pytest.raises(StoreUnavailable, match=r"profile work gives no credentials .*https://portal"):
+    with pytest.raises(StoreUnavailable, match=r"profile work provides no credentials .*https://portal"):
         profile()
     store, _ = open_store("s3://bucket", {"aws_endpoint": NOBODY, "aws_profile": "work"}, WaitPolicy(0))
     with pytest.raises(StoreUnavailable):
@@ -278,23 +278,23 @@ def test_without_botocore(home: Path, shown: Shown, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(aws_profiles, "find_spec", lambda name: None)
     assert shown.by()[0] == "of-default"
     monkeypatch.setenv("AWS_PROFILE", "sso")
-    with pytest.raises(Refused, match=r"profile sso has its credentials fetched .*install botocore, or put"):
+    with pytest.raises(Refused, match=r"profile sso fetches its credentials .*install botocore, or put"):
         open_store("s3://bucket", shown.options())
 
 
 @pytest.mark.parametrize(
     ("credentials", "config", "says"),
     [
-        (BOTH, "", "the AWS profile gone is not in .*credentials and .*config; name one that is, or unset"),
+        (BOTH, "", "the AWS profile gone does not exist in .*credentials and .*config; name one that"),
         (
             BOTH,
             "[profile gone]\nregion = x",
-            "the AWS profile gone has no credentials in .*; name one that has",
+            "the AWS profile gone has no credentials in .*; name one that has some",
         ),
         (
             "no section\n",
             "",
-            "credentials: cannot be read as a file of AWS profiles; repair it: File contains",
+            "credentials: is not a valid file of AWS profiles; repair it: File contains",
         ),
     ],
 )

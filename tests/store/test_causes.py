@@ -31,7 +31,7 @@ def provider(said: str) -> UnauthenticatedError:
         (
             connecting('"dns error", Custom { error: "failed to lookup address information" }'),
             RequestFailure.DOUBTFUL,
-            "its name is not found",
+            "its host name is not found",
         ),
         (connecting("kind: Timeout, source: TimedOut"), RequestFailure.PASSING, "no answer in time"),
         (
@@ -39,7 +39,7 @@ def provider(said: str) -> UnauthenticatedError:
             RequestFailure.DOUBTFUL,
             "its certificate is not trusted",
         ),
-        (connecting("kind: Builder"), RequestFailure.LASTING, "no request can be made of it"),
+        (connecting("kind: Builder"), RequestFailure.LASTING, "no valid request can be built"),
         (
             connecting("kind: Timeout", "http://169.254.169.254/latest/api/token"),
             RequestFailure.DOUBTFUL,
@@ -48,7 +48,7 @@ def provider(said: str) -> UnauthenticatedError:
         (
             GenericError("Generic S3 error: Got invalid list response: syntax error"),
             RequestFailure.DOUBTFUL,
-            "a listing that is no XML",
+            "a listing that is not XML",
         ),
         (
             OSError("Generic S3 error: Error performing POST - HTTP error: request or response body error"),
@@ -82,7 +82,9 @@ def test_who_gave_no_credentials_is_told_so() -> None:
         "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1ms - "
         "Server returned non-2xx status code: 403 Forbidden: denied"
     )
-    assert said_by(refused).startswith("no credentials are given (in the environment, AWS_ACCESS_KEY_ID")
+    assert said_by(refused).startswith(
+        "no credentials are given (in the environment, such as AWS_ACCESS_KEY_ID"
+    )
     assert "169.254.169.254" in said_by(refused)
     assert said_by(connecting("x")) == str(connecting("x")).partition("\n")[0]
 
@@ -94,6 +96,8 @@ def test_a_profile_says_what_is_wrong_itself() -> None:
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "501 Not Implemented"])
 def test_what_a_store_does_not_have(status: str) -> None:
     error = GenericError(f"Generic S3 error: Server returned non-2xx status code: {status}: <Code>X</Code>")
-    assert f"this store lists no objects ({status}), which Lithify needs" in str(not_served(error, "list"))
-    assert "does not do that" in str(not_served(error, "head"))
+    assert f"this store does not list objects ({status}), which Lithify needs" in str(
+        not_served(error, "list")
+    )
+    assert "does not support this operation" in str(not_served(error, "head"))
     assert not_served(GenericError("status code: 403 Forbidden: 405"), "list") is None

@@ -67,15 +67,15 @@ class Odd(WrappedStore):
 
 WAYS = {
     "no create": "creating an object only if absent does not work here: 501 Not Implemented",
-    "creates anything": "the store overwrote an object that was to be created only if absent",
-    "creates nothing": "says that a new object exists already",
+    "creates anything": "the store overwrote an object that should be created only if absent",
+    "creates nothing": "reports that a new object exists already",
     "no replace": "conditional overwrites do not work here: 501 Not Implemented",
-    "replaces anything": "the store overwrote an object in spite of a wrong etag",
-    "replaces what is gone": "the store overwrote an object that was gone",
-    "weak etags": "refuses an overwrite by the very etag that it gave",
-    "no etags": "gives no etag",
-    "one etag": "gives two contents of an object the same etag",
-    "two etags": "gives an object one etag when it is written (other) and another",
+    "replaces anything": "the store overwrote an object despite a wrong etag",
+    "replaces what is gone": "the store wrote a deleted object",
+    "weak etags": "refuses an overwrite with the etag that it returned",
+    "no etags": "returns no etag",
+    "one etag": "gives two different contents of an object the same etag",
+    "two etags": "returns one etag when an object is written (other) and another",
 }
 WRITES: dict[str, Callable[[ObjectStore], object]] = {
     "create": lambda store: store.create(KEY, b"x"),

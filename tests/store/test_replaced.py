@@ -87,7 +87,7 @@ def test_who_looks_finds_out_and_then_finds_what_is_there(change: Change) -> Non
     files = place.files()
     files.latest()
     change(place)
-    with pytest.raises(Replaced, match="deleted, made anew or restored from a backup"):
+    with pytest.raises(Replaced, match="deleted, created again or restored from a backup"):
         look_often(files)
     assert files.latest() == place.files().latest()
 

@@ -94,7 +94,7 @@ def test_the_error_at_the_end_names_the_first_cause_and_the_time() -> None:
     def call() -> None:
         raise away(next(causes, "503 Service Unavailable"))
 
-    said = r"get x: connection refused \(waited for the store for 300 s, \d+ tries, at last 503"
+    said = r"get x: connection refused \(waited for the store for 300 s, \d+ tries, finally 503"
     with pytest.raises(StoreUnavailable, match=said) as caught:
         world.requests.read(call)
     assert caught.value.cause == REFUSED
@@ -108,7 +108,7 @@ def test_who_cleans_up_after_that_does_not_wait_as_long_again_until_the_store_is
         world.requests.read(world.call)
     calls, now_s = world.calls, world.clock.monotonic_s()
     with pytest.raises(
-        StoreUnavailable, match=r"^get x: connection refused \(the store is away since 300 s\)$"
+        StoreUnavailable, match=r"^get x: connection refused \(the store has been unavailable for 300 s\)$"
     ):
         world.requests.write(world.call)
     assert (world.calls, world.clock.monotonic_s()) == (calls + 1, now_s)
@@ -197,7 +197,9 @@ def test_who_comes_back_is_refused_at_once_until_a_probe_has_seen_the_store() ->
         world.requests.read(world.call)
     calls = world.calls
     for _ in range(10):
-        with pytest.raises(StoreUnavailable, match=r"s3://b is away since \d+ s: connection refused"):
+        with pytest.raises(
+            StoreUnavailable, match=r"s3://b has been unavailable for \d+ s: connection refused"
+        ):
             world.requests.write(world.call)
     assert world.calls == calls
     world.may_probe.set()
@@ -225,7 +227,7 @@ def test_what_one_dataset_knows_of_a_store_another_need_not_find_out() -> None:
     with pytest.raises(StoreUnavailable, match="waited for the store"):
         one.read(world.call)
     calls = world.calls
-    with pytest.raises(StoreUnavailable, match=r"s3://b is away since \d+ s: connection refused"):
+    with pytest.raises(StoreUnavailable, match=r"s3://b has been unavailable for \d+ s: connection refused"):
         other.read(world.call)
     assert world.calls == calls
     world.clock.advance_s(1000)
@@ -343,7 +345,7 @@ def test_a_service_does_not_wait_within_a_try_for_longer_than_its_bound(
     requests = Requests("s3://b", waiting, clock=clock, probe=lambda: over.wait(20))
     with pytest.raises(StoreUnavailable, match=r"no answer for \d s"):
         getattr(requests, verb)(lambda: over.wait(20))
-    with pytest.raises(StoreUnavailable, match="is away since"):
+    with pytest.raises(StoreUnavailable, match="has been unavailable for"):
         getattr(requests, verb)(lambda: over.wait(20))
 
 

@@ -96,7 +96,7 @@ def test_the_slower_of_two_gets_a_conflict_and_sees_the_faster() -> None:
     store = MemoryStore()
     fast, slow = open_files(store), open_files(store)
     fast.publish(None, b"fast")
-    with pytest.raises(VersionConflict, match="another party"):
+    with pytest.raises(VersionConflict, match="another process"):
         slow.publish(None, b"slow")
     assert slow.latest() == Version(1, b"fast")
 

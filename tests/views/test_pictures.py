@@ -78,7 +78,7 @@ def test_levels_are_as_wide_as_their_bytes() -> None:
         "800 B",
         "SSTs: is being compacted",
         "SSTs: would be compacted now",
-        "SSTs: stays as it is",
+        "SSTs: not affected",
     ):
         assert said in told
 

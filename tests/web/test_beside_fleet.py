@@ -118,5 +118,5 @@ def test_what_another_coordinator_watches_is_read_for_who_looks(tmp_path: Path, 
         assert asked.total() == 0
     with pytest.raises(StoreUnavailable, match="not read it yet"):
         watched.watched(url)
-    with pytest.raises(lithify.Refused, match="no dataset of this fleet"):
+    with pytest.raises(lithify.Refused, match="not a dataset of this fleet"):
         watched.watched(str(tmp_path / "none"))

@@ -184,7 +184,7 @@ def test_everybody_can_use_a_page(fleet: Any, shown: tuple[str, dict[str, str]],
     fleet.set_viewport_size(WIDE)
     fleet.goto(where + paths[name])
     fleet.wait_for_selector("#live:has-text('Live')")
-    fleet.wait_for_selector("main:not(:has-text('It is being read'))")
+    fleet.wait_for_selector("main:not(:has-text('is being read'))")
     if name == "history":
         fleet.wait_for_selector("#charts canvas")
     judge(fleet, name)

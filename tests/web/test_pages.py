@@ -76,7 +76,7 @@ def test_the_overview_shows_state_backlog_and_last_commit(database: str) -> None
         text = read(client.get("/").text).text
     assert database in text
     assert "1 to 1 of 1 datasets" in text
-    assert "at rest" in text
+    assert "idle" in text
     assert "0 of 8" in text
     assert "2m ago" in text
 
@@ -86,7 +86,7 @@ def test_a_dataset_is_drawn_with_a_legend(database: str) -> None:
         html = client.get(page_of(database)).text
     text = read(html).text
     assert "L0 SSTs and sorted runs by bytes" in text
-    assert "SSTs: stays as it is" in text
+    assert "SSTs: not affected" in text
     assert html.count('class="resting"') == 3 + 1, "an SST each, and the legend"
     assert "Coordinator" in text
 
@@ -99,7 +99,7 @@ def test_json_is_what_the_commands_print(database: str) -> None:
             assert lasting(answer.json()) == lasting(invoke_json(command, database))
         (listed,) = client.get("/api/datasets").json()["datasets"]
         assert (listed["id"], listed["url"]) == (id_of(database), database)
-        assert listed["summary"]["state"] == "at rest"
+        assert listed["summary"]["state"] == "idle"
 
 
 def test_a_table_is_drawn_over_time_with_its_zone(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_table_is_drawn_over_time_with_its_zone(tmp_path: Path) -> None:
                 "what a group is called is of use only where there are several"
             )
             assert re.search(r'<rect class="(awaiting|compacted|skipped)"', html)
-        assert "<caption>Timeline: chunks of one day, UTC</caption>" in plan
+        assert "<caption>Timeline: one chunk per day, UTC</caption>" in plan
         assert "of 1 datasets" in read(client.get("/").text).text
         for command in ("status", "plan"):
             printed = invoke_json(command, url, "--store-option", f"uri=sqlite:///{tmp_path}/catalog.db")
@@ -129,7 +129,7 @@ def test_a_log_is_shown_as_its_kind_says(tmp_path: Path) -> None:
         assert url in read(client.get("/").text).text
         for tab in TABS:
             answer = client.get(page_of(url, tab))
-            assert (answer.status_code, "It cannot be read" in answer.text) == (200, False), answer.text
+            assert (answer.status_code, "cannot be read now" in answer.text) == (200, False), answer.text
         assert "Shape" not in read(client.get(page_of(url)).text).text, "a heading of nothing"
         for command in ("status", "plan"):
             assert (
@@ -191,11 +191,11 @@ def test_a_store_that_is_away_leaves_what_was_known(database: str) -> None:
         return opened
 
     with shown([database], clock=clock, open_dataset=open_away) as client:
-        assert "at rest" in client.get(page_of(database)).text
+        assert "idle" in client.get(page_of(database)).text
         is_away = True
         clock.advance_s(3600)
         html = client.get(page_of(database)).text
-        assert "at rest" in html
+        assert "idle" in html
         assert "the store of &lt;b&gt;x&lt;/b&gt; is away" in html
         assert "(read 1h ago)" in read(client.get("/").text).text
 
@@ -402,9 +402,9 @@ def test_a_fleet_its_queues_and_its_datasets(tmp_path: Path, database: str) -> N
     with shown([], fleet=fleet) as client:
         overview = read(client.get("/").text).text
         assert f"{database} red" in overview
-        assert "at rest" in read(client.get(page_of(database)).text).text
+        assert "idle" in read(client.get(page_of(database)).text).text
         page = client.get("/fleet")
-        assert "Nobody serves this fleet" in page.text
+        assert "No process serves this fleet" in page.text
         assert re.search(r'href="/queues/small"', page.text)
         assert "small" in read(client.get("/queues/small").text).text
         assert client.get("/queues/none").status_code == 404
@@ -422,4 +422,4 @@ def test_what_of_a_fleet_cannot_be_looked_up_is_said(tmp_path: Path, database: s
     with shown([], fleet=fleet) as client:
         told = read(client.get("/").text).text
     assert database in told
-    assert "Not all can be shown: iceberg://nowhere/ns.*" in told
+    assert "Not all datasets can be shown: iceberg://nowhere/ns.*" in told

@@ -205,7 +205,7 @@ def test_a_dataset_may_be_called_fleet(
     monkeypatch.chdir(tmp_path)
     Path(database).rename("fleet")
     with served("fleet", fleet=fleet.url) as where:
-        assert "Nobody serves this fleet" in get(where, "/fleet")
+        assert "No process serves this fleet" in get(where, "/fleet")
         assert json.loads(get(where, f"/api{page_of('fleet', 'status')}"))["url"].endswith("fleet")
 
 

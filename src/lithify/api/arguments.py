@@ -114,7 +114,7 @@ def _several(what: str, given: Any) -> Iterable[Any]:
     if isinstance(given, str | os.PathLike):
         return [given]
     if not isinstance(given, Iterable):
-        raise _refused(what, given, "text, or several")
+        raise _refused(what, given, "text or a list of texts")
     return given
 
 

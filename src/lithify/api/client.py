@@ -496,7 +496,9 @@ class Dataset:
         skip = arguments.texts("skip", skip)
         unknown = sorted(set(skip) - set(PARTS))
         if unknown:
-            raise Refused(f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}")
+            raise Refused(
+                f"{', '.join(unknown)}: not a part of maintenance; the parts are {', '.join(PARTS)}"
+            )
         maintenance = self._maintenance()
         skip = {*skip, *maintenance.left_out()}
 
@@ -540,7 +542,7 @@ class Dataset:
         if unknown:
             has = ", ".join(option.name for option in known) or "none"
             raise Refused(
-                f"{', '.join(sorted(unknown))}: no option of a {registered.noun} here; it has: {has}"
+                f"{', '.join(sorted(unknown))}: not an option of a {registered.noun} here; its options: {has}"
             )
         given = {o.name: _checked(o, options[o.name]) for o in known if options.get(o.name) is not None}
         return CommandArgs(full, given)
@@ -614,7 +616,7 @@ def _checked(option: KindOption, given: Any) -> Any:
     if not several:
         return check(option.name, given)
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise Refused(f"{option.name}: {given!r} is not several; give a list")
+        raise Refused(f"{option.name}: {given!r} is not a list; give a list")
     return [check(option.name, one) for one in given]
 
 

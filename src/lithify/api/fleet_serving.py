@@ -95,7 +95,7 @@ class FleetProcess:
         from lithify.base.ids import RandomIds
 
         if not (keeps or works):
-            raise Refused("a process of a fleet keeps, works, or does both")
+            raise Refused("a process of a fleet must coordinate, work, or do both")
         self._url = url
         self._config = config
         self._queues = queues
@@ -167,7 +167,7 @@ class FleetProcess:
 
     def _work(self, worker: FleetWorker, stop: threading.Event) -> None:
         settings = self._config.service
-        trouble = OnceLogger("the workers could not finish a round and try again")
+        trouble = OnceLogger("the workers could not finish a round and retry")
         while not stop.is_set() and not worker.is_over:
             pause_s = LEAST_PAUSE_S
             try:
@@ -187,14 +187,14 @@ class FleetProcess:
             else:
                 worker.wait(min(pause_s, settings.commit_compacted_interval_s))
             if self._exit_when_idle_s is not None and worker.idle_s >= self._exit_when_idle_s:
-                _log.info("nothing to do for %d s; ending", round(worker.idle_s))
+                _log.info("nothing to do for %d s; exiting", round(worker.idle_s))
                 return
 
     def _keep(self) -> None:
         coordinator, stop = self._coordinator, self._stop
         if coordinator is None:
             return
-        trouble = OnceLogger("the coordinator could not finish a round and tries again")
+        trouble = OnceLogger("the coordinator could not finish a round and retries")
         while not stop.is_set():
             try:
                 with contained("a round of the coordinator"):
@@ -221,7 +221,7 @@ class FleetProcess:
             with contained(f"the end of {what}"):
                 close()
         except LithifyError as error:
-            _log.error("%s could not leave the fleet in order: %s", what, error)
+            _log.error("%s could not leave the fleet cleanly: %s", what, error)
 
     def _collect(self) -> None:
         while (due := self._due.take()) is not None:
@@ -237,10 +237,10 @@ class FleetProcess:
 
     def _beat(self) -> None:
         members = [member for member in (self._coordinator, self._worker) if member is not None]
-        trouble = OnceLogger("this process could not say that it lives")
+        trouble = OnceLogger("this process could not write its heartbeat")
         while not self._has_left.wait(PULSE_LOOK_S):
             try:
-                with contained("a sign of life"):
+                with contained("a heartbeat"):
                     for member in members:
                         member.beat()
             except LithifyError as error:
@@ -250,10 +250,10 @@ class FleetProcess:
 
     def _read_beside(self) -> None:
         assert self._shared is not None
-        assert self._coordinator is not None, "it is beside one"
+        assert self._coordinator is not None, "it reads what this coordinator has read"
         files, trouble = (
             self._files(),
-            OnceLogger("what only the dashboard of the fleet shows cannot be read"),
+            OnceLogger("data that only the fleet's dashboard shows cannot be read"),
         )
         while not self._stop.wait(BESIDE_LOOK_S):
             failed = False
@@ -543,4 +543,4 @@ def _finished(trouble: OnceLogger, problem: LithifyError | None) -> None:
     if problem is None:
         trouble.is_over()
     else:
-        trouble.say(problem, "the fleet's newest catalog cannot be used, the one before is kept")
+        trouble.say(problem, "the fleet's newest catalog cannot be used; the previous one stays in use")

@@ -94,7 +94,7 @@ class Fleet:
         exactly one of both. Raise `Refused` if it is too old or does not exist yet. Versions of the last day,
         and those that a member or a compaction still uses, are kept."""
         if (version is None) == (at_ms is None):
-            raise Refused("name a version or a time")
+            raise Refused("give either a version or a time")
         if version is not None:
             number = arguments.number("version", version)
         else:
@@ -119,7 +119,7 @@ class Fleet:
 
         def ask(url: str, rule: DatasetRule) -> None:
             try:
-                with contained(f"asking what runs in {url}"):
+                with contained(f"reading the running compactions of {url}"):
                     dataset = wiring.open_dataset(url, self._config_of(rule))
                     found[url] = running_in(url, rule, dataset.ledger())
             except DatasetNotFound:
@@ -233,7 +233,7 @@ class Fleet:
         url = arguments.place("url", url)
         rule = self.catalog().catalog.rule_for(url)
         if rule is None:
-            raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
+            raise Refused(f"{url}: is not a dataset of this fleet; add it with `lithify fleet add`")
         return open_dataset(url, settings=self._config_of(rule), clock=self._clock, ids=self._ids)
 
     def wake(self, *urls: str | os.PathLike[str]) -> None:
@@ -243,7 +243,7 @@ class Fleet:
         catalog, wanted = self.catalog().catalog, tuple(map(absolute, urls))
         for url in wanted:
             if catalog.rule_for(url) is None:
-                raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
+                raise Refused(f"{url}: is not a dataset of this fleet; add it with `lithify fleet add`")
         for url in wanted:
             self._files.wakes.wake(url)
 
@@ -259,7 +259,7 @@ class Fleet:
         Raise `Refused` if it has none of its own."""
         if all(tenant.name != name for tenant in self.catalog().catalog.tenants):
             raise Refused(
-                f"tenant {name!r} has no weight or limit of its own; `lithify fleet list` shows all"
+                f"tenant {name!r} has no weight or limit; `lithify fleet tenant list` shows those that have"
             )
         self._changed(lambda catalog: changes.remove_tenant(catalog, name))
 
@@ -373,7 +373,7 @@ class WatchedFleet(ShownFleet):
     def _config_at(self, url: str) -> Config:
         rule = self.shared.datasets()[0].get(url)
         if rule is None:
-            raise Refused(f"{url}: is no dataset of this fleet (any more)")
+            raise Refused(f"{url}: is not a dataset of this fleet (any more)")
         return self._config_of(rule)
 
 
@@ -425,7 +425,7 @@ def _coordinates(value: Coordinates | str) -> Coordinates:
         return Coordinates(value)
     except ValueError:
         known = ", ".join(member.value for member in Coordinates)
-        raise Refused(f"{value!r} is none of {known}: who coordinates the datasets") from None
+        raise Refused(f"the coordinator of the datasets is {value!r}; it must be one of {known}") from None
 
 
 def absolute(url: str | os.PathLike[str]) -> str:

@@ -72,14 +72,14 @@ class Group:
         """
         name = arguments.text("name", name)
         if not isinstance(offsets, Mapping):
-            raise Refused(f"{offsets!r:.80} is no mapping of partitions to offsets")
+            raise Refused(f"{offsets!r:.80} is not a mapping of partitions to offsets")
         if not offsets:
-            raise Refused("say how far the reader is in each partition, for example --at 0=81240")
+            raise Refused("give the reader's offset in each partition, for example --at 0=81240")
         try:
             for number in (*offsets.keys(), *offsets.values()):
                 whole_number(number, most=MAX_POSITION)
         except ValueError as error:
-            raise Refused(f"partitions and offsets are whole numbers, none negative: {error}") from None
+            raise Refused(f"partitions and offsets must be non-negative whole numbers: {error}") from None
         there = self._files.read().members.get(name)
         if there is not None and there.role is not GroupRole.READER:
             raise Refused(f"{name} is a {there.role} of the group; take another name")
@@ -95,7 +95,7 @@ class Group:
         may be removed from now on. Raise `Refused` if there is no such member."""
         name = arguments.text("name", name)
         if name not in self._files.read().members:
-            raise Refused(f"{self.url}: has no member {name!r}; `lithify group show` tells who there is")
+            raise Refused(f"{self.url}: has no member {name!r}; `lithify group show` lists the members")
         return show_group(self.url, self._files.leave(name))
 
     def _published(self) -> Shown:

@@ -110,7 +110,7 @@ class Service:
         if not self._urls:
             raise Refused("name at least one dataset")
         if not (self._coordinates or self._works):
-            raise Refused("a service coordinates, works, or does both")
+            raise Refused("a service must coordinate, work, or do both")
         port = self._config.metrics.port
         self._metrics = None if port is None else wiring.metrics(coordinates=coordinates)
         self._recorder = wiring.recorder(self._config, SystemClock())
@@ -213,7 +213,7 @@ class Service:
             url: partial(self._begin_beside, url) for url in self._shared
         }
         troubles = {
-            url: OnceLogger(f"what only the dashboard of {url} shows cannot be read") for url in readers
+            url: OnceLogger(f"data that only the dashboard of {url} shows cannot be read") for url in readers
         }
         while not stop.is_set():
             for url, trouble in troubles.items():
@@ -304,18 +304,18 @@ class Service:
             self._errors.append(error)
             if isinstance(error, Fenced) and url in self._shared:
                 self._shared[url].end(
-                    f"{url} is coordinated by another process now, so this one does not follow it any more; "
-                    "look at that one's dashboard, or at `lithify web`"
+                    f"another process coordinates {url} now, so this one no longer reads it; use the "
+                    "dashboard of that process, or `lithify web`"
                 )
             if isinstance(error, Fenced) and len(self._errors) < len(self._coordinated):
-                _log.error("%s is coordinated by another process from here on: %s", url, error)
+                _log.error("%s is now coordinated by another process: %s", url, error)
             else:
                 stop.set()
 
     def _try_to_coordinate(self, url: str, name: str, stop: threading.Event) -> None:
         """Coordinate one of several datasets; if that cannot begin, back off and retry. Raise `Fenced`, and
         refusals at the start."""
-        trouble = OnceLogger(f"{url} is not coordinated for now, and that is tried again")
+        trouble = OnceLogger(f"{url} cannot be coordinated now; this is retried")
         failures, may_refuse = 0, self._coordinated[url] is not None
         while not stop.is_set():
             try:
@@ -360,7 +360,7 @@ class Service:
         except LithifyError as error:
             if _is_refusal(error) or (len(self._urls) == 1 and not isinstance(error, StoreUnavailable)):
                 raise
-            _log.warning("%s is opened later: %s", url, error)
+            _log.warning("%s cannot be opened now; this is retried: %s", url, error)
             return None
 
     def _awaited(self, url: str, stop: threading.Event) -> _Coordinated | None:
@@ -379,7 +379,9 @@ class Service:
             found = self._open_both(url)
             found.dataset.snapshot()
         except DatasetNotFound as error:
-            raise StoreUnavailable(f"{url} is gone, and waited for: {error}") from error
+            raise StoreUnavailable(
+                f"{url} does not exist any more; waiting until it is created again: {error}"
+            ) from error
         return found
 
     def _open_both(self, url: str) -> _Coordinated:

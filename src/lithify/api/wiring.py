@@ -19,8 +19,8 @@ SHOWN_STORE_WAIT = "2s"
 COMPILING_AFTER_S = 4.0
 """Shorter runs do not mention compilation."""
 COMPILING = (
-    "What merges rows has to be compiled for this machine, once: the first compaction waits about half a "
-    "minute for that. `lithify warm-up` does it ahead of time."
+    "The code that merges rows is compiled once for this machine: the first compaction waits about half a "
+    "minute for it. `lithify warm-up` compiles it ahead of time."
 )
 
 if TYPE_CHECKING:

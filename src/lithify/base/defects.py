@@ -68,14 +68,14 @@ def unexpected(what: str, error: BaseException) -> NoRoom | Unexpected:
     cause = " ".join(str(error).split())[:_MAX_CAUSE_CHARS]
     if isinstance(error, OSError) and error.errno in _FULL:
         return NoRoom(
-            f"{what} ended because a disk is full ({cause}): make room there, or let TMPDIR name a folder "
-            "that has some if it is the one for temporary files"
+            f"{what} ended because a disk is full ({cause}): free space on it; if it has the temporary "
+            "files, TMPDIR can name a folder on another disk"
         )
     _log.debug("%s ended with a defect", what, exc_info=error)
     return Unexpected(
         f"{what} ended with {type(error).__name__}{_place(error)}{f': {cause}' if cause else ''}. This is a "
-        "defect of Lithify, or damage that it does not recognise: please report it with the traceback that "
-        "`lithify --verbose` shows"
+        "defect of Lithify, or damaged data that it does not recognise: please report it with the traceback "
+        "that `lithify --verbose` shows"
     )
 
 

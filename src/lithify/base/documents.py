@@ -159,7 +159,7 @@ def _plain(value: Any) -> Any:
         return value.value
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
-    raise TypeError(f"{type(value).__name__} has no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
 def _required(schema: Any, optional: Collection[str]) -> Any:

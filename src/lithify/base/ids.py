@@ -34,7 +34,7 @@ _PAIR_SHIFTS = tuple(range(12 * _PAIR_BITS, -1, -_PAIR_BITS))
 def ulid_from_int(value: int) -> Ulid:
     """Return the ULID of a 128-bit unsigned number."""
     if not 0 <= value <= _MAX_ULID:
-        raise ValueError(f"{value} is no unsigned number of 128 bits")
+        raise ValueError(f"{value} is not an unsigned number of 128 bits")
     return Ulid("".join([_PAIRS[value >> shift & _MAX_PAIR] for shift in _PAIR_SHIFTS]))
 
 

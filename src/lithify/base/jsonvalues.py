@@ -13,7 +13,7 @@ def whole_number(value: Any, *, least: int = 0, most: int) -> int:
     """Return `value`. Raise `ValueError` unless it is an integer in the range; floats and booleans are
     not."""
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{value!r} is no whole number from {least} to {most}")
+        raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
     return value
 
 
@@ -21,9 +21,9 @@ def text(value: Any) -> str:
     """Return `value`. Raise `ValueError` unless it is a string without lone surrogates, which UTF-8 cannot
     encode."""
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{value!r} has half a character in it") from None
+        raise ValueError(f"{value!r} contains a lone surrogate, half a character") from None
     return value

@@ -37,7 +37,7 @@ def printable_lines(text: str, limit: int = MAX_CHARS) -> list[str]:
     indent all but the first where they could be mistaken for other output."""
     lines = [_escaped(line) for line in _cut(text, limit).split("\n")]
     left_out = len(lines) - MAX_LINES
-    return lines if left_out <= 0 else [*lines[:MAX_LINES], f"… ({left_out:,} lines more)"]
+    return lines if left_out <= 0 else [*lines[:MAX_LINES], f"… ({left_out:,} more lines)"]
 
 
 def indented(text: str, limit: int = MAX_CHARS) -> str:
@@ -47,7 +47,7 @@ def indented(text: str, limit: int = MAX_CHARS) -> str:
 
 def _cut(text: str, limit: int) -> str:
     left_out = len(text) - limit
-    return text if left_out <= 0 else f"{text[:limit]}… ({left_out:,} characters more)"
+    return text if left_out <= 0 else f"{text[:limit]}… ({left_out:,} more characters)"
 
 
 def _escaped(text: str) -> str:

@@ -40,7 +40,7 @@ class Scratch:
         parent = Path(tempfile.gettempdir())
         if (why := why_unsafe(parent, may_be_shared=True)) is not None:
             raise Refused(
-                f"no temporary folder can be made in {parent}: {why}; let TMPDIR name a folder that only "
+                f"no temporary folder can be created in {parent}: {why}; set TMPDIR to a folder that only "
                 "this user can write, or one with the sticky bit (chmod 1777)"
             )
         remove_abandoned(parent)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @command(of_kinds=options_of_kinds("plan"), before={"png": [JSON]})
 def plan(context: CommandContext, url: Url, full: Full = False, png: Png = None) -> None:
-    """Say what would be compacted, and why. Writes nothing.
+    """Show what would be compacted, and why. Writes nothing.
 
     Examples:
 
@@ -43,8 +43,8 @@ def _plan(context: CommandContext, url: str, args: CommandArgs, png: Path | None
 
         if planned.timeline is None:
             raise Refused(
-                f"{url}: --png draws a timeline, and nothing says what times the parts of this dataset "
-                "have; of a database, set slatedb.segments.pattern"
+                f"{url}: --png draws a timeline, but the parts of this dataset have no known times; "
+                "for a database, set slatedb.segments.pattern"
             )
         save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
     context.show(planned.shown)
@@ -65,8 +65,8 @@ def compact(
 ) -> None:
     """Compact a database, table or log once: plan, rewrite on Spark, commit, until nothing is left to do.
 
-    Needs a database's own coordinator to be absent: the program that writes to it must have been opened
-    with compactor_options = null, or be closed. Readers and writers may go on meanwhile.
+    A database must not have a coordinator of its own: the program that writes to it must have opened it with
+    compactor_options = null, or be closed. Readers and writers may continue meanwhile.
 
     Examples:
 

@@ -30,12 +30,12 @@ def _group() -> None:
 @command(before={"changed": [CONFIG, SET, STORE_OPTION, JSON]})
 def config_show(
     context: CommandContext,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not defaults.")] = False,
 ) -> None:
     """Show every setting, its effective value, and where it came from, as a TOML file with comments.
 
-    Secrets are masked, also in a file that is made of it: put "********" right before you use that file, or
-    leave the setting out and give it in the environment.
+    Secrets are masked. Before you use the output as a file, replace each "********" with the secret, or leave
+    the setting out and give it in the environment.
 
     Examples:
 

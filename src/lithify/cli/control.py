@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @command(of_kinds=options_of_kinds("submit"))
 def submit(context: CommandContext, url: Url, full: Full = False) -> None:
-    """Ask the coordinator for a compaction: a full one, or one of given sources or chunks.
+    """Submit a compaction to the coordinator: a full one, or one of given sources or chunks.
 
-    It is checked at once, and again by the coordinator. Whoever coordinates, Lithify or SlateDB,
-    schedules it at its next look. Prints the ids, for `lithify wait`.
+    It is validated at once, and again by the coordinator, Lithify's or SlateDB's, which schedules it at its
+    next poll. Prints the ids, for `lithify wait`.
 
-    Of a database, --full merges everything into one sorted run per segment. Of a table, it compacts every
-    chunk that is not compact, also those that a skip offset holds, that wait for more data or were deferred,
-    as far as they can start now; --chunk rewrites a chunk whatever the plan says about it.
+    For a database, --full merges everything into one sorted run per segment. For a table, it compacts every
+    chunk that is not compact, including chunks that are held by a skip offset, wait for more data or were
+    deferred, as far as they can start now; --chunk rewrites a chunk regardless of the plan.
 
     Examples:
 
@@ -47,9 +47,9 @@ def submit(context: CommandContext, url: Url, full: Full = False) -> None:
 
 @command()
 def cancel(context: CommandContext, url: Url, compactions: CompactionIds) -> None:
-    """Give compactions up that are under way. No data is lost: only their work is.
+    """Cancel compactions that have not ended. Their work is lost, but no data.
 
-    Workers stop at their next look. The coordinator leaves the same sources alone for one minute, however
+    Workers stop at their next poll. The coordinator does not plan the same sources for one minute, however
     often they are cancelled, and then plans them again if there is still a reason; a database's writer may
     stall meanwhile. `lithify retry` submits the same compaction again at once.
 
@@ -67,12 +67,12 @@ def cancel(context: CommandContext, url: Url, compactions: CompactionIds) -> Non
         return
     for compaction_id in wanted:
         write_line(f"{compaction_id} cancelled")
-    _say(f"The planner leaves these sources alone for {text.duration(pause_ms)}.")
+    _say(f"The planner does not plan these sources for {text.duration(pause_ms)}.")
 
 
 @command()
 def retry(context: CommandContext, url: Url, compactions: CompactionIds) -> None:
-    """Submit compactions again that have failed for good, under new ids, and forget the failures.
+    """Resubmit compactions that were given up, under new ids, and clear their failures.
 
     Example:
 
@@ -82,21 +82,21 @@ def retry(context: CommandContext, url: Url, compactions: CompactionIds) -> None
         _report(context, dataset.retry(*compactions))
 
 
-@command(stopped="Stopped waiting; the work goes on.")
+@command(stopped="Stopped waiting; the compactions continue.")
 def wait(
     context: CommandContext,
     url: Url,
     compactions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMPACTION", help="Ids; default: all that are under way now."),
+        typer.Argument(metavar="COMPACTION", help="Ids; default: all that have not ended."),
     ] = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Stop waiting after this, such as 10m.")
     ] = None,
 ) -> None:
-    """Wait until compactions have ended, and say how.
+    """Wait until compactions have ended, and print their final states.
 
-    Exit code 0 when all are completed, 1 when one has failed, 9 when the time is over.
+    Exit code 0 if all are completed, 1 if one has failed, 9 if the time is over.
 
     Examples:
 
@@ -185,9 +185,9 @@ def _report(context: CommandContext, job: Job) -> None:
         _say(note)
     url = job.dataset.url
     if is_alive is False and job.dataset.is_of_fleet():
-        _say(f"Its fleet looks at it within five minutes, or now: lithify fleet wake FLEET {url}")
+        _say(f"Its fleet polls it within five minutes, or now with: lithify fleet wake FLEET {url}")
     elif is_alive is False:
-        _say(f"No coordinator is running: this waits until one is started (lithify run {url}).")
+        _say(f"No coordinator is running: the compaction waits until one starts (lithify run {url}).")
 
 
 def _say(sentence: str) -> None:

@@ -32,21 +32,21 @@ def doctor(
     context: CommandContext,
     url: Annotated[
         str | None,
-        typer.Argument(metavar="URL", help="A database, table or log; without one, only this machine."),
+        typer.Argument(metavar="URL", help="A database, table or log; without one, check only this machine."),
     ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Also start Spark and run a task on it (some seconds).")
     ] = False,
     read_only: Annotated[
         bool,
-        typer.Option("--read-only", help="Write nothing: leave out what is tried with a probe object."),
+        typer.Option("--read-only", help="Write nothing: leave out checks that need a probe object."),
     ] = False,
 ) -> None:
-    """Say what is wrong with this machine, the cluster, the store, a database, table or log, and what to do.
+    """Show problems of this machine, the cluster, the store, a database, table or log, and their remedies.
 
-    With a URL it writes, and removes again, small objects in the folder that Lithify keeps beside the data,
-    to see what the store can do; with --read-only it writes nothing. Exit code 0 when there is no problem
-    (warnings are none), 10 otherwise.
+    With a URL it writes and removes small objects in Lithify's folder next to the data, to test the store;
+    with --read-only it writes nothing. Exit code 0 if there is no problem (warnings do not count), 10
+    otherwise.
 
     Examples:
 

@@ -19,8 +19,8 @@ def expire(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Expire what is older, such as 2025-01-31T12:00:00Z; default: as the table's properties "
-            "say, else 5 days.",
+            help="Expire snapshots older than this, such as 2025-01-31T12:00:00Z; default: from the table's "
+            "properties, else 5 days ago.",
             show_default=False,
         ),
     ] = None,
@@ -28,7 +28,7 @@ def expire(
         int | None,
         typer.Option(
             metavar="N",
-            help="Keep so many of the newest; default: as the table's properties say, else 1.",
+            help="Keep at least the newest N snapshots; default: from the table's properties, else 1.",
             show_default=False,
         ),
     ] = None,
@@ -36,7 +36,7 @@ def expire(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="How long files stay that nothing names any more; default: 1h.",
+            help="How long to keep files that no snapshot refers to any more; default: 1h.",
             show_default=False,
         ),
     ] = None,
@@ -44,17 +44,17 @@ def expire(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Expire although holds or readers that the table records are lost: those that are there now "
-            "are all there are.",
+            help="Expire although holds or readers that the table records are lost, and respect only those "
+            "that exist now.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
 ) -> None:
-    """Expire snapshots of a table that its policy lets go and nobody needs, and delete their files.
+    """Expire snapshots of a table that are neither retained by its policy nor needed, and delete their files.
 
-    Nothing is taken from holds, from registered readers, from branches and tags, or from compactions under
-    way. Files go a grace period after their snapshots, by a later run. Options and counts are those of
-    Iceberg's procedure expire_snapshots. Exit code 1 when something stands in the way, such as a reader whose
+    Snapshots that holds, registered readers, branches, tags or running compactions need are kept. Files are
+    deleted by a later run, a grace period after their snapshots. Options and counts are those of Iceberg's
+    procedure expire_snapshots. Exit code 1 if something prevents the expiry, such as a reader whose
     checkpoint cannot be read, or holds that are lost because another program removed Lithify's folder.
 
     Examples:

@@ -19,20 +19,19 @@ if TYPE_CHECKING:
     from lithify.views.blocks import Shown
 
 fleet_app = typer.Typer(
-    help="Many databases and tables: what they are, who serves them, what waits.", no_args_is_help=True
+    help="Manage a fleet: many databases and tables with shared coordinators and workers.",
+    no_args_is_help=True,
 )
-tenant_app = typer.Typer(
-    help="How the work of a fleet's tenants is treated, against that of others.", no_args_is_help=True
-)
+tenant_app = typer.Typer(help="Manage weights and limits of a fleet's tenants.", no_args_is_help=True)
 fleet_app.add_typer(tenant_app, name="tenant")
 TenantName = Annotated[
-    str, typer.Argument(metavar="NAME", help="The tenant, as `fleet add` names it.", show_default=False)
+    str, typer.Argument(metavar="NAME", help="The tenant, as named in `fleet add`.", show_default=False)
 ]
 FleetUrl = Annotated[
     str,
     typer.Argument(
         metavar="FLEET",
-        help="Where the fleet keeps what it knows: a path, file:///path, s3://bucket/prefix, gs://…, az://…",
+        help="The fleet's folder: a path, file:///path, s3://bucket/prefix, gs://…, az://…",
         show_default=False,
     ),
 ]
@@ -41,19 +40,19 @@ Queues = Annotated[
     typer.Option(
         "--queue",
         metavar="NAME",
-        help="Only what this queue has; may be repeated. Default: all.",
+        help="Only work of this queue; may be repeated. Default: all queues.",
         show_default=False,
     ),
 ]
 ExitWhenIdle = Annotated[
     str | None,
-    typer.Option(metavar="DURATION", help="End when there was nothing to do for so long, such as 5m."),
+    typer.Option(metavar="DURATION", help="Exit after this long without work, such as 5m."),
 ]
 Patterns = Annotated[
     list[str],
     typer.Argument(
         metavar="PATTERN",
-        help="Databases and tables by URL, or with '*' for many: s3://bucket/tenants/*/db, "
+        help="URLs of databases and tables, or patterns with '*': s3://bucket/tenants/*/db, "
         "iceberg://catalog/namespace.*",
         show_default=False,
     ),
@@ -63,7 +62,7 @@ Patterns = Annotated[
 @fleet_app.command("init")
 @command()
 def init(context: CommandContext, fleet: FleetUrl) -> None:
-    """Make a fleet: without datasets yet, and with one queue that takes everything.
+    """Create a fleet without datasets, and with one queue that takes all work.
 
     Example:
 
@@ -83,28 +82,29 @@ def add(
     queue: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The queue of all their work; default: by size.", show_default=False
+            metavar="NAME", help="The queue for all their work; default: by size.", show_default=False
         ),
     ] = None,
     tenant: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="For whom they are; '*': what the first '*' of the pattern stands for."
+            metavar="NAME",
+            help="The tenant that owns them; '*': the text that the first '*' of the pattern matches.",
         ),
     ] = None,
     coordinated_by: Annotated[
         str,
         typer.Option(
             metavar="WHO",
-            help="fleet: its coordinators; owner: somebody else, such as the process that writes it.",
+            help="fleet: the fleet's coordinators; owner: another process, such as the database's writer.",
         ),
     ] = "fleet",
     setting: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A setting for these datasets alone; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="A setting for these datasets only; may be repeated."),
     ] = None,
 ) -> None:
-    """Add databases and tables, or change how they are treated. New ones that match later are found.
+    """Add databases and tables, or change their settings. Datasets that match a pattern later are added too.
 
     Examples:
 
@@ -121,7 +121,7 @@ def add(
 @fleet_app.command("remove")
 @command()
 def remove(context: CommandContext, fleet: FleetUrl, patterns: Patterns) -> None:
-    """Take databases and tables away, by what they were added with. What is under way goes on."""
+    """Remove databases and tables, by the patterns they were added with. Running compactions continue."""
     opened = context.fleet(fleet)
     opened.remove(*patterns)
     context.show(_datasets(opened))
@@ -130,7 +130,7 @@ def remove(context: CommandContext, fleet: FleetUrl, patterns: Patterns) -> None
 @fleet_app.command("list")
 @command()
 def show(context: CommandContext, fleet: FleetUrl) -> None:
-    """Show what was added, and the databases and tables that this names now. Writes nothing."""
+    """Show the rules of a fleet, and the databases and tables that match them now. Writes nothing."""
     context.show(_datasets(context.fleet(fleet)))
 
 
@@ -143,8 +143,7 @@ def wake(
         list[str], typer.Argument(metavar="URL", help="Databases and tables.", show_default=False)
     ],
 ) -> None:
-    """Have databases and tables looked at now: a coordinator may look at one that rests every five minutes
-    only."""
+    """Have databases and tables polled now. Idle ones are otherwise polled only every five minutes."""
     from lithify.views.blocks import Line, Shown
 
     opened = context.fleet(fleet)
@@ -160,16 +159,20 @@ def set_tenant(
     name: TenantName,
     weight: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Turns it has for one of a tenant with weight 1.", show_default=False),
+        typer.Option(
+            metavar="N", help="Its share: turns for each turn of a tenant with weight 1.", show_default=False
+        ),
     ] = None,
     most_running: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="So many of its compactions run at once, in each queue.", show_default=False
+            metavar="N",
+            help="The most of its compactions that run at once in each queue.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Say how a tenant's work is treated: what is not given stays.
+    """Set a tenant's weight or limit. Options that are not given keep their values.
 
     Example:
 
@@ -178,7 +181,7 @@ def set_tenant(
     opened = context.fleet(fleet)
     given = {"weight": weight, "most_running": most_running}
     if weight is None and most_running is None:
-        raise Refused("say what to change, for example --weight 2")
+        raise Refused("nothing to change was given; give an option, for example --weight 2")
     opened.set_tenant(name, **{key: value for key, value in given.items() if value is not None})
     context.show(_tenants(opened))
 
@@ -186,7 +189,7 @@ def set_tenant(
 @tenant_app.command("remove")
 @command()
 def remove_tenant(context: CommandContext, fleet: FleetUrl, name: TenantName) -> None:
-    """Treat a tenant as all others again: weight 1, no limit. Its databases and tables stay."""
+    """Reset a tenant to the default: weight 1, no limit. Its databases and tables stay."""
     opened = context.fleet(fleet)
     opened.remove_tenant(name)
     context.show(_tenants(opened))
@@ -195,23 +198,23 @@ def remove_tenant(context: CommandContext, fleet: FleetUrl, name: TenantName) ->
 @tenant_app.command("list")
 @command()
 def show_tenants(context: CommandContext, fleet: FleetUrl) -> None:
-    """Show tenants with a weight or a limit of their own. Writes nothing."""
+    """Show the tenants that have a weight or a limit. Writes nothing."""
     context.show(_tenants(context.fleet(fleet)))
 
 
 @fleet_app.command("status")
 @command()
 def status(context: CommandContext, fleet: FleetUrl) -> None:
-    """Say who serves a fleet, and what waits in each queue. Writes only what tells the store's time."""
+    """Show the fleet's members and queues. Writes only an empty object, to read the store's time."""
     context.show(_status(context.fleet(fleet)))
 
 
 @fleet_app.command("workers")
 @command()
 def workers(context: CommandContext, fleet: FleetUrl) -> None:
-    """Show the workers of a fleet, for which queues they work, and how busy they are.
+    """Show the workers of a fleet, their queues, and how busy they are.
 
-    Writes only what tells the store's time.
+    Writes only an empty object, to read the store's time.
     """
     from lithify.fleet.view import show_workers
 
@@ -226,10 +229,12 @@ def running(
     fleet: FleetUrl,
     exact: Annotated[
         bool,
-        typer.Option("--exact", help="Ask the ledgers of all databases and tables, not the workers."),
+        typer.Option(
+            "--exact", help="Read the ledgers of all databases and tables, not the workers' reports."
+        ),
     ] = False,
 ) -> None:
-    """Show what a fleet's workers are working on. Writes only what tells the store's time."""
+    """Show the running compactions of a fleet. Writes only an empty object, to read the store's time."""
     from lithify.fleet.view import show_running
 
     opened = context.fleet(fleet)
@@ -239,9 +244,9 @@ def running(
 @fleet_app.command("doctor")
 @command()
 def doctor(context: CommandContext, fleet: FleetUrl) -> None:
-    """Say what is wrong with a fleet, and what to do. Writes only what tells the store's time.
+    """Show problems of a fleet, and their remedies. Writes only an empty object, to read the store's time.
 
-    Exit code 0 when there is no problem (warnings are none), 10 otherwise.
+    Exit code 0 if there is no problem (warnings do not count), 10 otherwise.
     """
     print_findings(context.fleet(fleet).check(), context.as_json)
 
@@ -254,9 +259,9 @@ def run_both(
     queue: Queues = None,
     exit_when_idle: ExitWhenIdle = None,
 ) -> None:
-    """Watch a fleet's databases and tables and work on them, in one process, until stopped.
+    """Coordinate and compact a fleet's databases and tables in one process, until stopped.
 
-    Any number of processes may run; what there is to do is divided between them.
+    Any number of these processes may run; they divide the datasets and the work among themselves.
 
     Example:
 
@@ -268,9 +273,9 @@ def run_both(
 @fleet_app.command("coordinator")
 @command(METRICS_PORT, WEB_PORT, is_service=True)
 def coordinator(context: CommandContext, fleet: FleetUrl) -> None:
-    """Watch a fleet's databases and tables, and coordinate those that have something to do; workers do it.
+    """Coordinate a fleet's databases and tables, until stopped; fleet workers run the compactions.
 
-    A second one takes its share of the first one's, and all of it when that dies.
+    A second coordinator takes over its share of the datasets, and all of them if the first one dies.
     """
     _serve(context, fleet, works=False)
 
@@ -283,7 +288,7 @@ def worker(
     queue: Queues = None,
     exit_when_idle: ExitWhenIdle = None,
 ) -> None:
-    """Work on what a fleet's queues have, all of them or some, until stopped or they are deleted.
+    """Run the compactions of a fleet's queues, all or some, until stopped or the queues are deleted.
 
     Example:
 

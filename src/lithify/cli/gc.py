@@ -16,20 +16,23 @@ from lithify.cli.options.values import age_s
 def gc(
     context: CommandContext,
     url: Url,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the garbage; without this, only list it.")
+    ] = False,
     min_age: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Keep what is younger, such as 2h, or a number of seconds; "
-            "default: as the settings say (5m, of a table or log 1h).",
+            help="Keep files younger than this, such as 2h, or a number of seconds; "
+            "default: from the settings (5m; for tables and logs 1h).",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Say what a database, table or log does not need any more, and with --delete, delete it.
+    """List the garbage of a database, table or log, and with --delete, delete it.
 
-    Safe while it is open and is being compacted. Of a table, only what Lithify wrote is looked at.
+    Safe while the dataset is open and being compacted. For a table, only files written by Lithify are
+    checked.
 
     Examples:
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from lithify.api.groups import Group
 
 group_app = typer.Typer(
-    help="Copies of one keyed log, and readers of it: what may be removed when all are past it.",
+    help="Manage a group: copies and readers of one keyed log, none of which may miss a deletion.",
     no_args_is_help=True,
 )
 GroupUrl = Annotated[
     str,
     typer.Argument(
         metavar="GROUP",
-        help="A folder that all its members reach: a path, file:///path, s3://bucket/prefix, gs://…, az://…",
+        help="A folder that all members can write: a path, file:///path, s3://bucket/prefix, gs://…, az://…",
         show_default=False,
     ),
 ]
@@ -30,7 +30,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The member.", show_de
 @group_app.command("init")
 @command()
 def init(context: CommandContext, group: GroupUrl) -> None:
-    """Make a group, without members yet. A log joins with its first round, if its settings name the group.
+    """Create a group without members. A log whose settings name the group joins in its first round.
 
     Examples:
 
@@ -51,15 +51,16 @@ def join(
         list[str] | None,
         typer.Option(
             metavar="PARTITION=OFFSET",
-            help="The first offset that the reader has not committed; once for each partition.",
+            help="The first offset that the reader has not committed; repeat for each partition.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Make a reader that keeps state a member, or say how far it is by now.
+    """Add a reader that keeps state as a member, or record its committed offsets.
 
-    Tombstones that it has not read stay in every copy. Say again how far it is whenever it has committed
-    more. What goes back lowers nothing: a reader that really starts again leaves, and joins anew.
+    Tombstones that it has not read stay in every copy. Run the command again whenever the reader has
+    committed more. Lower offsets have no effect: a reader that starts from the beginning must leave and join
+    again.
 
     Example:
 
@@ -71,9 +72,9 @@ def join(
 @group_app.command("leave")
 @command()
 def leave(context: CommandContext, group: GroupUrl, name: Name) -> None:
-    """Remove a member, copy or reader, whatever it still does: what waited for it alone is free at once.
+    """Remove a member, a copy or a reader, even if it is still active. Nothing waits for it any more.
 
-    What a copy has may be used no more as if it were a member's.
+    The data of a removed copy must not be used as a member's again.
 
     Example:
 
@@ -85,7 +86,7 @@ def leave(context: CommandContext, group: GroupUrl, name: Name) -> None:
 @group_app.command("show")
 @command()
 def show(context: CommandContext, group: GroupUrl) -> None:
-    """Say who is a member, how far each is, what may be removed, and who holds up the rest since when.
+    """Show the members, their positions, what may be removed, and which member the rest waits for.
 
     Example:
 
@@ -105,7 +106,7 @@ def _offsets(given: list[str]) -> dict[int, int]:
     for text in given:
         partition, _, offset = text.partition("=")
         if not (_is_number(partition) and _is_number(offset)):
-            raise Refused(f"--at: {text[:40]!r} is no PARTITION=OFFSET, such as 0=81240")
+            raise Refused(f"--at: {text[:40]!r} is not of the form PARTITION=OFFSET, such as 0=81240")
         if int(partition) in found:
             raise Refused(f"--at: partition {partition} is given twice")
         found[int(partition)] = int(offset)

@@ -23,7 +23,7 @@ def history(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Only what was committed since: 2025-01-31T12:00:00Z, or so long ago, such as 7d.",
+            help="Only commits since this time, 2025-01-31T12:00:00Z, or within this duration, such as 7d.",
         ),
     ] = None,
     last: Annotated[
@@ -31,16 +31,15 @@ def history(
         typer.Option(
             metavar="N",
             min=1,
-            help=f"Only the newest so many; default: {DEFAULT_LAST}, with --since all.",
+            help=f"Only the newest N commits; default: {DEFAULT_LAST}, with --since all.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Say what was committed, when, why, how many bytes and rows that took, and how long. Writes nothing.
+    """Show commits: when, why, how many bytes and rows, and how long each took. Writes nothing.
 
-    Each commit leaves a small record beside the database, table or log, which garbage collection leaves
-    alone and which goes by age (service.keep_history). Of a commit whose process was killed at once there is
-    none.
+    Each commit leaves a small record next to the database, table or log. Garbage collection keeps it, and it
+    is deleted by age (service.keep_history). A commit whose process was killed immediately has no record.
 
     Examples:
 
@@ -63,5 +62,5 @@ def _time_of(text: str) -> datetime:
             return datetime.now(UTC) - timedelta(seconds=seconds_of(text))
         except (Refused, OverflowError):
             raise Refused(
-                f"--since: {text[:40]!r} is no time and no duration; write 2025-01-31T12:00:00Z, or 7d"
+                f"--since: {text[:40]!r} is neither a time nor a duration; write 2025-01-31T12:00:00Z, or 7d"
             ) from None

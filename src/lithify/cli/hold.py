@@ -20,31 +20,30 @@ def hold(
     url: Url,
     snapshot: Annotated[
         int | None,
-        typer.Option(metavar="ID", help="Hold this one; default: the newest.", show_default=False),
+        typer.Option(metavar="ID", help="Hold this snapshot; default: the newest.", show_default=False),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Hold what was current then: 2025-01-31T12:00:00Z."),
+        typer.Option(metavar="TIME", help="Hold the snapshot that was current then: 2025-01-31T12:00:00Z."),
     ] = None,
     lease: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION", help=f"Until it lapses; default: {DEFAULT_LEASE}.", show_default=False
+            metavar="DURATION", help=f"Time until it expires; default: {DEFAULT_LEASE}.", show_default=False
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What to call it; default: random.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the hold; default: random.", show_default=False),
     ] = None,
-    renew: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Begin the lease of this hold anew.")
-    ] = None,
-    release: Annotated[str | None, typer.Option(metavar="NAME", help="Give this hold up.")] = None,
+    renew: Annotated[str | None, typer.Option(metavar="NAME", help="Renew the lease of this hold.")] = None,
+    release: Annotated[str | None, typer.Option(metavar="NAME", help="Release this hold.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Show all holds.")] = False,
 ) -> None:
-    """Keep a snapshot of a table, and all that came after it, from being expired.
+    """Keep a snapshot of a table, and all later ones, from being expired.
 
-    A hold is a lease: it lapses unless it is renewed in time, so what crashes holds nothing for ever. What
-    may be gone already is refused.
+    A hold is a lease: it expires unless it is renewed in time, so a crashed program holds nothing for ever.
+    Snapshots that may be expired already are refused.
 
     Examples:
 

@@ -12,7 +12,7 @@ from lithify.cli.options.common import Url
 from lithify.datasets.options import Inspection
 from lithify.datasets.registry import Registered, all_registered, registered_for
 
-inspect_app = typer.Typer(help="Show what a database or a log consists of.", no_args_is_help=True)
+inspect_app = typer.Typer(help="Show the parts of a database or a log.", no_args_is_help=True)
 
 
 def _add(kind: Registered, inspection: Inspection) -> None:

@@ -76,7 +76,7 @@ def _usage_errors(as_json: bool) -> Iterator[None]:
 
 app = typer.Typer(
     cls=_Commands,
-    help="Compact data in object storage, on Spark, while its owners keep working.",
+    help="Compact data in object storage on Spark, while its readers and writers continue.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -88,7 +88,7 @@ FLEETS = "Many databases and tables"
 SINGLE = "Single compactions"
 HISTORY = "History of tables"
 COPIES = "Copies of logs"
-LOOK = "Look and repair"
+LOOK = "Inspect and repair"
 app.command(rich_help_panel=ONCE)(plan)
 app.command(rich_help_panel=ONCE)(compact)
 app.command(rich_help_panel=SERVICE)(run)

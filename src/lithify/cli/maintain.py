@@ -19,21 +19,20 @@ def maintain(
         list[str] | None,
         typer.Option(
             metavar="PART",
-            help="Leave out this part: data, deletes, manifests, expiry or files. May be repeated. The "
-            "table's property lithify.skip-parts leaves parts out as well.",
+            help="Skip this part: data, deletes, manifests, expiry or files. May be repeated. The "
+            "table's property lithify.skip-parts skips parts as well.",
         ),
     ] = None,
     take_over: TakeOver = False,
 ) -> None:
-    """Do once all that keeps a table in shape: compact its data, expire its history, delete leftovers.
+    """Run all maintenance of a table once: compact data, expire history, delete garbage.
 
-    Data is compacted as `lithify compact` does it. Then delete files are dropped and merged (`lithify
-    rewrite-position-delete-files`) and manifests merged and sorted (`lithify rewrite-manifests`). Snapshots
-    that nobody needs are expired, and files of those that were expired an hour ago are deleted (`lithify
-    expire`), and what Lithify itself left behind (`lithify gc`). What other writers left behind is for
-    `lithify remove-orphans`. A part that is refused or fails says why, and the others are done. The exit code
-    is that of the first such part, or 1 when a compaction failed or something stands in the way of the
-    expiry.
+    Compacts data (as `lithify compact`), drops and merges delete files (`lithify
+    rewrite-position-delete-files`), merges and sorts manifests (`lithify rewrite-manifests`), expires
+    snapshots that are not needed and deletes files of those expired an hour ago (`lithify expire`), and
+    deletes Lithify's own garbage (`lithify gc`). Files left behind by other writers are deleted by `lithify
+    remove-orphans` only. If a part is refused or fails, the reason is shown and the other parts are run. The
+    exit code is that of the first such part, or 1 if a compaction failed or something prevents the expiry.
 
     Examples:
 

@@ -38,7 +38,7 @@ def compact_once(context: CommandContext, url: str, args: CommandArgs, *, take_o
     else:
         nothing = "Nothing to compact."
         if result.left_alone:
-            nothing = "Nothing was compacted, as what is left to do cannot be:"
+            nothing = "Nothing was compacted, because the remaining data cannot be:"
         draw(standard_output(), (Line(nothing), notes(result.notes)))
     if result.failed or result.stuck:
         raise typer.Exit(1)
@@ -78,7 +78,7 @@ def maintain_once(context: CommandContext, url: str, skip: Collection[str], *, t
     else:
         for part in client.PARTS:
             shown = done.parts.get(part)
-            blocks = shown.blocks if shown is not None else (Line("Left out."),)
+            blocks = shown.blocks if shown is not None else (Line("Skipped."),)
             draw(standard_output(), (Line("", f"{part.capitalize()}:"), *blocks))
     if not done.is_done:
         first = next(iter(done.errors.values()), None)

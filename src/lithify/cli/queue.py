@@ -15,36 +15,44 @@ if TYPE_CHECKING:
     from lithify.views.blocks import Shown
 
 queue_app = typer.Typer(
-    help="The queues of a fleet. Work goes to the first whose largest size exceeds its own.",
+    help="Manage a fleet's queues. A compaction goes to the queue with the smallest limit above its size.",
     no_args_is_help=True,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", show_default=False)]
 Weight = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Turns it has for one of a queue with weight 1.", show_default=False),
+    typer.Option(
+        metavar="N", help="Its share: turns for each turn of a queue with weight 1.", show_default=False
+    ),
 ]
 Reserved = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Of its slots, over all workers, those for work up to 64 MiB and for writers near a stall.",
+        help="Slots, over all workers, reserved for compactions of up to 64 MiB and writers near a stall.",
         show_default=False,
     ),
 ]
 Backlog = Annotated[
     int | None,
-    typer.Option(metavar="N", help="So many wait; beyond it the lowest is deferred.", show_default=False),
+    typer.Option(
+        metavar="N",
+        help="The most compactions that wait; above it, those of the lowest priority are deferred.",
+        show_default=False,
+    ),
 ]
 Share = Annotated[
     float | None,
     typer.Option(
-        metavar="SHARE", help="Part of its slots that one dataset may use, up to 1.", show_default=False
+        metavar="SHARE", help="Share of its slots that one dataset may use, up to 1.", show_default=False
     ),
 ]
 PerSlot = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="So many of its compactions share a slot, for very small ones.", show_default=False
+        metavar="N",
+        help="Compactions that share a slot, for queues of very small ones.",
+        show_default=False,
     ),
 ]
 
@@ -57,7 +65,11 @@ def create(
     name: Name,
     largest: Annotated[
         str,
-        typer.Option(metavar="SIZE", help="Work that reads less is its, such as 500MB.", show_default=False),
+        typer.Option(
+            metavar="SIZE",
+            help="Takes compactions that read less than this, such as 500MB.",
+            show_default=False,
+        ),
     ],
     weight: Weight = None,
     reserved_slots: Reserved = None,
@@ -65,7 +77,7 @@ def create(
     largest_share: Share = None,
     per_slot: PerSlot = None,
 ) -> None:
-    """Make a queue.
+    """Create a queue.
 
     Example:
 
@@ -84,7 +96,11 @@ def change(
     name: Name,
     largest: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Work that reads less is its, such as 500MB.", show_default=False),
+        typer.Option(
+            metavar="SIZE",
+            help="Takes compactions that read less than this, such as 500MB.",
+            show_default=False,
+        ),
     ] = None,
     weight: Weight = None,
     reserved_slots: Reserved = None,
@@ -92,20 +108,20 @@ def change(
     largest_share: Share = None,
     per_slot: PerSlot = None,
 ) -> None:
-    """Change a queue: what is not given stays. What was admitted before stays where it is."""
+    """Change a queue. Options that are not given keep their values. Admitted compactions do not move."""
     opened = context.fleet(fleet)
     given = _given(weight, reserved_slots, longest_backlog, largest_share, per_slot)
     if largest is not None:
         given["largest_bytes"] = _size(largest)
     if not given:
-        raise Refused("say what to change, for example --weight 2")
+        raise Refused("nothing to change was given; give an option, for example --weight 2")
     context.show(_changed(opened.set_queue(name, **given)))
 
 
 @queue_app.command("list")
 @command()
 def show(context: CommandContext, fleet: FleetUrl) -> None:
-    """Show all queues, and what waits in each. Writes only what tells the store's time."""
+    """Show all queues and how much waits in each. Writes only an empty object, to read the store's time."""
     from lithify.fleet.view import show_queues
 
     opened = context.fleet(fleet)
@@ -116,7 +132,7 @@ def show(context: CommandContext, fleet: FleetUrl) -> None:
 @queue_app.command("info")
 @command()
 def info(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
-    """Show one queue, and what may be claimed in it. Writes only what tells the store's time."""
+    """Show a queue and its claimable compactions. Writes only an empty object, to read the store's time."""
     from lithify.fleet.view import show_queue
 
     opened = context.fleet(fleet)
@@ -128,28 +144,28 @@ def info(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
 @queue_app.command("pause")
 @command()
 def pause(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
-    """Admit and claim nothing of a queue until it is resumed. What runs goes on."""
+    """Pause a queue: nothing is admitted or claimed until it is resumed. Running compactions continue."""
     context.show(_changed(context.fleet(fleet).pause_queue(name)))
 
 
 @queue_app.command("resume")
 @command()
 def resume(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
-    """Go on with a queue that was paused or drained."""
+    """Resume a queue that was paused or drained."""
     context.show(_changed(context.fleet(fleet).resume_queue(name)))
 
 
 @queue_app.command("drain")
 @command()
 def drain(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
-    """Admit nothing more to a queue: what was admitted is worked off, the rest goes to the next one."""
+    """Drain a queue: finish admitted compactions, and send all others to the next queue."""
     context.show(_changed(context.fleet(fleet).drain_queue(name)))
 
 
 @queue_app.command("delete")
 @command()
 def delete(context: CommandContext, fleet: FleetUrl, name: Name) -> None:
-    """Take a queue away: its workers end, and what waits goes to the next one."""
+    """Delete a queue: its workers exit, and waiting compactions go to the next queue."""
     from lithify.views.blocks import Line, Shown
 
     opened = context.fleet(fleet)

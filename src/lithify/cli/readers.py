@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     pass
 
 readers_app = typer.Typer(
-    help="Readers of a table with Spark Structured Streaming: what they still need is not expired.",
+    help="Manage a table's Spark Structured Streaming readers: snapshots they still need are not expired.",
     no_args_is_help=True,
 )
 Checkpoint = Annotated[
@@ -36,12 +36,13 @@ def add(
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="What to call it; default: made of the folder.", show_default=False
+            metavar="NAME", help="Name of the reader; default: derived from the folder.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Expire nothing that a reader with this checkpoint folder has not read. While nobody can tell where it
-    stands, nothing at all is expired.
+    """Register a reader by its checkpoint folder: snapshots that it has not read are not expired.
+
+    While its position cannot be read, nothing at all is expired.
 
     Examples:
 
@@ -55,7 +56,7 @@ def add(
 @readers_app.command("list")
 @command()
 def show(context: CommandContext, url: Url) -> None:
-    """Show all readers, and where they stand."""
+    """Show all readers and their positions."""
     with context.open(url) as dataset:
         context.show(dataset.show_readers())
 
@@ -66,9 +67,12 @@ def drop(
     context: CommandContext,
     url: Url,
     reader: Annotated[
-        str, typer.Argument(metavar="NAME", help="Its name, or its checkpoint folder.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME", help="The reader's name, or its checkpoint folder.", show_default=False
+        ),
     ],
 ) -> None:
-    """Wait for a reader no more."""
+    """Remove a reader: expiry no longer waits for it."""
     with context.open(url) as dataset:
         context.show(dataset.drop_reader(reader))

@@ -17,13 +17,15 @@ from lithify.views.consoles import standard_error
 def remove_orphans(
     context: CommandContext,
     url: Url,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the files; without this, only list them.")
+    ] = False,
     older_than: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Only files that were written before, such as 2025-01-31T12:00:00Z; default: three days "
-            "ago. A day ago is the latest.",
+            help="Only files written before this time, such as 2025-01-31T12:00:00Z; default: three days "
+            "ago, and at least one day ago.",
             show_default=False,
         ),
     ] = None,
@@ -31,16 +33,17 @@ def remove_orphans(
         int | None,
         typer.Option(
             metavar="PERCENT",
-            help="Delete nothing if it is more than this share of all files there; default: 50.",
+            help="Delete nothing if orphans are more than this percentage of all files there; default: 50.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Say which files under the location of a table nothing names, and with --delete, delete them.
+    """List files under a table's location that the table does not refer to, and with --delete, delete them.
 
-    They are left by writers that died before they had committed. Named is what any snapshot, branch or tag
-    needs, and what waits to be deleted after an expiry. Nothing is deleted where another table may have files
-    in the same place. Metadata files, hidden files and files that Lithify wrote (`lithify gc`) stay.
+    Writers that died before they committed leave such files behind. Files that a snapshot, branch or tag
+    needs, and files that wait to be deleted after an expiry, are not orphans. Nothing is deleted if another
+    table may have files in the same place. Metadata files, hidden files and files that Lithify wrote are kept
+    (see `lithify gc`).
 
     Examples:
 

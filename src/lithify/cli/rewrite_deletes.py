@@ -14,12 +14,13 @@ from lithify.cli.options.common import Url
 def rewrite_position_delete_files(
     context: CommandContext,
     url: Url,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
 ) -> None:
-    """Drop delete files of a table that apply to nothing any more, and merge small ones by position.
+    """Drop a table's dangling delete files, and merge small position delete files.
 
-    Rows stay as they are. Deletes that a compaction under way applies are left to it. Counts are those of
-    Iceberg's procedure rewrite_position_delete_files. Exit code 1 when others commit all the time.
+    Rows do not change. Deletes that a running compaction applies are left to it. Counts are those of
+    Iceberg's procedure rewrite_position_delete_files. Exit code 1 if commits of other writers kept preventing
+    its own.
 
     Examples:
 

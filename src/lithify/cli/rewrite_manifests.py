@@ -14,13 +14,14 @@ from lithify.cli.options.common import Url
 def rewrite_manifests(
     context: CommandContext,
     url: Url,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
 ) -> None:
-    """Merge small manifests of a table, and sort their entries, so that a query opens few of them.
+    """Merge small manifests of a table, and sort their entries, so that queries open few of them.
 
     Manifests that are small, badly clustered or full of deleted entries are rewritten, by partition and time,
-    to the table's commit.manifest.target-size-bytes. Rows, files and their sequence numbers stay. Counts are
-    those of Iceberg's procedure rewrite_manifests. Exit code 1 when others commit all the time.
+    to the table's commit.manifest.target-size-bytes. Rows, files and their sequence numbers do not change.
+    Counts are those of Iceberg's procedure rewrite_manifests. Exit code 1 if commits of other writers kept
+    preventing its own.
 
     Examples:
 

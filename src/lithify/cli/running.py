@@ -28,7 +28,7 @@ MAX_ERROR_CHARS = 10_000
 INTERRUPTED = 130
 TERMINATED = 143
 """By the shells' convention: 128 plus the number of the signal."""
-GOES_ON = "Stopped. What was finished is recorded; the next run goes on from there."
+GOES_ON = "Stopped. Finished work is recorded; the next run continues from there."
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
 """Exceptions that the command line handles itself."""
 

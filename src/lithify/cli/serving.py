@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     before={"take_over": [MASTER]},
 )
 def run(context: CommandContext, urls: Urls, take_over: TakeOver = False) -> None:
-    """Coordinate databases, tables and logs and work on them, in one process, until stopped.
+    """Coordinate and compact databases, tables and logs in one process, until stopped.
 
-    SIGTERM or Ctrl-C gives back what is unfinished, with its finished ranges recorded.
+    SIGTERM or Ctrl-C releases unfinished compactions, with their finished ranges recorded.
 
     Examples:
 
@@ -42,7 +42,7 @@ def run(context: CommandContext, urls: Urls, take_over: TakeOver = False) -> Non
 
 @command(METRICS_PORT, WEB_PORT, of_kinds=options_of_kinds("coordinator"), is_service=True)
 def coordinator(context: CommandContext, urls: Urls, take_over: TakeOver = False) -> None:
-    """Coordinate databases, tables and logs until stopped: schedule, take back, commit. Workers do the work.
+    """Coordinate databases, tables and logs until stopped: plan, schedule, reclaim, commit. Workers compact.
 
     Example:
 
@@ -53,10 +53,10 @@ def coordinator(context: CommandContext, urls: Urls, take_over: TakeOver = False
 
 @command(MASTER, METRICS_PORT, WEB_PORT, SPARK_CONF, of_kinds=options_of_kinds("worker"), is_service=True)
 def worker(context: CommandContext, urls: Urls) -> None:
-    """Work for the coordinators of databases, tables and logs until stopped.
+    """Run the compactions of databases, tables and logs until stopped.
 
-    The coordinator may be SlateDB's own, inside the process that holds the database, or Lithify's.
-    Any number of workers may run; each claims what is free. SIGTERM gives back what is unfinished.
+    The coordinator may be Lithify's, or SlateDB's own in the process that opened the database. Any number of
+    workers may run; each claims compactions that are free. SIGTERM releases unfinished compactions.
 
     Example:
 

@@ -37,16 +37,14 @@ WATCH_INTERVAL_S = 2.0
 def status(
     context: CommandContext,
     url: Url,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every two seconds, until stopped.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until stopped.")] = False,
 ) -> None:
-    """Say what runs, what waits and why, how far it is, and when the writer would stall.
+    """Show running and waiting compactions, why they wait, their progress, and when the writer would stall.
 
-    Writes nothing, but while something is under way an empty object by which the store tells its time.
-    The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
-    with (--set slatedb.l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
-    awaits compaction, is compacted, skipped or deferred. With --watch and --json, each look is one line.
+    Writes nothing, except an empty object to read the store's time while there are compactions. The stall is
+    estimated from l0_max_ssts, the writer's limit: give the value your database is opened with (--set
+    slatedb.l0_max_ssts=16). Times are estimates from the recent rate. For a table it shows how much awaits
+    compaction, is compacted, skipped or deferred. With --watch and --json, each refresh prints one line.
 
     Examples:
 
@@ -128,7 +126,7 @@ def _print_compactions(console: Console, found: Status) -> None:
         if c.waits_for:
             console.print(f"{name} waits for {c.waits_for}.", highlight=False, markup=False)
         if c.last_failure is not None:
-            console.print(f"{name} failed last because: {c.last_failure}", highlight=False, markup=False)
+            console.print(f"{name}, last failure: {c.last_failure}", highlight=False, markup=False)
 
 
 def _row(c: CompactionStatus, at_ms: int) -> tuple[str, ...]:
@@ -154,5 +152,5 @@ def _done(c: CompactionStatus) -> str:
 def _worker(c: CompactionStatus) -> str:
     if c.worker is None:
         return "–"
-    says = f"{text.short_ids(c.worker)}, heard {text.duration(c.heartbeat_age_ms)} ago"
+    says = f"{text.short_ids(c.worker)}, heartbeat {text.duration(c.heartbeat_age_ms)} ago"
     return Alarm(says) if c.is_stale else says

@@ -12,17 +12,17 @@ from lithify.views.consoles import write_line
 
 
 def warm_up() -> None:
-    """Compile what compactions run, ahead of the first one: in an image, or after an upgrade.
+    """Compile the code of compactions ahead of the first one, for example in an image or after an upgrade.
 
-    The code is kept in the cache folder (LITHIFY_CACHE_DIR), for this version of Lithify, of Python and of
-    its libraries, and for this kind of processor: on another one it is compiled again. Takes half a minute;
-    a second when there is nothing to do.
+    The code is cached (LITHIFY_CACHE_DIR) for this version of Lithify, of Python and of its libraries, and
+    for this type of processor: on another one it is compiled again. Takes half a minute, or a second if the
+    code is cached already.
 
     Example:
 
         lithify warm-up
     """
-    with errors(False, stopped="Stopped. The next run begins anew."):
+    with errors(False, stopped="Stopped. The next run starts from the beginning."):
         from lithify.api.wiring import warm_up as warm_up_kind
 
         for kind in all_registered():
@@ -31,6 +31,6 @@ def warm_up() -> None:
                 warm_up_kind(kind)
         folder = cache_folder(os.environ)
         if all(kind.is_warmed_up(os.environ) for kind in all_registered()):
-            write_line(f"Compiled code is kept in {folder}.")
+            write_line(f"Compiled code is cached in {folder}.")
         else:
-            write_line(f"Nothing can be kept in {folder}: it is compiled in every process.")
+            write_line(f"Nothing can be cached in {folder}: the code is compiled in every process.")

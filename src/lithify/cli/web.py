@@ -25,9 +25,9 @@ def web(
 ) -> None:
     """Show databases, tables and fleets in a browser, and as JSON, until stopped.
 
-    What waits and runs, how far it is, history, failures and plans; read only while somebody looks. With a
-    token (LITHIFY_WEB__TOKEN) it also retries, cancels and submits, and may listen on other addresses.
-    It needs the extra `web` (pip install).
+    Shows waiting and running compactions, their progress, history, failures and plans; datasets are read only
+    while a page is open. With a token (LITHIFY_WEB__TOKEN) it can also retry, cancel and submit compactions,
+    and listen on other addresses. Needs the extra `web` (pip install).
 
     Examples:
 

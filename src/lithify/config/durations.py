@@ -37,7 +37,7 @@ def milliseconds_of(seconds: float) -> int:
     """Convert a user's number of seconds to whole milliseconds. Raise `ValueError` if it is negative, not
     finite, or over a hundred years."""
     if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{seconds} is no number of seconds")
+        raise ValueError(f"{seconds} is not a valid number of seconds")
     seconds = float(seconds)  # small integers of numpy overflow
     return round(_bounded_ms(seconds * 1000, f"{seconds} s"))
 

@@ -162,7 +162,7 @@ def _together(wrong: list[str]) -> str:
     if len(wrong) == 1:
         return wrong[0]
     more = [f"and {len(wrong) - MAX_SHOWN} more"] if len(wrong) > MAX_SHOWN else []
-    return "\n- ".join([f"{len(wrong)} things are wrong with the settings:", *wrong[:MAX_SHOWN], *more])
+    return "\n- ".join([f"{len(wrong)} errors in the settings:", *wrong[:MAX_SHOWN], *more])
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -244,8 +244,8 @@ def _wrong_variables(
             says += f"no setting{_did_you_mean([ENV_PREFIX + right for right in near])}"
         elif name in tables and not isinstance(_table_or_text(value), dict):  # the value may be a secret
             says += (
-                f'a table of settings: write it as JSON, such as {{"name": "value"}}, or give a variable to '
-                f"each, {name}{ENV_DELIMITER}NAME"
+                f'a table of settings: write it as JSON, such as {{"name": "value"}}, or set one variable '
+                f"for each, {name}{ENV_DELIMITER}NAME"
             )
         else:
             continue
@@ -346,7 +346,7 @@ def _explain(one: ErrorDetails, origins: Mapping[str, str], model: type[Config])
     if below != name and name in _known(model) - _tables(model):
         return f"there is no setting {below}{place}; did you mean {name}?"
     if one["type"] in ("model_type", "dict_type"):
-        return f"setting {name}{place}: is a table; name what is in it, as {name}.NAME"
+        return f"setting {name}{place}: is a table; set its entries, as {name}.NAME"
     reason = one["msg"].removeprefix("Value error, ")
     return f"setting {name}{place}: {reason}"
 

@@ -53,17 +53,17 @@ class WorkerSettings(Section):
         default=4, description="Compactions one worker process runs at once"
     )
     compactions_poll_interval: PositiveDuration = Field(
-        default=timedelta(seconds=5), description="How often an idle worker looks for work"
+        default=timedelta(seconds=5), description="How often an idle worker polls for work"
     )
     heartbeat_interval: PositiveDuration = Field(
-        default=timedelta(seconds=10), description="Longest time between two heartbeats while work moves"
+        default=timedelta(seconds=10), description="Longest time between two heartbeats while work progresses"
     )
     heartbeat_min_interval: Duration = Field(
         default=timedelta(seconds=2), description="Shortest time between two heartbeats"
     )
     heartbeat_bytes: NaturalSize = Field(
         default=Bytes(100_000),
-        description="Bytes that must have moved since the last heartbeat for the next one",
+        description="Bytes that must be processed since the last heartbeat before the next one",
     )
     range_start_timeout: Duration = Field(
         default=timedelta(minutes=10),
@@ -71,10 +71,11 @@ class WorkerSettings(Section):
     )
     first_retry_pause: Duration = Field(
         default=timedelta(seconds=1),
-        description="Pause after a failed attempt at a compaction; four times as long after each further one",
+        description="Pause after the first failed attempt of a compaction; four times as long after each "
+        "further one",
     )
     max_retry_pause: Duration = Field(
-        default=timedelta(minutes=10), description="Longest pause between two attempts at a compaction"
+        default=timedelta(minutes=10), description="Longest pause between two attempts of a compaction"
     )
 
     @property
@@ -110,31 +111,32 @@ class ServiceSettings(OwnSection):
     )
 
     poll_interval: PositiveDuration = Field(
-        default=timedelta(seconds=5), description="How often an idle coordinator looks"
+        default=timedelta(seconds=5), description="How often an idle coordinator polls"
     )
     commit_compacted_interval: PositiveDuration = Field(
-        default=timedelta(seconds=1), description="How often a coordinator looks while compactions are active"
+        default=timedelta(seconds=1), description="How often a coordinator polls while compactions are active"
     )
     worker_heartbeat_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=30), description="Silence after which a worker's compaction is taken back"
+        default=timedelta(seconds=30),
+        description="Time without a heartbeat after which a worker's compaction is reclaimed",
     )
     max_attempts: PositiveInt = Field(
         default=5, description="Failed attempts after which a compaction is given up"
     )
     embedded_worker: bool = Field(
-        default=True, description="Whether `lithify run` works too, or only coordinates"
+        default=True, description="Whether `lithify run` also runs compactions, or only coordinates"
     )
     collect_garbage: bool = Field(
         default=True, description="Whether `lithify run` and `lithify coordinator` collect garbage"
     )
     store_wait: Wait = Field(
         default=timedelta(minutes=5),
-        description="How long a command or a task waits for a store that is away (forever: without end); "
-        "services come back to it without end",
+        description="How long a command or a task waits for an unavailable store (forever: without limit); "
+        "services retry without limit",
     )
     keep_history: Duration = Field(
         default=timedelta(days=90),
-        description="How long the record of each commit is kept (`lithify history`); 0s: there is none",
+        description="How long the record of each commit is kept (`lithify history`); 0s: none is written",
     )
     worker: WorkerSettings = WorkerSettings()
 
@@ -153,7 +155,7 @@ class ServiceSettings(OwnSection):
             )
             raise ValueError(
                 f"worker.heartbeat_interval ({interval}) must be shorter than worker_heartbeat_timeout "
-                f"({timeout}), or workers that work are taken for dead; raise worker_heartbeat_timeout or "
+                f"({timeout}), or live workers count as dead; raise worker_heartbeat_timeout or "
                 "lower worker.heartbeat_interval"
             )
         return self
@@ -185,10 +187,10 @@ class SparkSettings(Section):
 
     master: str | None = Field(
         default=None,
-        description="Spark master: local[*], spark://…, yarn, k8s://…, sc://…; unset: as spark-submit or "
-        "spark-defaults.conf say, else local[*]",
+        description="Spark master: local[*], spark://…, yarn, k8s://…, sc://…; unset: from spark-submit or "
+        "spark-defaults.conf, else local[*]",
     )
-    conf: Texts = Field(default_factory=dict, description="Spark's own settings")
+    conf: Texts = Field(default_factory=dict, description="Spark's settings")
 
 
 class LogSettings(Section):
@@ -197,7 +199,7 @@ class LogSettings(Section):
     format: Literal["text", "json"] = Field(default="text", description="text for people, json for machines")
     level: Literal["debug", "info", "warning", "error"] | None = Field(
         default=None,
-        description="Least level that is shown; unset: info for services, warning for the rest",
+        description="Lowest level that is shown; unset: info for services, warning for other commands",
     )
 
 
@@ -219,10 +221,11 @@ class WebSettings(Section):
     host: str = Field(default="127.0.0.1", description="Address the dashboard listens on")
     names: str = Field(
         default="",
-        description="Host names by which it is reached, separated by commas; addresses always work",
+        description="Host names of the dashboard, separated by commas; IP addresses always work",
     )
     token: Text = Field(
-        default="", description="Who has it may look and act; empty: nobody acts, all on this machine look"
+        default="",
+        description="Required to view and act; empty: no actions, and everyone on this machine may view",
     )
 
 
@@ -233,7 +236,7 @@ class FleetSettings(Section):
     places: str = Field(
         default="",
         description="URLs at or below which a fleet's rules may name datasets, separated by commas; empty: "
-        "anywhere in stores, and on this machine when the fleet is on it too",
+        "in any store, and on this machine only if the fleet is on it too",
     )
     rules_may_set: Texts = Field(
         default_factory=dict,
@@ -250,8 +253,7 @@ class Config(BaseModel):
 
     store_options: Texts = Field(
         default_factory=dict,
-        description="Settings of the object store, such as aws_endpoint "
-        "(URL#aws_endpoint: for what is there)",
+        description="Options of the object store, such as aws_endpoint (URL#aws_endpoint: only for that URL)",
     )
     service: ServiceSettings = ServiceSettings()
     spark: SparkSettings = SparkSettings()

@@ -93,9 +93,11 @@ class OwnSection(Section):
 class CollectionSettings(Section):
     """How one kind of garbage is collected. Names and defaults are SlateDB's."""
 
-    interval: PositiveDuration = Field(default=timedelta(minutes=10), description="How often")
-    min_age: Duration = Field(default=timedelta(minutes=5), description="What is younger is kept")
-    dry_run: bool = Field(default=False, description="Only report, delete nothing")
+    interval: PositiveDuration = Field(
+        default=timedelta(minutes=10), description="How often garbage is collected"
+    )
+    min_age: Duration = Field(default=timedelta(minutes=5), description="Younger garbage is kept")
+    dry_run: bool = Field(default=False, description="Only report garbage, delete nothing")
 
     @property
     def min_age_ms(self) -> int:

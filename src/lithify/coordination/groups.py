@@ -107,7 +107,7 @@ class GroupFiles:
             if version is None:
                 return encode(GroupState())
             if self._decode(version) != GroupState():
-                raise Refused(f"there is a group in {join(self._store.url, self._folder)} already")
+                raise Refused(f"{join(self._store.url, self._folder)} already has a group")
             return None
 
         return self._decode(self.files.update(first, self._clock, self._rng))
@@ -147,9 +147,8 @@ class GroupFiles:
                 thresholds.clean if role is GroupRole.READER else max(thresholds.clean, thresholds.resolved)
             )
             raise TooLate(
-                f"{role} {name} comes too late: it has partition {partition} up to {ends.get(partition, 0)}, "
-                f"and what says that something is gone may have been removed below {past}; let it begin with "
-                "nothing"
+                f"{role} {name} joins too late: it has partition {partition} up to {ends.get(partition, 0)}, "
+                f"and tombstones and markers below {past} may have been removed; start it without data"
             )
 
     def leave(self, name: str) -> GroupState:
@@ -182,7 +181,7 @@ class GroupFiles:
             except (ObjectExists, PreconditionFailed, ObjectNotFound):
                 continue  # perhaps by an earlier request of this call whose answer was lost
             return
-        raise StoreError(f"{key}: changed by others {_MAX_TRIES} times in a row")
+        raise StoreError(f"{key}: changed by other processes {_MAX_TRIES} times in a row")
 
     # The leader
 
@@ -239,7 +238,9 @@ class GroupFiles:
     def _decode(self, version: Version | None) -> GroupState:
         if version is None:
             place = join(self._store.url, self._folder)
-            raise DatasetNotFound(f"there is no group in {place}; the first to join makes it")
+            raise DatasetNotFound(
+                f"there is no group in {place}; the first member to join creates it, or `lithify group init`"
+            )
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version:
             self._decoded = decoded = version, self.files.decode(version, decode)
@@ -363,7 +364,7 @@ def _encode_marks(member: GroupMember, standings: Mapping[int, PartitionStanding
 def _decode_marks(data: bytes, key: str, member: GroupMember) -> dict[int, PartitionStanding]:
     found = _supported(_MARKS, data, key)
     if found.incarnation != member.incarnation:
-        reason = "does not decode as the marks of a member: its name has another incarnation than it has"
+        reason = "does not decode as the marks of a member: its incarnation differs from that in its name"
         raise CorruptObject(key, reason)
     return {p: PartitionStanding(Marks(clean, res), end) for p, (clean, res, end) in found.marks.items()}
 
@@ -375,7 +376,9 @@ def _supported(codec: DocumentCodec[T], data: bytes, key: str) -> T:
         found = _format_of(data)
         if found == _FORMAT:
             raise
-    raise Unsupported(f"{key}: has format {found!r}, and this version of Lithify knows {_FORMAT} only")
+    raise Unsupported(
+        f"{key}: has format {found!r}, but this version of Lithify reads only {_FORMAT}; use a newer one"
+    )
 
 
 def _format_of(data: bytes) -> int:

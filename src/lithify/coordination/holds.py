@@ -56,7 +56,7 @@ _MAX_TRIES = 5
 def checked_name(name: str) -> str:
     """Return the name. Raise `Refused` if it is not allowed."""
     if not _NAME.fullmatch(name):
-        raise Refused(f"{name[:120]!r} is no name: take up to 100 letters, digits, '.', '_' or '-'")
+        raise Refused(f"{name[:120]!r} is not a name: use up to 100 letters, digits, '.', '_' or '-'")
     return name
 
 
@@ -98,7 +98,7 @@ class ObjectHolds:
         """Return the hold of that name. Raise `HoldLapsed` if there is none."""
         found = self._named(checked_name(name))
         if not found:
-            raise HoldLapsed(f"there is no hold {name}: it was released, or it lapsed and was removed")
+            raise HoldLapsed(f"there is no hold {name}: it was released, or it expired and was removed")
         return found[0]
 
     def take(
@@ -116,14 +116,14 @@ class ObjectHolds:
         if any(other.token != placed.token for other in self._named(name)):
             self._store.delete(key)
             raise Refused(
-                f"there is a hold {name} already; renew it with --renew, release it, or take another name"
+                f"there is a hold {name} already; renew it with --renew, release it, or use another name"
             )
         if not admits(self._thresholds.read(), position):
             self._store.delete(key)
             raise Refused(_too_late(f"hold {name}"))
         found = self._read(key)
         if found is None:
-            raise HoldLapsed(f"hold {name} was released by somebody else")
+            raise HoldLapsed(f"hold {name} was released by another process")
         return found
 
     def renew(self, placed: Placed, lease_ms: int | None = None) -> Placed:
@@ -140,7 +140,7 @@ class ObjectHolds:
                 there = self._read(key)
                 if there is None:
                     raise HoldLapsed(
-                        f"hold {placed.name} lapsed and was removed; what it kept may be gone"
+                        f"hold {placed.name} expired and was removed; the history it held may be gone"
                     ) from None
                 hold = there.hold if _follows(there, placed) else placed.hold
                 placed = Placed(hold, placed.lease_ms, placed.about, placed.token, there.etag)
@@ -149,11 +149,11 @@ class ObjectHolds:
             is_in_time = renewed is not None and _follows(renewed, placed)
             if not is_in_time and not admits(self._thresholds.read(), placed.hold.position):
                 self._store.delete(key)
-                raise HoldLapsed(_too_late(f"hold {placed.name} had lapsed, and"))
+                raise HoldLapsed(_too_late(f"hold {placed.name} had expired, and its renewal"))
             if renewed is None:
-                raise HoldLapsed(f"hold {placed.name} was released by somebody else")
+                raise HoldLapsed(f"hold {placed.name} was released by another process")
             return renewed
-        raise StoreError(f"hold {placed.name}: changed by others {_MAX_TRIES} times in a row")
+        raise StoreError(f"hold {placed.name}: changed by other processes {_MAX_TRIES} times in a row")
 
     def release(self, placed: Placed | str) -> None:
         """Delete this hold, or all holds of a name; no error if there is none."""
@@ -196,11 +196,11 @@ def _is_hold(meta: ObjectMeta) -> bool:
 
 def _check_lease(lease_ms: int) -> None:
     if lease_ms < MIN_LEASE_MS:
-        raise Refused(f"a lease of {lease_ms} ms is too short; take at least {MIN_LEASE_MS // 1000} s")
+        raise Refused(f"a lease of {lease_ms} ms is too short; use at least {MIN_LEASE_MS // 1000} s")
 
 
 def _too_late(what: str) -> str:
-    return f"{what} came too late: history up to there may be gone; take a newer version"
+    return f"{what} came too late: history up to its position may be gone; hold a newer version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def _decode(data: bytes, meta: ObjectMeta) -> Placed:
     try:
         found = _HOLDS.decode(data, meta.key)
         if token != found.token:
-            raise CorruptObject(meta.key, "its name has another token than it has")
+            raise CorruptObject(meta.key, "its token differs from that in its name")
         hold = Hold(
             name=checked_name(name),
             owner=found.owner,
@@ -239,6 +239,6 @@ def _decode(data: bytes, meta: ObjectMeta) -> Placed:
         )
     except (Refused, CorruptObject) as error:
         why = error.reason if isinstance(error, CorruptObject) else error
-        reason = f"is no hold: {why}; find out who wrote it, and delete it if nobody needs it"
+        reason = f"is not a hold: {why}; find out which program wrote it, and delete it if it is not needed"
         raise CorruptObject(meta.key, reason) from None
     return Placed(hold, found.lease_ms, found.about, found.token, meta.etag)

@@ -227,7 +227,7 @@ class Leadership:
         """Renew the lease if it is time, or if there is a challenge. Raise `Fenced` if another process has
         taken over meanwhile."""
         if self._lease is None:
-            raise AssertionError("only who has acquired the leadership can renew it")
+            raise AssertionError("only the holder of the leadership can renew it")
         now_s = self._clock.monotonic_s()
         if (now_s - self._looked_s) * 1000 < LOOK_AFTER_MS:
             return
@@ -245,9 +245,9 @@ class Leadership:
         lives."""
         if found is None or not found.is_open or _is_of(found, self.holder):
             return found  # its own lease may be left over from a failed try
-        name = found.lease.holder if found.lease is not None else "somebody"
+        name = found.lease.holder if found.lease is not None else "another process"
         _log.warning(
-            "%s may still be at work; watching the lease of %s for %d s",
+            "%s may still be running; watching the lease of %s for %d s",
             name,
             self._dataset.url,
             LEASE_MS // 1000,
@@ -315,7 +315,7 @@ class Leadership:
             self._etag, self._written_s, self._looked_s = written, now_s, now_s
             return True
         raise StoreError(
-            f"the lease on {self._dataset.url}: {MAX_WRITES} times others were faster to write it"
+            f"the lease on {self._dataset.url}: other processes wrote it first {MAX_WRITES} times in a row"
         )
 
     @property
@@ -341,8 +341,8 @@ class Leadership:
         newest = other.taken or 0
         if newest == mine > 0 and not is_newer:
             raise Replaced(
-                f"{other.holder} says that it has taken epoch {mine} of {self._dataset.url}, the same one as "
-                "this process: the dataset was made anew or restored from a backup"
+                f"{other.holder} has taken epoch {mine} of {self._dataset.url}, the same as this process: "
+                "the dataset was created again or restored from a backup"
             )
         if taking is not None and is_newer and newest <= mine and self._dataset.has_taken(taking):
             newest = taking.epoch

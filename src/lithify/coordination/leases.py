@@ -77,5 +77,5 @@ class ObjectLease:
 
     def _given(self, etag: str | None) -> str:
         if etag is None:
-            raise StoreError(f"{self.key}: the store gives no etag to overwrite it by")
+            raise StoreError(f"{self.key}: the store returns no etag, which is needed to overwrite it")
         return etag

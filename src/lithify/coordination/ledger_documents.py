@@ -143,6 +143,6 @@ def _decode(data: bytes, name: str, parse: Callable[[Fields], ValueT]) -> ValueT
     except UNDECODABLE as error:
         raise CorruptObject(name, f"does not decode: {type(error).__name__}: {error}") from error
     raise Unsupported(
-        f"{name}: is of version {version!r}, and this Lithify knows versions up to {NEWEST_VERSION}; use a "
+        f"{name}: is of version {version!r}, but this Lithify reads versions up to {NEWEST_VERSION}; use a "
         "newer one"
     )

@@ -99,7 +99,8 @@ class Membership:
         partition = lost(before, kept.standings)
         if partition is not None:
             _log.warning(
-                "%s %s has less of partition %d than it said: it was restored or made anew, and joins again",
+                "%s %s has less of partition %d than it reported: it was restored or recreated; it joins "
+                "again",
                 self._role,
                 self._name,
                 partition,

@@ -19,5 +19,5 @@ def readable(encode: Callable[[], bytes], read: Callable[[bytes], object], where
         read(data)
     except (CorruptObject, *UNDECODABLE) as error:
         why = error.reason if isinstance(error, CorruptObject) else str(error)
-        raise Refused(f"{where}: nothing was written, since it could not be read again: {why}") from error
+        raise Refused(f"{where}: nothing was written, because it could not be read back: {why}") from error
     return data

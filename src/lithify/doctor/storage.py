@@ -71,7 +71,7 @@ def _check_clock(store: ObjectStore, key: str, clock: Clock) -> Finding:
     return warning(
         "clock",
         f"this machine's clock is {skew_ms / 1000:.1f} s {word} the store's",
-        "synchronise it (NTP): ids and times of what is written here are off by as much; beside SlateDB's "
+        "synchronise it (NTP): ids and times that this machine writes are off by as much; under SlateDB's "
         "coordinator, a worker whose clock is behind by more than the heartbeat timeout loses its work",
     )
 

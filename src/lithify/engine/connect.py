@@ -69,7 +69,7 @@ def open_connect(url: str, app_name: str, conf: Mapping[str, str]) -> ConnectSes
     try:
         endpoint = DefaultChannelBuilder(url).endpoint
     except Exception as error:
-        raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
+        raise EngineError(f"{url} is not a Spark Connect URL (sc://host:port): {error}") from error
     # The client would retry for ten minutes; report a missing server at once.
     if (problem := why_silent(endpoint)) is not None:
         raise EngineError(f"no Spark Connect server answers at {url}: {problem}")

@@ -104,7 +104,7 @@ def main() -> None:
         hooks = os.environ.pop(PRELOAD_VARIABLE, None)
         can_fork = preload(hooks)
     if not can_fork:
-        print(f"lithify: preload {hooks} started threads and is left out", file=sys.stderr, flush=True)
+        print(f"lithify: preload {hooks} started threads and is skipped", file=sys.stderr, flush=True)
         os.execv(sys.executable, [sys.executable, "-m", DAEMON_MODULE, *sys.argv[1:]])
     from pyspark.daemon import manager
 

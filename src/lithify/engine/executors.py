@@ -80,6 +80,6 @@ class ExecutorWatch:
                 return
             if self._patience.ends(executors, self._clock.monotonic_s()):
                 limit_s = self._patience.limit_s
-                _log.warning("Spark has had no executor for %g s: its application is given up", limit_s)
+                _log.warning("Spark has had no executor for %g s; its application is abandoned", limit_s)
                 self._stop()
                 return

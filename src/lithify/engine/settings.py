@@ -61,7 +61,7 @@ def parse_local(master: str, cpus: int) -> LocalMaster | None:
         return None
     cores, attempts = match.groups(default="")
     if max(len(cores), len(attempts)) > _MAX_LOCAL_DIGITS:
-        raise Refused(f"the Spark master {master[:40]!r} names more than any machine has")
+        raise Refused(f"the Spark master {master[:40]!r} names more cores or attempts than allowed")
     count = cpus if cores == "*" else int(cores or 1)
     return LocalMaster(max(1, count), max(1, int(attempts or DEFAULT_ATTEMPTS)))
 
@@ -70,7 +70,8 @@ def check_form(master: str) -> None:
     """Raise `Refused` if Spark would reject such a master, which it would report only after its start."""
     if parse_local(master, 1) is None and _OTHER_MASTER.fullmatch(master.strip()) is None:
         raise Refused(
-            f"{master!r} is no Spark master: write local[N], spark://host:port, yarn, k8s://… or sc://host:port"
+            f"{master!r} is not a Spark master: write local[N], spark://host:port, yarn, k8s://… or "
+            "sc://host:port"
         )
 
 

@@ -160,7 +160,7 @@ class SparkEngine:
         call = _Call(function, argument)
         with self._lock:
             if self._is_closed:
-                raise EngineError(f"the engine is closed and runs no call of {job}")
+                raise EngineError(f"the engine is closed and cannot run a call of {job}")
             if self._failure is not None:
                 call.future.set_exception(self._failure)
                 return call.future
@@ -265,7 +265,7 @@ class SparkEngine:
             self._losses += 1
             is_over = self._losses >= MAX_LOSSES
         if is_over:
-            self._fail_all(EngineDown(f"Spark was lost {self._losses} times in a row, last because: {cause}"))
+            self._fail_all(EngineDown(f"Spark was lost {self._losses} times in a row; last cause: {cause}"))
 
     def _fail_all(self, error: LithifyError) -> None:
         with self._lock:
@@ -366,7 +366,7 @@ class SparkEngine:
             if not wait(futures, _CANCEL_INTERVAL_S).not_done:
                 return
         raise EngineError(
-            f"{job.name} still runs on Spark after {_CANCEL_ATTEMPTS} attempts to cancel it; what it writes "
+            f"{job.name} still runs on Spark after {_CANCEL_ATTEMPTS} attempts to cancel it; its output "
             "will never be used"
         )
 
@@ -374,7 +374,7 @@ class SparkEngine:
 def _why_down(error: BaseException) -> LithifyError:
     if isinstance(error, LithifyError) and not isinstance(error, EngineError):
         return error  # needs an operator's decision
-    return EngineDown(str(error) if isinstance(error, EngineError) else f"no Spark: {error!r}")
+    return EngineDown(str(error) if isinstance(error, EngineError) else f"Spark could not start: {error!r}")
 
 
 def _started(starter: Future[Session] | None) -> Session | None:
@@ -385,7 +385,7 @@ def _started(starter: Future[Session] | None) -> Session | None:
     try:
         return starter.result() if starter.exception(CLOSE_LIMIT_S) is None else None
     except TimeoutError:
-        _log.warning("Spark has not started within %g s and is left behind", CLOSE_LIMIT_S)
+        _log.warning("Spark has not started within %g s; this process no longer waits for it", CLOSE_LIMIT_S)
         starter.add_done_callback(lambda late: late.result().close() if late.exception() is None else None)
         return None
 

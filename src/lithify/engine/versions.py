@@ -30,8 +30,8 @@ def installed_version() -> Version:
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise Refused(
-            "there is no PySpark here: `pip install lithify` brings one (`lithify-core` does not), or start "
-            "this program by the platform's own spark-submit, or in its notebook"
+            "PySpark is not installed: `pip install lithify` installs it (`lithify-core` does not), or run "
+            "this program with the platform's own spark-submit, or in its notebook"
         )
     loader: Any = found.loader
     text = loader.get_data(str(Path(found.origin).with_name("version.py"))).decode()

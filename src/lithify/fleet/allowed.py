@@ -42,15 +42,15 @@ def check_allowed(rule: DatasetRule, fleet: str, config: Config) -> None:
     for name, value in rule.settings.items():
         if _is_of_process(name, config):
             raise Refused(
-                f"rule {rule.pattern}: {name} is for a process, which has datasets of all rules; give it to "
-                "the processes, in their environment or file"
+                f"rule {rule.pattern}: {name} is a setting of processes, which serve datasets of all rules; "
+                "set it in the environment or file of the processes"
             )
         if not _is_allowed(name, value, config):
             shown = shown_setting(name, value)
             raise Refused(
-                f"rule {rule.pattern}: {name} may name code, a place or a host, which the catalog of a fleet "
-                f"cannot: give it to the processes, or let rules set it, --set "
-                f"'fleet.rules_may_set.{name}={shown}' for each process"
+                f"rule {rule.pattern}: {name} may name code, a place or a host, which rules may not do: set "
+                "it in the processes' own settings, or allow it for each process with --set "
+                f"'fleet.rules_may_set.{name}={shown}'"
             )
 
 
@@ -76,12 +76,12 @@ def _check_place(pattern: str, fleet: str, places: str) -> None:
         if not any(lies_in(one, canonical(place)) for place in below for one in (url, canonical(pattern))):
             raise Refused(
                 f"rule {pattern}: names datasets outside of fleet.places ({', '.join(below)}); add the place "
-                "there, for each process, or remove the rule"
+                "to that setting of each process, or remove the rule"
             )
     elif "://" not in url and not _is_here(canonical(fleet)):
         raise Refused(
-            f"rule {pattern}: names a folder of this machine, and the catalog of the fleet lies in a store; "
-            f"list the folder in fleet.places, for each process, or remove the rule"
+            f"rule {pattern}: names a folder of this machine, but the fleet's catalog is in a store; "
+            "list the folder in fleet.places of each process, or remove the rule"
         )
 
 

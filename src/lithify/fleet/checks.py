@@ -42,49 +42,52 @@ def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
     alive = [member for member in status.members if member.seen.is_alive]
     coordinators = [member for member in alive if member.seen.role is FleetRole.COORDINATOR]
     if datasets and not coordinators:
-        yield problem("members", f"nobody watches its {datasets} datasets", f"lithify fleet run {status.url}")
+        yield problem(
+            "members", f"no coordinator watches the {datasets} datasets", f"lithify fleet run {status.url}"
+        )
     else:
         yield ok(
             "members",
             f"{len(coordinators)} coordinators and {len(alive) - len(coordinators)} workers are alive",
         )
     if status.members and not status.is_timed:
-        says = "how long members have been silent cannot be seen: the store tells its time by what is written"
-        do = f"let this user write below {status.url}; the last one to have written counts as alive meanwhile"
+        says = "the time since members' last heartbeats is unknown: reading the store's time needs a write"
+        do = f"let this user write below {status.url}; until then the member that wrote last counts as alive"
         yield warning("members", says, do)
     for member in status.members:
         if not member.seen.is_alive:
             silent_s = member.seen.silent_ms // 1000
             says = f"{member.seen.name} has been silent for {silent_s} s: killed, suspended, or cut off"
-            yield warning("members", says, "nothing: others do its work. It is forgotten after an hour")
+            do = "nothing: other members take over its work, and it is removed from the list after an hour"
+            yield warning("members", says, do)
     versions = Counter(member.says.version for member in alive if member.says is not None)
     if len(versions) > 1:
         found = ", ".join(f"{version} ({count})" for version, count in sorted(versions.items()))
-        yield warning("members", f"members are of different versions: {found}", "upgrade the rest")
+        yield warning("members", f"members run different versions: {found}", "upgrade the older ones")
     number = status.catalog.number
     behind = [m.seen.name for m in alive if m.says is not None and m.says.catalog < number]
     ahead = [m.seen.name for m in alive if m.says is not None and m.says.catalog > number]
     if ahead:
         says = f"{', '.join(ahead[:5])} {'works' if len(ahead) == 1 else 'work'} with a newer catalog than"
-        do = f"wait {BEAT_EVERY_MS // 1000} s; if it stays so, restart the member"
-        yield warning("catalog", f"{says} {number}: the fleet was restored from a backup or made anew", do)
+        do = f"wait {BEAT_EVERY_MS // 1000} s; if this persists, restart the member"
+        yield warning("catalog", f"{says} {number}: the fleet was restored from a backup or recreated", do)
     elif behind:
         says = f"{', '.join(behind[:5])} {'works' if len(behind) == 1 else 'work'} with an older catalog"
-        do = f"wait {BEAT_EVERY_MS // 1000} s; if it stays so, see the member's log"
+        do = f"wait {BEAT_EVERY_MS // 1000} s; if this persists, check the member's log"
         yield warning("catalog", f"{says} than {number}", do)
     else:
-        yield ok("catalog", f"version {number} is known to all members")
+        yield ok("catalog", f"all members work with version {number}")
 
 
 def _check_queues(status: FleetStatus) -> Iterator[Finding]:
     for found in status.queues:
         queue, waiting = found.queue, len(found.hints) + found.waiting + found.deferred
         if waiting and queue.state is not QueueState.ACTIVE:
-            do = f"lithify queue resume {status.url} {queue.name}, when it is time"
+            do = f"lithify queue resume {status.url} {queue.name}, if it should run again"
             yield warning("queue", f"queue {queue.name} is {queue.state.value}, and {waiting} wait in it", do)
         elif waiting and not found.workers:
             do = f"lithify fleet worker --queue {queue.name} {status.url}"
-            yield problem("queue", f"nobody serves queue {queue.name}, and {waiting} wait in it", do)
+            yield problem("queue", f"no worker serves queue {queue.name}, and {waiting} wait in it", do)
         else:
             yield ok("queue", f"queue {queue.name}: {found.workers} workers, {waiting} wait")
 
@@ -100,45 +103,45 @@ def _check_rules(
             shared.setdefault((first, other), url)
     for pattern, error in problems.items():
         yield problem(
-            "rule", f"{pattern} cannot be looked up: {error}", "see that the members may read there"
+            "rule", f"{pattern} cannot be resolved: {error}", "check that the members may read there"
         )
     for rule in catalog.rules:
         if not used[rule.pattern] and rule.pattern not in problems and is_pattern(rule.pattern):
-            do = "see that the pattern is right; fewer levels, or another rule that comes first?"
-            yield warning("rule", f"{rule.pattern} names nothing of its own", do)
+            do = "check the number of levels of the pattern, and whether more specific rules match the same"
+            yield warning("rule", f"no dataset uses the rule {rule.pattern}", do)
     for (first, other), url in shared.items():
-        says = f"{first} and {other} both name {url}; the first is more specific and counts"
+        says = f"{first} and {other} both match {url}; the first is more specific and applies"
         yield warning("rule", says, "make one of them narrower")
     if not (problems or shared):
-        yield ok("rule", f"{len(catalog.rules)} rules name {len(datasets)} datasets")
+        yield ok("rule", f"{len(catalog.rules)} rules match {len(datasets)} datasets")
 
 
 def _check_tenants(catalog: Catalog, datasets: Mapping[str, DatasetRule]) -> Iterator[Finding]:
     having = {rule.tenant_of(url) for url, rule in datasets.items()} if catalog.tenants else set()
     for tenant in catalog.tenants:
         if tenant.name not in having:
-            do = "see that the name is right, as `lithify fleet list` has it"
-            yield warning("tenant", f"tenant {tenant.name} has a weight or a limit, and no dataset", do)
+            do = "check the name against `lithify fleet list`"
+            yield warning("tenant", f"tenant {tenant.name} has a weight or a limit, but no dataset", do)
 
 
 def _check_datasets(status: FleetStatus) -> Iterator[Finding]:
     alive = [member.says for member in status.members if member.seen.is_alive and member.says is not None]
     for member in alive:
         for url, why in member.troubled.items():
-            do = f"lithify doctor {url}; it is looked at again by itself, or now with `lithify fleet wake`"
-            yield warning("dataset", f"{url} is left alone: {why}", do)
+            do = f"lithify doctor {url}; it is retried automatically, or now with `lithify fleet wake`"
+            yield warning("dataset", f"{url} is quarantined: {why}", do)
         if member.quarantined > len(member.troubled):
             says = (
-                f"{member.quarantined - len(member.troubled)} more datasets of {member.name} are left alone"
+                f"{member.quarantined - len(member.troubled)} more datasets of {member.name} are quarantined"
             )
-            yield warning("dataset", says, "see its log")
+            yield warning("dataset", says, "check its log")
 
 
 def _check_clock(status: FleetStatus) -> Iterator[Finding]:
     if abs(status.off_ms) > MAX_CLOCK_OFF_MS:
         where = "ahead of" if status.off_ms > 0 else "behind"
         says = f"this machine's clock is {abs(status.off_ms) // 1000} s {where} the store's"
-        yield warning("clock", says, "set it; no age that is shown here depends on it")
+        yield warning("clock", says, "synchronise it (NTP); no age shown here depends on it")
     for member in status.members:
         if member.says is None or not member.says.at_ms:
             continue
@@ -146,5 +149,5 @@ def _check_clock(status: FleetStatus) -> Iterator[Finding]:
         if abs(off_ms) > MAX_CLOCK_OFF_MS:
             where = "ahead of" if off_ms > 0 else "behind"
             says = f"the clock of {member.says.host} is {abs(off_ms) // 1000} s {where} the store's"
-            do = f"set it; only times that {member.seen.name} tells depend on it"
+            do = f"synchronise it (NTP); only times that {member.seen.name} reports depend on it"
             yield warning("clock", says, do)

@@ -414,7 +414,7 @@ class FleetCoordinator:
     def _has_collected(self, url: str, rule: DatasetRule) -> bool:
         """Return whether the dataset was handed to collection. If that fails (for example, because a newer
         version wrote the rule), the other datasets proceed, and the next poll reports the reason."""
-        with suppress(LithifyError), contained(f"having garbage of {url} collected"):
+        with suppress(LithifyError), contained(f"requesting garbage collection of {url}"):
             if self._ports.collects(rule):
                 self._ports.collect(url, rule)
                 return True

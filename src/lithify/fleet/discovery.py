@@ -62,7 +62,7 @@ class Discovery:
             return before.urls
         looked = self._looked[rule.pattern] = _Looked(now_s)
         try:
-            with contained(f"looking for {rule.pattern}"):
+            with contained(f"resolving {rule.pattern}"):
                 looked.urls = tuple(self._find(rule))
         except LithifyError as error:
             looked.urls = before.urls if before is not None else ()

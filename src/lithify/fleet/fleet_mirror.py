@@ -120,12 +120,12 @@ class SharedFleet:
         """Return the same as `lithify.Fleet.datasets`."""
         with self._lock:
             if self._datasets is None:
-                raise StoreUnavailable("the datasets of the fleet are being looked up")
+                raise StoreUnavailable("the datasets of the fleet are still being listed")
             return self._datasets
 
     def status(self) -> FleetStatus:
         """Return the same as `lithify.Fleet.status`."""
         with self._lock:
             if self._status is None:
-                raise StoreUnavailable("how the fleet is was not read yet")
+                raise StoreUnavailable("the state of the fleet has not been read yet")
             return self._status

@@ -242,7 +242,7 @@ class ManagedDataset:
     def look(self) -> None:
         """Run one round of the algorithm above."""
         try:
-            with contained(f"looking at {self.url}"):
+            with contained(f"polling {self.url}"):
                 self._look()
         except DatasetNotFound as error:
             self._forget(error)
@@ -404,7 +404,7 @@ class ManagedDataset:
 
         def ask() -> None:
             try:
-                with contained(f"asking who coordinates {self.url}"):
+                with contained(f"reading the lease of {self.url}"):
                     leadership.ask_ahead()
             except LithifyError as error:
                 asking.error = error
@@ -522,7 +522,7 @@ class ManagedDataset:
 
     def _resign_quietly(self) -> None:
         try:
-            with contained(f"giving {self.url} back"):
+            with contained(f"releasing {self.url}"):
                 self._resign()
         except LithifyError as error:
             self.error = error

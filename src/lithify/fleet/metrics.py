@@ -49,7 +49,7 @@ class FleetMetrics:
         self.registry: CollectorRegistry = of_datasets.registry
         self.registry.register(_Told(self))
         self._events = Counter(
-            "lithify_fleet_events", "What happened to datasets, by event", ("event",), registry=self.registry
+            "lithify_fleet_events", "Events of datasets, by event", ("event",), registry=self.registry
         )
 
     def __call__(self, event: Event) -> None:
@@ -124,11 +124,11 @@ class _Told(Collector):
 def _of_members(members: Iterable[FleetMember]) -> Iterator[Metric]:
     alive = GaugeMetricFamily("lithify_fleet_members", "1 for each member of a fleet", labels=("role",))
     catalog = GaugeMetricFamily(
-        "lithify_fleet_catalog", "Version of the catalog that it works with", labels=("role",)
+        "lithify_fleet_catalog", "Version of the catalog that the member works with", labels=("role",)
     )
     datasets = GaugeMetricFamily("lithify_fleet_datasets", "Datasets that a coordinator watches", labels=())
     quarantined = GaugeMetricFamily(
-        "lithify_fleet_quarantined", "Datasets that a coordinator leaves alone after an error", labels=()
+        "lithify_fleet_quarantined", "Datasets that a coordinator has quarantined after an error", labels=()
     )
     for member in members:
         alive.add_metric((member.role.value,), 1)
@@ -140,15 +140,15 @@ def _of_members(members: Iterable[FleetMember]) -> Iterator[Metric]:
 
 
 def _of_queues(loads: Iterable[tuple[FleetRole, str, Load]]) -> Iterator[Metric]:
-    workers = GaugeMetricFamily("lithify_queue_workers", "1 for each worker of it", labels=("queue",))
+    workers = GaugeMetricFamily("lithify_queue_workers", "1 for each worker of the queue", labels=("queue",))
     slots = GaugeMetricFamily(
-        "lithify_queue_slots", "Compactions that its workers can run at once", labels=("queue",)
+        "lithify_queue_slots", "Compactions that the queue's workers can run at once", labels=("queue",)
     )
     pace = GaugeMetricFamily(
-        "lithify_queue_slot_bytes_per_second", "How fast a slot of a worker works it off", labels=("queue",)
+        "lithify_queue_slot_bytes_per_second", "Input bytes per second of a worker's slot", labels=("queue",)
     )
     resting = GaugeMetricFamily(
-        "lithify_queue_resting", "Wants that are left alone after a failure", labels=("queue",)
+        "lithify_queue_resting", "Pending tasks that back off after a failure", labels=("queue",)
     )
     for role, queue, load in loads:
         if role is FleetRole.WORKER:
@@ -170,7 +170,7 @@ def _of_tenants(told: list[tuple[FleetRole, str, str, Amounts]]) -> Iterator[Met
         yield family
     waited = HistogramMetricFamily(
         "lithify_queue_wait_seconds",
-        "From when work was first seen to be wanted until it was claimed",
+        "Time from when a task was first seen until it was claimed",
         labels=("queue", "tenant"),
     )
     for who, queue, tenant, amounts in told:
@@ -190,34 +190,49 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 _GAUGES: tuple[tuple[FleetRole, str, str, Callable[[Amounts], float | None]], ...] = (
-    (FleetRole.WORKER, "running", "Compactions that run", lambda of: of.running),
-    (FleetRole.COORDINATOR, "queued", "Compactions that may be claimed", lambda of: of.queued),
-    (FleetRole.COORDINATOR, "queued_bytes", "Bytes that those read", lambda of: of.queued_bytes),
-    (FleetRole.COORDINATOR, "waiting", "Wants that are not admitted yet", lambda of: of.waiting),
-    (FleetRole.COORDINATOR, "waiting_bytes", "Bytes that those read", lambda of: of.waiting_bytes),
-    (FleetRole.COORDINATOR, "deferred", "Wants that the backlog had no place for", lambda of: of.deferred),
+    (FleetRole.WORKER, "running", "Running compactions", lambda of: of.running),
+    (FleetRole.COORDINATOR, "queued", "Compactions that can be claimed", lambda of: of.queued),
+    (
+        FleetRole.COORDINATOR,
+        "queued_bytes",
+        "Input bytes of the compactions that can be claimed",
+        lambda of: of.queued_bytes,
+    ),
+    (FleetRole.COORDINATOR, "waiting", "Pending tasks that are not admitted yet", lambda of: of.waiting),
+    (
+        FleetRole.COORDINATOR,
+        "waiting_bytes",
+        "Input bytes of the pending tasks that are not admitted yet",
+        lambda of: of.waiting_bytes,
+    ),
+    (
+        FleetRole.COORDINATOR,
+        "deferred",
+        "Pending tasks that are deferred because the backlog is full",
+        lambda of: of.deferred,
+    ),
     (
         FleetRole.COORDINATOR,
         "lowest_priority",
-        "Of the last that waits, over all bands: 0 (may wait) to 1 (urgent)",
+        "Lowest priority that waits, over all priority classes: 0 (may wait) to 1 (urgent)",
         lambda of: of.lowest_priority,
     ),
     (
         FleetRole.COORDINATOR,
         "oldest_seconds",
-        "How long the oldest has waited that nobody has claimed",
+        "How long the oldest unclaimed task has waited",
         lambda of: _seconds(of.oldest_ms),
     ),
     (
         FleetRole.COORDINATOR,
         "youngest_seconds",
-        "How long the youngest has waited that nobody has claimed",
+        "How long the youngest unclaimed task has waited",
         lambda of: _seconds(of.youngest_ms),
     ),
     (
         FleetRole.COORDINATOR,
         "backlog_seconds",
-        "How long one slot would take for all that nobody has claimed",
+        "How long one slot would take for all unclaimed tasks",
         lambda of: _seconds(of.backlog_ms),
     ),
 )

@@ -39,7 +39,7 @@ def show_status(found: FleetStatus) -> Shown:
         headings = columns("=member", "host", "version", ">datasets", ">busy", "state")
         blocks.append(Table("Members", headings, rows, "members"))
     else:
-        blocks.append(Line("Nobody serves this fleet; start `lithify fleet run`."))
+        blocks.append(Line("No process serves this fleet; start `lithify fleet run`."))
     blocks.append(_queue_table(found.queues, found.at_ms))
     blocks += _tenant_tables(found.queues)
     return Shown(document, tuple(blocks))
@@ -96,9 +96,9 @@ def show_running(found: Sequence[RunningStatus], problems: Mapping[str, Exceptio
         for one in found
     ]
     headings = columns("=compaction", "dataset", "queue", "tenant", ">size", ">for", "worker")
-    table = Table(f"{len(found)} compactions run", headings, rows, "compactions")
+    table = Table(f"{len(found)} running compactions", headings, rows, "compactions")
     bad = [Line(str(error), f"{url}:", is_bad=True) for url, error in problems.items()]
-    return Shown(document, (table if rows else Line("Nothing runs."), *bad))
+    return Shown(document, (table if rows else Line("No compaction is running."), *bad))
 
 
 def show_queues(queues: Sequence[QueueStatus], at_ms: int) -> Shown:
@@ -134,7 +134,7 @@ def show_queue(status: QueueStatus, at_ms: int) -> Shown:
     ]
     headings = columns("=compaction", "dataset", "why", ">priority", ">size", ">waits for")
     waiting = Table(
-        f"The first {len(rows)} of {len(hints)} that may be claimed", headings, rows, "compactions"
+        f"The first {len(rows)} of {len(hints)} claimable compactions", headings, rows, "compactions"
     )
     why = _why_waiting(status)
     blocks = (
@@ -152,20 +152,20 @@ def _why_waiting(status: QueueStatus) -> str:
     if not count:
         return ""
     if status.queue.state is QueueState.PAUSED:
-        return f"{count}, since the queue is paused"
+        return f"{count}, because the queue is paused"
     if status.queue.state is not QueueState.ACTIVE:
-        return f"{count}, since the queue drains: nothing new starts in it"
+        return f"{count}, because the queue is draining: nothing new is admitted"
     if not status.workers:
-        return f"{count}, since no worker serves the queue"
+        return f"{count}, because no worker serves the queue"
     if status.running >= status.slots:
-        return f"{count}, since all {status.slots} slots are taken"
-    return f"{count}, until a worker claims it: seconds"
+        return f"{count}, because all {status.slots} slots are busy"
+    return f"{count}, until a worker claims it, within seconds"
 
 
 _BANDS = {
     PriorityClass.STALL: "its writer is near a stall",
-    PriorityClass.ASKED: "somebody asked for it",
-    PriorityClass.OVER_LIMIT: "more waits than the limit",
+    PriorityClass.ASKED: "requested",
+    PriorityClass.OVER_LIMIT: "its backlog is over the limit",
     PriorityClass.NORMAL: "planned",
 }
 
@@ -220,7 +220,7 @@ def show_datasets(
         )
         for rule in catalog.rules
     ]
-    headings = columns("pattern", "led by", "queue", "tenant", "settings", ">found")
+    headings = columns("pattern", "coordinator", "queue", "tenant", "settings", ">found")
     blocks: list[Block] = [Table("Rules", headings, rows, "rules")] if rows else []
     if not rows:
         blocks.append(Line("This fleet has no datasets; add some with `lithify fleet add`."))
@@ -242,7 +242,7 @@ def _shown_settings(rule: DatasetRule) -> dict[str, str]:
 def show_tenants(tenants: Sequence[CatalogTenant]) -> Shown:
     """Show the tenants that have a treatment of their own."""
     document = {"tenants": [tenant_document(tenant) for tenant in tenants]}
-    nothing = Line("All tenants are treated alike; `lithify fleet tenant set` changes that.")
+    nothing = Line("No tenant has a weight or limit; `lithify fleet tenant set` sets them.")
     return Shown(document, (_treatments(tenants) if tenants else nothing,))
 
 
@@ -251,7 +251,7 @@ def _treatments(tenants: Sequence[CatalogTenant]) -> Table:
         (tenant.name, str(tenant.weight), "–" if tenant.most_running is None else str(tenant.most_running))
         for tenant in tenants
     ]
-    return Table("Tenants", columns("=tenant", ">weight", ">runs at most"), rows, "tenants")
+    return Table("Tenants", columns("=tenant", ">weight", ">most running"), rows, "tenants")
 
 
 def queue_status_document(status: QueueStatus, at_ms: int) -> dict[str, Any]:

@@ -58,8 +58,8 @@ def _folder() -> str | None:
     except PermissionError as error:
         if error.errno == errno.EPERM:
             _log.warning(
-                "compiled code is not kept, and every process compiles anew: %s; take the right to write "
-                "from others, or let %s name a folder of this user's own",
+                "compiled code is not cached, and every process compiles it again: %s; revoke other users' "
+                "right to write there, or set %s to a folder that only this user can write",
                 error.strerror,
                 CACHE_VARIABLE,
             )

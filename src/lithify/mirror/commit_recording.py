@@ -250,9 +250,9 @@ class Recorder:
 
     def _attempt(self, action: Callable[[], object]) -> None:
         try:
-            with contained("keeping a record of a commit"):
+            with contained("writing the record of a commit"):
                 action()
         except LithifyError as error:
             if not self._has_complained:
-                _log.warning("records of commits are not kept as they should be: %s", error)
+                _log.warning("records of commits cannot be written: %s", error)
             self._has_complained = True

@@ -16,7 +16,7 @@ def show_commits(url: str, commits: Sequence[CommitRecord]) -> Shown:
     """Return each commit, and the totals."""
     document = {"url": url, "commits": [_json(c) for c in commits], "totals": _totals(commits)}
     if not commits:
-        return Shown(document, (Line("No commit is on record."),))
+        return Shown(document, (Line("No commit is recorded."),))
     headings = columns(
         "=committed", "=id", "unit", ">read", ">written", ">rows in", ">rows out", "dropped", "took", "why"
     )

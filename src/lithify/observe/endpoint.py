@@ -86,7 +86,7 @@ def with_health(app: Any, metrics: Observed, ready_limit_s: float = READY_LIMIT_
             found: Iterable[bytes] = app(_understood(environ), start_response)
             return found
         late = metrics.not_looked_at(ready_limit_s) if path == "/readyz" else []
-        shown = [printable(f"not looked at: {url}") for url in late[:_MAX_SHOWN]]
+        shown = [printable(f"not polled: {url}") for url in late[:_MAX_SHOWN]]
         start_response(
             "503 Service Unavailable" if late else "200 OK", [("Content-Type", "text/plain; charset=utf-8")]
         )

@@ -188,9 +188,7 @@ class Metrics:
 
     def _make_common_metrics(self) -> None:
         self._claimed = self._counter("lithify_jobs_claimed", "Compactions claimed by workers")
-        self._reclaimed = self._counter(
-            "lithify_jobs_reclaimed", "Compactions taken back from silent workers"
-        )
+        self._reclaimed = self._counter("lithify_jobs_reclaimed", "Compactions reclaimed from silent workers")
         self._heartbeat = self._gauge(
             "lithify_worker_last_heartbeat_ms", "Wall-clock time of a worker's last heartbeat", "worker_id"
         )
@@ -212,75 +210,88 @@ class Metrics:
         self._moved = self._counter(
             "lithify_bytes_moved", "Bytes read and written by compactions, counted while they run"
         )
-        self._done = self._gauge("lithify_running_done_bytes", "Bytes read of what runs in this process")
-        self._cost = self._gauge("lithify_running_bytes", "Bytes to be read of what runs in this process")
-        self._left = self._gauge(
-            "lithify_running_seconds_left", "Until what runs in this process is done, at the present pace"
+        self._done = self._gauge(
+            "lithify_running_done_bytes",
+            "Input bytes of compactions running in this process that are read already",
         )
-        self._gc_count = self._counter("lithify_garbage_collections", "Collections of garbage")
+        self._cost = self._gauge(
+            "lithify_running_bytes", "Input bytes of compactions running in this process"
+        )
+        self._left = self._gauge(
+            "lithify_running_seconds_left",
+            "Estimated time until the compactions running in this process are done",
+        )
+        self._gc_count = self._counter("lithify_garbage_collections", "Garbage collections")
         self._gc_deleted = self._counter("lithify_garbage_deleted", "Objects deleted as garbage", "resource")
         self._gc_versions = self._gauge(
             "lithify_garbage_versions_left", "Versions left after a collection", "resource"
         )
 
     def _make_history_metrics(self) -> None:
-        self._versions = self._gauge("lithify_history_versions", "Versions that can be read, the newest too")
+        self._versions = self._gauge("lithify_history_versions", "Readable versions, including the newest")
         self._history_bytes = self._gauge(
             "lithify_history_bytes", "Bytes of files that only older versions need"
         )
         self._needed = self._gauge(
             "lithify_history_needed_since_seconds",
-            "Wall-clock time from which on history is needed, and who needs the oldest",
+            "Wall-clock time from which on history is needed, by the member or hold that needs the oldest",
             "by",
         )
         self._pending_files = self._gauge("lithify_history_pending_files", "Files that wait to be deleted")
         self._pending_bytes = self._gauge("lithify_history_pending_bytes", "Bytes that wait to be deleted")
-        self._history_runs = self._counter(
-            "lithify_history_runs", "Runs that were to let history go", "outcome"
-        )
+        self._history_runs = self._counter("lithify_history_runs", "Expiry runs, by outcome", "outcome")
         self._needers: dict[str, str] = {}
         """By dataset: the last seen member or hold that needs the oldest history."""
 
     def _make_own_metrics(self) -> None:
-        self._states = self._gauge("lithify_compactions", "Compactions that are not over", "state")
+        self._states = self._gauge("lithify_compactions", "Active compactions, by state", "state")
         self._ages = self._gauge(
-            "lithify_heartbeat_age_seconds", "Since a worker's last heartbeat was seen here", "worker_id"
+            "lithify_heartbeat_age_seconds",
+            "Time since a worker's last heartbeat was seen by this process",
+            "worker_id",
         )
-        self._submitted = self._counter("lithify_submitted", "Compactions the planner added")
+        self._submitted = self._counter("lithify_submitted", "Compactions added by the planner")
         self._committed = self._counter("lithify_committed", "Compactions committed")
-        self._failures = self._counter("lithify_failures", "What went wrong, by class", "kind")
+        self._failures = self._counter("lithify_failures", "Failures, by class", "kind")
         self._details: dict[str, Gauge] = {}
         """Gauges of single kinds of datasets about a backlog, by name."""
         self._last_look = self._gauge(
-            "lithify_last_look_timestamp_seconds", "Wall-clock time when this process looked at it last"
+            "lithify_last_look_timestamp_seconds",
+            "Wall-clock time of this process's last poll of the dataset",
         )
         self._quarantined = self._gauge(
-            "lithify_quarantined", "1 while workers of this process leave the dataset alone after an error"
+            "lithify_quarantined", "1 while the dataset is quarantined after an error in this process"
         )
         self._cannot_compact = self._gauge(
             "lithify_cannot_compact",
-            "1 while the dataset, or some of it, cannot be compacted until a person acts",
+            "1 while the dataset, or a part of it, cannot be compacted until an operator acts",
         )
         self._waiting = self._gauge(
-            "lithify_store_waiting", "1 while this process waits for a store of the dataset that is away"
+            "lithify_store_waiting", "1 while this process waits for an unavailable store of the dataset"
         )
         self._waited = self._counter(
-            "lithify_store_waited_seconds", "Waited for stores of the dataset that were away"
+            "lithify_store_waited_seconds", "Time spent waiting for unavailable stores of the dataset"
         )
         self._stall = self._gauge(
-            "lithify_seconds_until_stall", "Until the writer stalls if nothing is compacted", "unit"
+            "lithify_seconds_until_stall", "Time until the writer stalls if nothing is compacted", "unit"
         )
-        self._planned_units = self._gauge("lithify_planned_units", "Units by what the plan says", "status")
-        self._planned_files = self._gauge("lithify_planned_files", "Files by what the plan says", "status")
-        self._planned_bytes = self._gauge("lithify_planned_bytes", "Bytes by what the plan says", "status")
+        self._planned_units = self._gauge(
+            "lithify_planned_units", "Units, by their status in the plan", "status"
+        )
+        self._planned_files = self._gauge(
+            "lithify_planned_files", "Files, by their status in the plan", "status"
+        )
+        self._planned_bytes = self._gauge(
+            "lithify_planned_bytes", "Bytes, by their status in the plan", "status"
+        )
         self._ranges = self._counter("lithify_ranges_finished", "Ranges finished")
         self._read = self._counter("lithify_bytes_read", "Bytes read by compactions")
-        self._cpu = self._counter("lithify_task_cpu_seconds", "Processor time of tasks")
+        self._cpu = self._counter("lithify_task_cpu_seconds", "CPU time of tasks")
         self._rows = self._counter("lithify_rows", "Rows in, out, and dropped by reason", "kind")
         self._memory = self._gauge("lithify_task_peak_memory_bytes", "Peak memory of the last task")
         self._seconds = Histogram(
             "lithify_compaction_seconds",
-            "From claim to Compacted",
+            "Time from claim to Compacted",
             ("dataset",),
             buckets=_BUCKETS_S,
             registry=self._own,

@@ -58,7 +58,7 @@ class _Name(ProgressColumn):
         if since_s is None:
             return Text(task.description)
         waited_s, what = self._clock.monotonic_s() - since_s, task.fields["what"]
-        return Text(printable(f"waiting for {what} since {waited_s:.0f} s: {task.description}"))
+        return Text(printable(f"waiting for {what} for {waited_s:.0f} s: {task.description}"))
 
 
 class _Pace(ProgressColumn):
@@ -144,19 +144,19 @@ class ProgressBars:
                 self._complain(f"[red]{text.short_id(compaction)} refused:[/] {escape(reason)}")
             case events.Reclaimed(compaction=compaction, worker=worker):
                 silent = escape(text.short_ids(worker))
-                self._complain(f"{text.short_id(compaction)} taken back from silent worker {silent}.")
+                self._complain(f"{text.short_id(compaction)} reclaimed from silent worker {silent}.")
             case events.AttemptFailed(compaction=compaction, reason=reason):
                 self._failed[compaction] = reason
                 self._end(compaction)
             case events.Claimed(compaction=compaction):
-                self._tell_failure(compaction, "failed and is tried again")
+                self._tell_failure(compaction, "failed and is retried")
             case events.EngineLost(compaction=compaction, reason=reason):
                 self._complain(f"{text.short_id(compaction)} lost its engine: {escape(reason)}")
                 self._end(compaction)
             case events.Failed(compaction=compaction):
                 self._failed.pop(compaction, None)
             case events.Resumed(compaction=compaction, finished_ranges=finished, open_ranges=left):
-                say(f"{text.short_id(compaction)} goes on: {finished} ranges are finished, {left} run.")
+                say(f"{text.short_id(compaction)} continues: {finished} ranges are finished, {left} remain.")
             case events.Prepared(compaction=compaction, ranges=ranges, cost_bytes=cost_bytes):
                 self._ranges[compaction] = (0, ranges)
                 self._tasks[compaction] = self._progress.add_task(
@@ -184,7 +184,7 @@ class ProgressBars:
             case events.StoreBack(url=url, waited_s=waited_s):
                 self._wait_no_more(url)
                 what = escape(events.waited_for(url))
-                say(f"{what[:1].upper()}{what[1:]} is back, after {waited_s:.0f} s.")
+                say(f"{what[:1].upper()}{what[1:]} is available again, after {waited_s:.0f} s.")
             case events.Dropped(compaction=compaction, reason=reason):
                 say(f"[yellow]{text.short_id(compaction)} was committed in part:[/] {escape(reason)}")
             case _:
@@ -214,7 +214,7 @@ class ProgressBars:
         if self._complaints <= text.MAX_SHOWN:
             self._progress.console.print(line)
         elif self._complaints == text.MAX_SHOWN + 1:
-            self._progress.console.print("More of that kind is in the log.")
+            self._progress.console.print("Further problems are in the log.")
 
     def _end(self, compaction: str) -> None:
         task = self._tasks.pop(compaction, None)

@@ -211,7 +211,9 @@ class Budget:
                 behind.pass_over(work)
                 started.append(work)
         if self._queue and not self._running:
-            raise ValueError(f"the work waits for itself: {[waiting.work for waiting in self._queue][:9]}")
+            raise ValueError(
+                f"queued work waits only for queued work: {[waiting.work for waiting in self._queue][:9]}"
+            )
         return tuple(started)
 
     def ready(self) -> tuple[PlannedWork, ...]:

@@ -49,8 +49,8 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
     elif coordinator.presence is Presence.FOREIGN:
         yield ok(
             check,
-            f"{coordinator.system} coordinates (epoch {coordinator.epoch}); whether its process is open "
-            "cannot be seen",
+            f"{coordinator.system} coordinates (epoch {coordinator.epoch}); whether its process is running "
+            "is unknown",
         )
     elif coordinator.presence is Presence.LOST:
         ended = coordinator.lease_ends_ms or found.at_ms
@@ -58,22 +58,22 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
             check,
             f"the coordinator {coordinator.holder} has been silent for {(found.at_ms - ended) // 1000} s: it "
             "was killed, or it hangs",
-            f"{start}; both take over by themselves and lose nothing",
+            f"{start}; both take over automatically and lose nothing",
         )
     elif coordinator.presence is Presence.UNCLEAR:
         yield warning(
             check,
-            f"whether the coordinator {coordinator.holder} is alive cannot be seen: the store tells its time "
-            "by what is written, and nothing may be written here",
-            "ask as a user with the right to write in Lithify's own folder, and without --read-only",
+            f"whether the coordinator {coordinator.holder} is alive is unknown: the store's time can only be "
+            "read by writing an object, and nothing may be written here",
+            "run this as a user that may write in Lithify's own folder, and without --read-only",
         )
     elif found.compactions:
         yield problem(check, "compactions are under way, and no coordinator is running", start)
     elif found.plan.proposals:
         yield ok(
             check,
-            "no coordinator is running; there is something to compact, which the next lithify compact does, "
-            "or lithify run all the time",
+            "no coordinator is running, and there is something to compact: run lithify compact once, or "
+            "lithify run continuously",
         )
     else:
         yield ok(check, "no coordinator is running, and there is nothing to do")
@@ -83,19 +83,19 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
     """Check that a compaction makes progress."""
     if c.is_stale:
         age = "never" if c.heartbeat_age_ms is None else f"{c.heartbeat_age_ms // 1000} s ago"
-        says = f"compaction {c.id}: its worker {c.worker or '?'} was last heard {age}"
+        says = f"compaction {c.id}: the last heartbeat of its worker {c.worker or '?'} was {age}"
         if found.coordinator.is_alive:
             yield warning(
                 "heartbeats",
                 says,
-                "the coordinator takes it back at its next look and another worker goes on; if this repeats, "
-                "look at that worker's log: it is too slow, hangs, or cannot reach the store",
+                "the coordinator reclaims it at its next poll and another worker continues; if this repeats, "
+                "check that worker's log: it is too slow, hangs, or cannot reach the store",
             )
         else:
             yield problem(
                 "heartbeats",
                 says,
-                f"start a coordinator, which takes it back: lithify run {found.url}",
+                f"start a coordinator, which reclaims it: lithify run {found.url}",
             )
     stay_ms = found.at_ms - (c.since_ms if c.since_ms is not None else found.at_ms)
     # A live coordinator may hold finished compactions back to commit them together.
@@ -104,16 +104,16 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
     if is_late and not may_wait:
         yield problem(
             "stuck",
-            f"compaction {c.id} is {c.state.value} for {stay_ms // 1000} s and waits for {c.waits_for}",
+            f"compaction {c.id} has been {c.state.value} for {stay_ms // 1000} s and waits for {c.waits_for}",
             f"start a worker: lithify worker {found.url}"
             if c.state is CompactionState.SCHEDULED
-            else f"see that its coordinator runs; start Lithify's with: lithify run {found.url}",
+            else f"check that its coordinator runs; start Lithify's with: lithify run {found.url}",
         )
     if c.attempts:
         yield warning(
             "attempts",
-            f"compaction {c.id} of {c.unit} has failed {c.attempts} times, last because: {c.last_failure}",
-            "it is tried again after growing pauses and then given up; to give it up now: "
+            f"compaction {c.id} of {c.unit} has failed {c.attempts} times; last failure: {c.last_failure}",
+            "it is retried after growing pauses and then given up; to give it up now: "
             f"lithify cancel {found.url} {c.id}",
         )
 
@@ -162,5 +162,5 @@ def check_versions(counts: Mapping[str, int], url: str, collectors: str) -> Find
     return warning(
         "versions",
         f"there are {most} {name}: garbage is not collected",
-        f"run `lithify gc --delete {url}`, and see that {collectors} runs",
+        f"run `lithify gc --delete {url}`, and check that {collectors} runs",
     )

@@ -50,4 +50,4 @@ def problem(check: str, says: str, do: str) -> Finding:
 
 def advice(error: StoreError, do: str) -> str:
     """Return the advice for a store error: `do`, except for a store that lacks an operation."""
-    return "use another store, as it says" if isinstance(error, NotServed) else do
+    return "use another store, as the error says" if isinstance(error, NotServed) else do

@@ -171,8 +171,8 @@ def next_epoch(epoch: int, name: str) -> int:
     if not 0 <= epoch < MAX_EPOCH:
         raise CorruptObject(
             name,
-            f"its coordinator's epoch is {epoch}, and none comes after it (the last is {MAX_EPOCH - 1}); no "
-            "program counts so far, so it is damaged: restore an older version of it",
+            f"its coordinator's epoch is {epoch}, which is at or above the limit ({MAX_EPOCH}); no program "
+            "counts that far, so it is damaged: restore an older version of it",
         )
     return epoch + 1
 

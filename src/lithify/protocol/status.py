@@ -217,19 +217,19 @@ def _bytes_per_ms(
 
 def _waits_for(state: CompactionState, is_stale: bool, attempts: int, coordinator_alive: bool | None) -> str:
     coordinator = {
-        True: "the coordinator's next look",
+        True: "the coordinator's next poll",
         False: "a coordinator; none is running",
-        None: "the coordinator; whether one is running cannot be seen",
+        None: "the coordinator; whether one is running is unknown",
     }[coordinator_alive]
     tried = f" after {attempts} failed attempt{'s' if attempts != 1 else ''}" if attempts else ""
     match state:
         case CompactionState.COMPACTED if coordinator_alive:
-            return "its commit, which may be together with others that still run"
+            return "its commit, which may include compactions that still run"
         case CompactionState.SUBMITTED | CompactionState.COMPACTED:
             return coordinator
         case CompactionState.SCHEDULED:
             return f"a free worker to claim it{tried}"
         case CompactionState.RUNNING if is_stale:
-            return f"its silent worker to be given up by {coordinator}"
+            return f"its silent worker's compaction to be reclaimed by {coordinator}"
         case _:
             return ""

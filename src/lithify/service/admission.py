@@ -104,7 +104,10 @@ class Admission:
         started = tuple(proposals[work.key.unit] for work in budget.start())
         notes = plan.notes
         if waiting := len(proposals) - len(started):
-            notes = (*notes, f"{waiting} more cannot start now: they share sources with others, or capacity")
+            notes = (
+                *notes,
+                f"{waiting} more cannot start now: they share sources with other compactions, or capacity",
+            )
         admission = Admission(self._dataset, self._clock, budget, conflicts)
         waiting_bytes = _cost_bytes(plan.proposals) - _cost_bytes(started)
         chosen = replace(plan, proposals=started, notes=notes)

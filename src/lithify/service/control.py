@@ -83,7 +83,7 @@ def _check_free(dataset: DatasetPort, compaction: AnyCompaction, ledger: AnyLedg
         shared = wanted & dataset.identify(other.spec).inputs
         if shared:
             raise Refused(
-                f"{', '.join(sorted(shared))} is a source of compaction {other.id} already, which is "
+                f"{', '.join(sorted(shared))} is already a source of compaction {other.id}, which is "
                 f"{other.state.value}; wait for it (`lithify wait`) or cancel it (`lithify cancel`)"
             )
 
@@ -93,8 +93,8 @@ def cancel(dataset: DatasetPort, clock: Clock, compaction_ids: Sequence[Ulid]) -
     coordinator = dataset.coordinator()
     if coordinator.presence is Presence.FOREIGN:
         raise Refused(
-            f"{dataset.url} is coordinated by {coordinator.system}, which has no way to cancel: its "
-            "coordinator would put the compaction back. Stop the worker that runs it instead"
+            f"{dataset.url} is coordinated by {coordinator.system}, which cannot cancel: its "
+            "coordinator would restore the compaction; stop the worker that runs it instead"
         )
     ledger = dataset.ledger()
     if ledger is None:
@@ -137,9 +137,11 @@ def _cancellable(dataset: DatasetPort, ledger: AnyLedger, compaction_id: Ulid) -
             f"{dataset.url} has no compaction {compaction_id} under way; `lithify status` shows those it has"
         )
     if compaction.state.is_terminal:
-        raise Refused(f"compaction {compaction_id} is {compaction.state.value} already")
+        raise Refused(f"compaction {compaction_id} is already {compaction.state.value}")
     if compaction.state is CompactionState.COMPACTED:
-        raise Refused(f"compaction {compaction_id} is done and about to be committed; it is too late")
+        raise Refused(
+            f"compaction {compaction_id} is done and about to be committed, so it can no longer be cancelled"
+        )
     return compaction
 
 
@@ -157,7 +159,7 @@ def _failed_spec(dataset: DatasetPort, compaction_id: Ulid) -> Any:
         return dataset.decode_spec(failure.spec)
     entry = dataset.history().last_entry(compaction_id)
     if entry is None:
-        raise Refused(f"nothing is known of a compaction {compaction_id} any more")
+        raise Refused(f"compaction {compaction_id} is unknown, or its records have been deleted")
     if entry.state is not CompactionState.FAILED:
         raise Refused(f"compaction {compaction_id} has not failed: it is {entry.state.value}")
     return entry.spec
@@ -190,15 +192,17 @@ def _identified(dataset: DatasetPort, text: str) -> Ulid:
     except ValueError:
         pass
     if not _END_OF_ID.fullmatch(text):
-        raise Refused(f"{text[:40]}: not ids of compactions; `lithify status` shows them")
+        raise Refused(f"{text[:40]}: not the id of a compaction; `lithify status` shows the ids")
     ledger = dataset.ledger()
     known = {c.id for c in ledger.compactions} if ledger is not None else set()
     known |= {failure.compaction for failure in dataset.journal.failures()}
     matching = sorted(i for i in known if i.endswith(text.upper()))
     if not matching:
-        raise Refused(f"no compaction of {dataset.url} is known whose id ends in {text}; give the whole id")
+        raise Refused(f"{dataset.url} has no known compaction whose id ends in {text}; give the whole id")
     if len(matching) > 1:
-        raise Refused(f"several compactions end in {text}: {', '.join(matching)}; give more of the id")
+        raise Refused(
+            f"the ids of several compactions end in {text}: {', '.join(matching)}; give more of the id"
+        )
     return matching[0]
 
 
@@ -235,11 +239,11 @@ def wait(
             if not has_looked:
                 raise
             if not is_away:
-                _log.warning("cannot look, and will look again: %s", error)
+                _log.warning("the poll failed and is retried: %s", error)
             is_away = True
         if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
             left = ", ".join(i for i in compaction_ids if i not in ended)
-            raise DeadlineExceeded(f"not finished in time: {left}; `lithify status` says what it waits for")
+            raise DeadlineExceeded(f"not finished in time: {left}; `lithify status` shows what they wait for")
         clock.sleep_s(poll_s)
 
 
@@ -252,8 +256,8 @@ def _look(dataset: DatasetPort, compaction_ids: Sequence[Ulid], ended: dict[Ulid
         found = outcome(dataset, compaction_id)
         if found is None:
             raise Refused(
-                f"nothing is known of a compaction {compaction_id} of {dataset.url}: there never was "
-                "one, or it is over and its traces were collected"
+                f"compaction {compaction_id} of {dataset.url} is unknown: it never existed, or it has ended "
+                "and its records were deleted"
             )
         if found.state.is_terminal:
             ended[compaction_id] = found

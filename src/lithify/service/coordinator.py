@@ -153,7 +153,7 @@ class Coordinator:
         ledger = self._dataset.update_ledger(change, self._empty)
         self._has_taken_up = True
         now_ms = self._clock.now_ms()
-        reason = f"the process of {predecessor} ended without giving it back"
+        reason = f"the process of {predecessor} ended without releasing it"
         self._unnoted += [(c, Attempt(predecessor, reason, now_ms, recorded_ranges(c))) for c in held]
         return ledger
 
@@ -291,7 +291,7 @@ class Coordinator:
         if not self._has_taken_up:
             return transitions.recover(ledger if ledger is not None else self._empty, self.epoch)
         if ledger is None:
-            raise Replaced("the ledger this coordinator created is gone; another party rebuilt the dataset")
+            raise Replaced("the ledger of this coordinator is gone: the dataset was created again")
         transitions.check_epoch(ledger, self.epoch)
         return ledger
 
@@ -402,7 +402,7 @@ class Coordinator:
     def _silent(self, compaction: AnyCompaction) -> Attempt:
         owner = compaction.worker.id if compaction.worker is not None else ""
         silence_s = self.options.worker_heartbeat_timeout_ms / 1000
-        reason = f"worker {owner or 'unknown'} showed no sign of life for {silence_s:g} s"
+        reason = f"worker {owner or 'unknown'} sent no heartbeat for {silence_s:g} s"
         return Attempt(owner, reason, self._clock.now_ms(), recorded_ranges(compaction))
 
     def _exhausted(self, ledger: AnyLedger) -> list[tuple[AnyCompaction, Attempt]]:

@@ -115,7 +115,7 @@ class Failures:
                 left_s = (last.at_ms + pause.after_ms(len(causes)) - now_ms) // 1000
                 unit = self._dataset.identify(self._dataset.decode_spec(last.spec)).unit
                 return (
-                    f"{unit} is left alone for {left_s} s more: compaction {last.compaction} of the same "
+                    f"{unit} backs off for {left_s} more s: compaction {last.compaction} of the same "
                     f"sources {_what_happened(last)}"
                 )
         return None
@@ -144,4 +144,4 @@ def without(plan: Plan, held: Held, dataset: DatasetPort) -> Plan:
 def _what_happened(failure: FailedAttempt) -> str:
     if failure.is_cancelled:
         return failure.reason
-    return f"failed {failure.attempts} times, last because: {failure.reason}"
+    return f"failed {failure.attempts} times; last failure: {failure.reason}"

@@ -98,7 +98,7 @@ def run_coordinator(
 
 def once_back(action: Callable[[], ResultT], stop: Event, settings: ServiceSettings) -> ResultT | None:
     """Return the result of `action` once the store answers; `None` if `stop` is set first."""
-    trouble = OnceLogger("the coordinator cannot start yet and tries again")
+    trouble = OnceLogger("the coordinator cannot start yet and retries")
     while True:
         try:
             return action()
@@ -116,8 +116,8 @@ def _coordinate(
     settings: ServiceSettings,
     worker: Worker | None,
 ) -> None:
-    trouble = OnceLogger("the coordinator could not finish a round and tries again")
-    workers_trouble = OnceLogger("the embedded worker could not finish a round and tries again")
+    trouble = OnceLogger("the coordinator could not finish a round and retries")
+    workers_trouble = OnceLogger("the embedded worker could not finish a round and retries")
     while not stop.is_set():
         wait_s = settings.poll_interval_s
         seen: CoordinatorView | None = None
@@ -148,7 +148,7 @@ def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: OnceLogge
     while wait_s > MAX_REST_S and not stop.wait(MAX_REST_S):
         wait_s -= MAX_REST_S
         try:
-            with contained("a look at the lease"):
+            with contained("a check of the lease"):
                 leadership.renew()
         except Fenced:
             raise

@@ -85,7 +85,7 @@ def run(
     engine.check()
     for proposal in plan.proposals[:1]:
         # Preparing the compaction raises any error again.
-        with suppress(LithifyError), contained(f"foreseeing a compaction of {dataset.url}"):
+        with suppress(LithifyError), contained(f"predicting a compaction of {dataset.url}"):
             dataset.prefetch(proposal.spec, snapshot)
     # The run ends only when everything is committed, so a time limit gains nothing.
     coordinator_options = replace(coordinator_options or CoordinatorOptions(), max_commit_wait_ms=None)
@@ -120,10 +120,10 @@ def run(
 def _release(worker: Worker, cause: BaseException) -> None:
     """Release unfinished compactions. If this fails, the next run reclaims them."""
     try:
-        with contained("giving back what is unfinished"):
+        with contained("releasing unfinished compactions"):
             worker.release()
     except LithifyError as error:
-        cause.add_note(f"and what is unfinished could not be given back: {error}")
+        cause.add_note(f"and unfinished compactions could not be released: {error}")
 
 
 def _turn(
@@ -191,5 +191,5 @@ class _FailedInputs:
     def add(self, compaction: AnyCompaction | None) -> None:
         if compaction is not None:
             task = self._dataset.identify(compaction.spec)
-            reason = f"{task.unit} is left alone: compaction {compaction.id} failed"
+            reason = f"{task.unit} is not planned again in this run: compaction {compaction.id} failed"
             self.held |= dict.fromkeys(task.inputs, reason)

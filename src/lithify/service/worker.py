@@ -564,7 +564,7 @@ class Worker:
         compaction, url = running.compaction, self._dataset.url
         try:
             prepared = running.preparation.result()
-            with contained(f"taking up compaction {compaction.id} of {url}"):
+            with contained(f"claiming compaction {compaction.id} of {url}"):
                 works = running.begin(prepared, self._dataset.output_name)
         except LithifyError as error:
             running.preparation, running.error = None, error

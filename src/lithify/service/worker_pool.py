@@ -256,9 +256,9 @@ class WorkerPool:
         return tuple(
             problem(
                 "quarantine",
-                f"{m.url} is left alone for {max(0, m.failed_at_ms + self._pause_ms(m) - now_ms) // 1000} s "
-                f"more, after {m.failed_rounds} failed rounds: {m.error}",
-                "see what is wrong with it: lithify doctor " + m.url,
+                f"{m.url} backs off for {max(0, m.failed_at_ms + self._pause_ms(m) - now_ms) // 1000} more s "
+                f"after {m.failed_rounds} failed rounds: {m.error}",
+                "check the dataset: lithify doctor " + m.url,
             )
             for m in tuple(self._members.values())
             if m.error is not None
@@ -398,9 +398,9 @@ def release(worker: Worker) -> None:
     """Release a worker's compactions. Those that cannot be released are reclaimed when their heartbeats time
     out."""
     try:
-        with contained(f"giving back what is unfinished of {worker.url}"):
+        with contained(f"releasing unfinished compactions of {worker.url}"):
             worker.release()
     except Replaced:
-        _log.info("%s was made anew, so nothing of it is given back", worker.url)
+        _log.info("%s was created again, so none of its compactions is released", worker.url)
     except LithifyError as error:
-        _log.error("worker %s could not give back what it holds: %s", worker.id, error)
+        _log.error("worker %s could not release its compactions: %s", worker.id, error)

@@ -79,7 +79,7 @@ class Profile:
     def _read(self) -> tuple[str, str, str | None]:
         found = _settings(self.name, self.credentials_file, self.config_file)
         if not _has_keys(found):
-            raise StoreError(f"the AWS profile {self.name} has no keys any more")
+            raise StoreError(f"the AWS profile {self.name} no longer has keys")
         return found["aws_access_key_id"], found["aws_secret_access_key"], found.get("aws_session_token")
 
     def _fetch(self) -> tuple[str, str, str | None]:
@@ -91,7 +91,7 @@ class Profile:
             frozen = fetched.get_frozen_credentials()
         except (NoConnection, HTTPClientError) as error:
             raise StoreUnavailable(
-                f"the AWS profile {self.name} gives no credentials ({self.fetched_by}): {error}",
+                f"the AWS profile {self.name} provides no credentials ({self.fetched_by}): {error}",
                 "no credentials",
             ) from error
         except (BotoCoreError, ClientError) as error:
@@ -99,7 +99,7 @@ class Profile:
         return frozen.access_key, frozen.secret_key, frozen.token
 
     def _refused(self) -> str:
-        text = f"the AWS profile {self.name} gives no credentials ({self.fetched_by})"
+        text = f"the AWS profile {self.name} provides no credentials ({self.fetched_by})"
         is_sso = str(self.fetched_by).startswith("sso_")
         return f"{text}; log in with `aws sso login --profile {self.name}`" if is_sso else text
 
@@ -132,18 +132,18 @@ def find_profile(options: Mapping[str, str], environ: Mapping[str, str]) -> Prof
         if named is None:
             return None  # the role of the machine may have credentials
         raise Refused(
-            f"the AWS profile {name} has its credentials fetched ({fetched_by}), for which botocore is "
-            "needed: install botocore, or put them into the environment with "
+            f"the AWS profile {name} fetches its credentials ({fetched_by}), which needs botocore: "
+            "install botocore, or put the credentials into the environment with "
             f"`aws configure export-credentials --profile {name} --format env`"
         )
     if fetched_by is not None or _has_keys(found):
         return profile
     if named is None:
         return None
-    lacks = "has no credentials" if found else "is not"
+    lacks = "has no credentials" if found else "does not exist"
     raise Refused(
         f"the AWS profile {name} {lacks} in {credentials_file} and {config_file}; name one that "
-        f"{'has' if found else 'is'}, or unset AWS_PROFILE"
+        f"{'has some' if found else 'exists'}, or unset AWS_PROFILE"
     )
 
 
@@ -184,7 +184,7 @@ def _sections(path: str) -> dict[str, dict[str, str]]:
         return {}
     except (OSError, ValueError, configparser.Error) as error:
         first = str(error).partition("\n")[0]
-        raise Refused(f"{path}: cannot be read as a file of AWS profiles; repair it: {first}") from error
+        raise Refused(f"{path}: is not a valid file of AWS profiles; repair it: {first}") from error
 
 
 @lru_cache(maxsize=16)
@@ -199,5 +199,5 @@ def _fetching(name: str, credentials_file: str, config_file: str) -> Credentials
     session.set_config_variable("config_file", config_file)
     found: Credentials | None = session.get_credentials()
     if found is None:
-        raise StoreError(f"the AWS profile {name} gives no credentials")
+        raise StoreError(f"the AWS profile {name} provides no credentials")
     return found

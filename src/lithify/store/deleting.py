@@ -37,8 +37,8 @@ def delete_listed(store: ObjectStore, listed: ObjectMeta, *, may_change: bool = 
         store.delete(listed.key)
     elif not may_change:
         raise Replaced(
-            f"{listed.key} was written again after it was listed as garbage, so it is of another dataset in "
-            "the same place, made anew or restored from a backup; nothing more is deleted"
+            f"{listed.key} was written again after it was listed as garbage, so the dataset was recreated or "
+            "restored from a backup; nothing more is deleted"
         )
 
 

@@ -46,7 +46,7 @@ def find_endpoint(provider: str, options: Mapping[str, str], environ: Mapping[st
     names = _NAMES[provider]
     given = [name for name in names if name in options]
     if len(given) > 1:
-        raise Refused(f"{' and '.join(given)} name the same setting of the store; give one of them")
+        raise Refused(f"{' and '.join(given)} name the same setting of the store; give only one of them")
     if given:
         return Endpoint(options[given[0]], given[0])
     variables = (name.upper() for name in names if name.startswith(provider))
@@ -73,12 +73,14 @@ def allow_http(endpoint: Endpoint | None, said: str | None) -> str | None:
     except ValueError:
         is_url = False
     if not is_url:
-        raise Refused(f"{endpoint.name}={endpoint.url} is no endpoint; write http://host:port or https://…")
+        raise Refused(
+            f"{endpoint.name}={endpoint.url} is not an endpoint; write http://host:port or https://…"
+        )
     if parts.scheme == "https":
         return said
     if said is not None and said.lower() in _NO:
         raise Refused(
-            f"{endpoint.name}={endpoint.url} is not encrypted and allow_http={said} forbids that; "
+            f"{endpoint.name}={endpoint.url} is not encrypted, which allow_http={said} forbids; "
             "write https://… or leave allow_http out"
         )
     return "true" if said is None else said

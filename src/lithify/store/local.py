@@ -181,7 +181,7 @@ class LocalStore:
 
     def delete_staged(self, key: str) -> None:
         if not is_leftover_name(key):
-            raise StoreError(f"{key!r} is no staging name")
+            raise StoreError(f"{key!r} is not a staging name")
         path = self._path(unstaged(key)).with_name(key.rpartition("/")[2])
         with _write_failures("delete", key):
             path.unlink(missing_ok=True)
@@ -374,8 +374,8 @@ def _wait_for(fd: int, path: Path, ends_s: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= ends_s:
                 raise StoreError(
-                    f"replace {path}: another process has been at it for {MAX_LOCK_WAIT_S:g} s; is that "
-                    "one suspended? Let it go on, or end it"
+                    f"replace {path}: another process has held its lock for {MAX_LOCK_WAIT_S:g} s; if that "
+                    "process is suspended, resume or end it"
                 ) from None
         time.sleep(_LOCK_PAUSE_S)
 

@@ -58,7 +58,7 @@ MAX_APART_MS = 300_000
 MAX_MS = (1 << 63) - 1
 _WHOLE_SECOND_MS = 1_000
 _FIRST, _SECOND, _THIRD = b"probe", b"twice", b"again"
-_NO_ETAG = "the store gives no etag to overwrite an object by"
+_NO_ETAG = "the store returns no etag, which is needed to overwrite an object"
 
 ResultT = TypeVar("ResultT")
 
@@ -115,7 +115,7 @@ def _try_create(store: ObjectStore, key: str) -> Verdict:
         raise
     except ObjectExists:
         if not _is_there(store, key):  # else only the answer to a first try was lost
-            return Verdict(CREATE, "the store says that a new object exists already", do)
+            return Verdict(CREATE, "the store reports that a new object exists already", do)
     except StoreError as error:
         _put_instead(store, key, error)
         return Verdict(CREATE, f"creating an object only if absent does not work here: {error}", do)
@@ -124,14 +124,14 @@ def _try_create(store: ObjectStore, key: str) -> Verdict:
     except StoreUnavailable:
         raise
     except ObjectExists:
-        return Verdict(CREATE, "an object that exists is not created again")
+        return Verdict(CREATE, "an existing object is not created again")
     except StoreError as error:
         return Verdict(CREATE, f"creating an object only if absent does not work here: {error}", do)
     return Verdict(
         CREATE,
-        "the store overwrote an object that was to be created only if absent, so two processes could publish "
-        "the same version, and what one of them committed would be lost",
-        "do not write to it, with Lithify or with SlateDB; use a store that has conditional writes "
+        "the store overwrote an object that should be created only if absent, so two processes could publish "
+        "the same version, and the commit of one of them would be lost",
+        "do not write to this store, with Lithify or with SlateDB; use a store that has conditional writes "
         "(S3: If-None-Match), or enable them",
     )
 
@@ -161,11 +161,11 @@ def _try_overwrite(store: ObjectStore, key: str) -> Verdict:
     except StoreError as error:
         fault, at_ms = f"conditional overwrites do not work here: {error}", 0
     if not fault:
-        return Verdict(OVERWRITE, "an object is overwritten by its own etag, and by no other", at_ms=at_ms)
+        return Verdict(OVERWRITE, "an object is overwritten only with its current etag", at_ms=at_ms)
     return Verdict(
         OVERWRITE,
         fault,
-        "leases, holds and garbage collection need conditional overwrites by strong etags (S3: If-Match); "
+        "leases, holds and garbage collection need conditional overwrites with strong etags (S3: If-Match); "
         "use a store that has them, and no proxy that changes etags",
     )
 
@@ -181,18 +181,18 @@ def _fault_of_overwriting(store: ObjectStore, key: str) -> tuple[str, int]:
     data, meta = store.get_with_meta(key)
     if data != _THIRD:
         return (
-            f"the store refuses an overwrite by the very etag that it gave ({first[:80]}), as one does whose "
-            "etags are weak"
+            f"the store refuses an overwrite with the etag that it returned ({first[:80]}); its etags may be "
+            "weak"
         ), 0
     if meta.etag is None:
         return _NO_ETAG, 0
     if meta.etag == first:
-        return f"the store gives two contents of an object the same etag ({first[:80]})", 0
+        return f"the store gives two different contents of an object the same etag ({first[:80]})", 0
     if not _is_refused(store, key, first):
-        return "the store overwrote an object in spite of a wrong etag", 0
+        return "the store overwrote an object despite a wrong etag", 0
     if written is not None and written != meta.etag:
         return (
-            f"the store gives an object one etag when it is written ({written[:80]}) and another when it is "
+            f"the store returns one etag when an object is written ({written[:80]}) and another when it is "
             f"read ({meta.etag[:80]})"
         ), 0
     try:
@@ -202,7 +202,7 @@ def _fault_of_overwriting(store: ObjectStore, key: str) -> tuple[str, int]:
     except StoreError:
         return "", meta.last_modified_ms  # without deletion, the last test is not possible
     if not _is_refused(store, key, meta.etag):
-        return "the store overwrote an object that was gone, in spite of an etag", 0
+        return "the store wrote a deleted object although an etag was given", 0
     return "", meta.last_modified_ms
 
 

@@ -286,7 +286,7 @@ def _failures(verb: str, key: str) -> Iterator[None]:
     except PreconditionError as error:
         # A 412 to a create is never about an etag.
         kind = ObjectExists if verb == "create" else PreconditionFailed
-        raise kind(f"{verb} {key}: another party was faster") from error
+        raise kind(f"{verb} {key}: another process was faster") from error
     except (BaseError, OSError, ValueError) as error:
         lacking = not_served(error, verb)
         if lacking is not None:

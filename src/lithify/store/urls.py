@@ -145,7 +145,7 @@ def open_store(
         if parts.netloc not in ("", "localhost"):
             raise Refused(f"{url}: names the host {parts.netloc}; write file:///path with three slashes")
         if not path.startswith("/"):
-            raise Refused(f"{url}: names no path from the root; write file:///path with three slashes")
+            raise Refused(f"{url}: has no absolute path; write file:///path with three slashes")
         return _local(url, path, options)
     if scheme not in SCHEMES:
         known = ", ".join(SCHEMES)
@@ -169,11 +169,11 @@ def split_url(whole: str, url: str) -> SplitResult:
     to."""
     dropped = next((odd for odd in _DROPPED if odd in whole), None)
     if dropped is not None:
-        raise Refused(f"{url!r}: {dropped!r} cannot be part of a URL; write {quote(dropped)} for it")
+        raise Refused(f"{url!r}: {dropped!r} cannot be part of a URL; write {quote(dropped)} instead")
     try:
         parts = urlsplit(whole)
     except ValueError as error:
-        raise Refused(f"{url}: is no URL: {error}") from error
+        raise Refused(f"{url}: is not a URL: {error}") from error
     if parts.query or parts.fragment:
         raise Refused(f"{url}: a '?' or '#' cannot be part of the URL; write %3F or %23 if the path has one")
     return parts
@@ -186,7 +186,7 @@ def split_scheme(url: str) -> tuple[str | None, str]:
     if not separator or "/" in scheme:
         return None, url
     if len(scheme) == 1:
-        raise Refused(f"{url}: looks like a path of Windows, whose file systems are not supported")
+        raise Refused(f"{url}: seems to be a Windows path; Windows file systems are not supported")
     return scheme.lower(), rest
 
 
@@ -219,7 +219,7 @@ def _local(url: str, path: str, options: Mapping[str, str] | None) -> tuple[Obje
     try:  # not resolved: keep the names that the user gave, including symbolic links
         whole = os.path.normpath(Path(path).absolute())
     except OSError as error:
-        raise Refused(f"{url}: the current folder is gone; give a path from the root") from error
+        raise Refused(f"{url}: the current folder does not exist any more; give an absolute path") from error
     return LocalStore(), _prefix(url, whole)
 
 
@@ -382,10 +382,10 @@ def _retries(config: dict[str, str], waiting: WaitPolicy) -> tuple[WaitPolicy, i
     given, tries = config.pop(WAIT_OPTION, None), config.pop("max_retries", None)
     max_s = waiting.max_s if given is None else float(given)
     if not max_s >= 0:
-        raise ValueError(f"{WAIT_OPTION}={given} is no number of seconds")
+        raise ValueError(f"{WAIT_OPTION}={given} is not a number of seconds")
     max_retries = None if tries is None else int(tries)
     if max_retries is not None and max_retries < 0:
-        raise ValueError(f"max_retries={tries} is less than none")
+        raise ValueError(f"max_retries={tries} is negative")
     return replace(waiting, max_s=max_s), max_retries
 
 

@@ -138,7 +138,7 @@ def parse_key(key: str, folder: str, suffix: str) -> int | None:
         raise CorruptObject(
             key,
             f"the name is not a number from 1 with exactly {_ID_DIGITS} digits and {suffix!r}; clients "
-            "can hang on such a name, so find out who wrote it and move it away",
+            "can hang on such a name, so find out which program wrote it and move it away",
         )
     return int(stem)
 
@@ -287,7 +287,7 @@ class VersionedFiles:
         raise StoreError(
             f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
             f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest was "
-            "removed: restore it, or delete that boundary if there is none to restore"
+            "removed: restore it, or delete the boundary if it cannot be restored"
         )
 
     def _replace(self, before: _LatestVersion | None, seen: _LatestVersion) -> None:
@@ -334,8 +334,8 @@ class VersionedFiles:
         version = Version(base.id + 1 if base is not None else 1, data, there_s=self._now_s())
         if version.id > MAX_VERSION_ID:
             raise StoreError(
-                f"{self.key(version.id - 1)}: no number is left for the next version; nobody counted "
-                "so far, so find out who wrote this object and move it away"
+                f"{self.key(version.id - 1)}: no number is left for the next version; no program counts that "
+                "far, so find out which program wrote this object and move it away"
             )
         put_id = self._ids.uuid().hex
         try:
@@ -360,7 +360,7 @@ class VersionedFiles:
         boundary, why_not = both(self.boundary, partial(self._why_not_there, base))
         if version.id <= boundary:
             raise VersionConflict(
-                f"{self.key(version.id)}: later versions exist and this one had been collected already"
+                f"{self.key(version.id)}: later versions exist and this one was already collected"
             )
         if why_not is not None:
             self._take_back(version)
@@ -437,8 +437,8 @@ class VersionedFiles:
     def _replaced(self, version: Version) -> Replaced:
         """Drop the cache and break the bond. Return the error to raise."""
         error = Replaced(
-            f"{self.key(version.id)} is gone or another, and was not collected: what lay in {self.folder} "
-            "was deleted, made anew or restored from a backup, so nothing known of it holds any more"
+            f"{self.key(version.id)} is missing or has changed, but was not collected: {self.folder} was "
+            "deleted, created again or restored from a backup, so its cached state is invalid"
         )
         with self._remembering:
             self._seen, self._lost = None, version
@@ -544,13 +544,17 @@ class VersionedFiles:
                 elif meta.etag is not None:
                     etag = self._store.replace(self._boundary_key, b"%d" % to, meta.etag)
                 else:
-                    raise StoreError(f"{self._boundary_key}: the store gives no etag to overwrite it by")
+                    raise StoreError(
+                        f"{self._boundary_key}: the store returns no etag, which is needed to overwrite it"
+                    )
             except (ObjectExists, PreconditionFailed):
                 continue
             if latest is not None and self._still_there(latest) is None:
                 self._lower_again(None if meta is None else data, etag, latest)
             return to
-        raise StoreError(f"{self._boundary_key}: changed by others {MAX_BOUNDARY_TRIES} times in a row")
+        raise StoreError(
+            f"{self._boundary_key}: changed by other processes {MAX_BOUNDARY_TRIES} times in a row"
+        )
 
     def _lower_again(self, before: bytes | None, etag: str | None, latest: Version) -> None:
         """Undo raising the boundary, because the version above it is missing: the folder was made anew, or
@@ -622,4 +626,4 @@ def _none_as_none(version: Version) -> Version | None:
 
 
 def _conflict_of(key: str) -> VersionConflict:
-    return VersionConflict(f"{key}: another party published this version first")
+    return VersionConflict(f"{key}: another process published this version first")

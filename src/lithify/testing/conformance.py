@@ -72,7 +72,7 @@ class World:
         plans = itertools.count()
 
         def plan(snapshot: object, ledger: AnyLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            assert next(plans) < MAX_PLANS, "it comes to no end"
+            assert next(plans) < MAX_PLANS, "it does not end"
             return opened.propose(snapshot, ledger, held)
 
         leadership = self.lead(opened)
@@ -208,7 +208,7 @@ def check_a_compaction_loses_nothing(world: World) -> None:
         snapshot, ledger = world.dataset().snapshot(), world.dataset().ledger()
         assert ledger is not None
         assert not ledger.active()
-        assert not world.dataset().propose(snapshot, ledger).proposals, "it comes to an end"
+        assert not world.dataset().propose(snapshot, ledger).proposals, "it ends"
         assert world.dataset().coordinator().presence is Presence.STOPPED
         world.write()
 

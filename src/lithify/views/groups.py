@@ -8,7 +8,7 @@ from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns
 from lithify.watermarks.groups import NO_MARKS, GroupState, Joined, Marks, Track, waiting
 
-WORDS = {Track.CLEAN: "tombstones", Track.RESOLVED: "markers of transactions"}
+WORDS = {Track.CLEAN: "tombstones", Track.RESOLVED: "transaction markers"}
 
 
 def show_group(url: str, group: GroupState) -> Shown:

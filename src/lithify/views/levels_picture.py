@@ -17,7 +17,7 @@ WIDTH = 1100
 _LEFT, _RIGHT = 110, 90
 _ROW = 22
 MEANINGS = {
-    "resting": "stays as it is",
+    "resting": "not affected",
     "planned": "would be compacted now",
     "active": "is being compacted",
 }

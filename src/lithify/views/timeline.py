@@ -123,7 +123,7 @@ def _chunk_table(
     plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int], words: Words, *, with_reasons: bool
 ) -> Table:
     grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
-    table = Table(title=f"Timeline: chunks of one {calendar.granularity.value}, {calendar.zone}")
+    table = Table(title=f"Timeline: one chunk per {calendar.granularity.value}, {calendar.zone}")
     table.title_justify = "left"
     if grouped:
         table.add_column(words.group, overflow="fold")
@@ -254,7 +254,7 @@ def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words) -> Ta
     table.add_column("reason", overflow="fold")
     for task in plan.tasks[:MAX_ROWS]:
         known = sorted(numbers[key] for key in task.after if key in numbers)
-        others = ["an active one"] if len(known) < len(task.after) else []
+        others = ["a running one"] if len(known) < len(task.after) else []
         after = ", ".join([*map(str, known), *others])
         style = _TASK_STYLES[task.color]
         oversize = " (one chunk above max_task_bytes)" if task.oversize else ""

@@ -56,7 +56,10 @@ _MEANINGS = {
     DeletesStatus.SKIPPED: "skipped",
     DeletesStatus.COMPACTED: "compacted",
 }
-_TASK_MEANINGS = {Color.RED: "task that starts at once", Color.BLACK: "task that waits (arrow: for which)"}
+_TASK_MEANINGS = {
+    Color.RED: "task that starts at once",
+    Color.BLACK: "task that waits (arrow: for which task)",
+}
 
 
 def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Words = TABLE_WORDS) -> None:

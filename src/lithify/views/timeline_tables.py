@@ -22,7 +22,7 @@ def _tasks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
     rows = []
     numbers = {task.key: number for number, task in enumerate(plan.tasks, start=1)}
     for task in plan.tasks:
-        others = [str(numbers[key]) if key in numbers else "an active one" for key in task.after]
+        others = [str(numbers[key]) if key in numbers else "a running one" for key in task.after]
         rows.append(
             (
                 str(numbers[task.key]),
@@ -58,7 +58,7 @@ def _chunks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
     headings = columns(words.group, "chunk", f">{words.files}", ">bytes", "status", ">priority", "why")
     if len({planned.chunk.key.group for planned in plan.chunks}) < 2:
         headings, rows = headings[1:], [row[1:] for row in rows]
-    title = f"Timeline: chunks of one {calendar.granularity.value}, {calendar.zone}"
+    title = f"Timeline: one chunk per {calendar.granularity.value}, {calendar.zone}"
     return Table(title, headings, rows, "chunks")
 
 

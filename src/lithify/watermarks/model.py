@@ -56,11 +56,11 @@ from lithify.base.documents import Count
 class BlockReason(StrEnum):
     """Why no history expires."""
 
-    MISSING_MEMBER = "what a member needs cannot be told"
-    UNPUBLISHED = "a member has not said yet what it needs"
-    NO_WATERMARK = "the policy lets nothing go"
-    NOTHING_TO_DO = "all that the policy lets go is gone"
-    HELD = "somebody needs all that the policy lets go"
+    MISSING_MEMBER = "a member's needs are unknown"
+    UNPUBLISHED = "a member has not published its needs yet"
+    NO_WATERMARK = "the policy lets nothing expire"
+    NOTHING_TO_DO = "everything that the policy lets expire has expired"
+    HELD = "everything that the policy lets expire is still needed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,22 +29,21 @@ class DatasetAction:
 ACTIONS: Mapping[str, DatasetAction] = {
     "retry": DatasetAction(
         "Retry this compaction",
-        "It is submitted again under a new id, and the failure is forgotten. A coordinator has to be "
-        "running.",
+        "It is submitted again under a new id, and its failure is cleared. A coordinator must be running.",
         "Submitted again.",
         "running",
     ),
     "cancel": DatasetAction(
         "Cancel this compaction",
-        "Its work is given up, no data is lost. The same is left alone for one minute and then planned "
-        "again if there is still a reason.",
+        "Its work is lost, but no data. The same sources are not planned for one minute, and then again "
+        "if there is still a reason.",
         "Cancelled.",
         "running",
     ),
     "submit": DatasetAction(
         "Compact everything",
-        "A full compaction is submitted: all that is not compact is read and written anew, which can take "
-        "long. A coordinator has to be running.",
+        "A full compaction is submitted: all data that is not compact is rewritten, which can take long. A "
+        "coordinator must be running.",
         "Submitted.",
         "running",
     ),
@@ -55,10 +54,10 @@ async def act(source: PageSource, action: str, ids: Sequence[str]) -> dict[str, 
     """Do the action and return the document that the command prints with `--json`. `Refused` if ids are
     missing, too many, or given for a submission."""
     if (action == "submit") == bool(ids):
-        what = "what is submitted has no id yet" if ids else f"name the compactions to {action}"
+        what = "a submission takes no ids" if ids else f"give the ids of the compactions to {action}"
         raise Refused(what)
     if len(ids) > MAX_IDS:
-        raise Refused(f"at most {MAX_IDS} compactions at once")
+        raise Refused(f"give at most {MAX_IDS} compactions at once")
 
     def run(dataset: Dataset) -> dict[str, Any]:
         if action == "cancel":

@@ -111,7 +111,7 @@ class Api:
     async def act(self, request: Request) -> Response:
         """Do the action that the path names; 403 without a token."""
         if not request.state.may_act:
-            raise HTTPException(403, "there are no actions without a token; set web.token")
+            raise HTTPException(403, "actions need a token; set web.token")
         url = await self._url(request)
         action = request.url.path.rpartition("/")[2]
         done = await act(self._dashboard.source(url), action, _ids(await request.body()))
@@ -143,7 +143,7 @@ def _ids(body: bytes) -> list[str]:
 
 def _document(seen: CachedPart | None) -> Response:
     if seen is None or not isinstance(seen.value, Rendered):
-        message = "it is still being read; ask again" if seen is None else seen.error
+        message = "it is still being read; retry later" if seen is None else seen.error
         return _json({"error": "NotRead", "message": message}, 503, {"retry-after": "5"})
     headers = {"x-lithify-read-at-ms": str(seen.at_ms)}
     return Response(seen.value.json, media_type="application/json", headers=headers)
@@ -161,7 +161,7 @@ def _told(answer: Answer) -> Answer:
         try:
             return await answer(request)
         except HTTPException as error:
-            message = "there is no such thing" if error.status_code == 404 else error.detail
+            message = "not found" if error.status_code == 404 else error.detail
             return _json({"error": "Refused", "message": message}, error.status_code)
         except LithifyError as error:
             status = (
@@ -180,9 +180,9 @@ async def _nothing(request: Request) -> Response:
 def description(*, has_fleet: bool) -> dict[str, Any]:
     """Return the OpenAPI description."""
     paths: dict[str, Any] = {
-        "/api/datasets": _get("All datasets, a page of them", _LIST_PARAMETERS),
+        "/api/datasets": _get("One page of the datasets", _LIST_PARAMETERS),
         **{
-            f"/api/datasets/{{id}}/{name}": _get(f"What `lithify {name} --json` prints", [_ID])
+            f"/api/datasets/{{id}}/{name}": _get(f"The output of `lithify {name} --json`", [_ID])
             for name in PARTS
         },
         **{
@@ -193,9 +193,9 @@ def description(*, has_fleet: bool) -> dict[str, Any]:
     if has_fleet:
         name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
         paths |= {
-            "/api/fleet": _get("What `lithify fleet status --json` prints", []),
-            "/api/fleet/datasets": _get("What `lithify fleet list --json` prints", []),
-            "/api/queues/{name}": _get("What `lithify queue info --json` prints", [name]),
+            "/api/fleet": _get("The output of `lithify fleet status --json`", []),
+            "/api/fleet/datasets": _get("The output of `lithify fleet list --json`", []),
+            "/api/queues/{name}": _get("The output of `lithify queue info --json`", [name]),
         }
     return {
         "openapi": "3.1.0",
@@ -219,11 +219,16 @@ _ID = {
     "name": "id",
     "in": "path",
     "required": True,
-    "description": "As in /api/datasets",
+    "description": "The dataset's id, as in /api/datasets",
     "schema": {"type": "string"},
 }
 _LIST_PARAMETERS = [
-    {"name": "q", "in": "query", "description": "Only those whose URL has it", "schema": {"type": "string"}},
+    {
+        "name": "q",
+        "in": "query",
+        "description": "Only datasets whose URL contains this text",
+        "schema": {"type": "string"},
+    },
     {"name": "page", "in": "query", "schema": {"type": "integer", "minimum": 1}},
 ]
 _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}

@@ -218,7 +218,9 @@ class Pages:
         self._check_may_act()
         given = await _form(request)
         if not is_same(given.get("csrf", ""), sealed(self._token, "form")):
-            raise HTTPException(403, "This form is not of this server, or older than its token.")
+            raise HTTPException(
+                403, "This form is from another server, or older than the server's token; reload the page."
+            )
         url = await self._url(request)
         base = f"/datasets/{request.path_params['id']}"
         action = request.url.path.rpartition("/")[2]
@@ -226,12 +228,12 @@ class Pages:
         try:
             await act(self._dashboard.source(url), action, ids)
         except LithifyError as error:
-            return self._message(request, "That was refused", str(error), base, 409)
+            return self._message(request, "The action was refused", str(error), base, 409)
         return RedirectResponse(f"{base}/{ACTIONS[action].shown_on}?done={action}", 303)
 
     def _check_may_act(self) -> None:
         if not self._token:
-            raise HTTPException(403, "There are no actions without a token; set web.token.")
+            raise HTTPException(403, "Actions need a token; set web.token.")
 
     async def show_login(self, request: Request) -> Response:
         return self._login(request, request.query_params.get("to", "/"))
@@ -314,7 +316,7 @@ class Pages:
         """Show an HTTP error as a page."""
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return self._message(request, "Not found", "There is no such page.", "/", 404)
+            return self._message(request, "Not found", "This page does not exist.", "/", 404)
         return self._message(request, "Not done", error.detail, "/", error.status_code)
 
 

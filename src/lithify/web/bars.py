@@ -28,7 +28,7 @@ def draw_bars(compaction: CompactionStatus) -> Picture:
             shapes.append(Box(left, top, width * share, _ROW - 6, "done", title=f"{name}: {share:.0%}"))
         if width > 40:
             shapes.append(Label(left + width / 2, top + 14, f"{share:.0%}", "middle"))
-    each = "each bar is a range" if together == 1 else f"each bar is {together} ranges"
+    each = "each bar is one range" if together == 1 else f"each bar is {together} ranges"
     title = f"{compaction.finished_ranges:,} of {compaction.ranges:,} ranges finished; {each}"
     height = -(-len(shares) // _PER_ROW) * _ROW
     return with_legend(Picture(WIDTH, height, title, tuple(shapes)), {"done": "done", "open": "still open"})

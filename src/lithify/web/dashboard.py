@@ -117,7 +117,7 @@ class Dashboard:
             return {}, ""
         (seen,) = await self.look(PageRequest([(self.fleet_source, DATASETS)], PATIENCE_S))
         if seen is None:
-            return {}, "the datasets of the fleet are being looked up"
+            return {}, "the datasets of the fleet are still being listed"
         if not isinstance(seen.value, FleetDatasets):
             return {}, seen.error
         return seen.value.rules, seen.error or seen.value.problems

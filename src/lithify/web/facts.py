@@ -115,7 +115,7 @@ def _state(found: Status, running: int) -> tuple[str, bool]:
         return f"compacting ({running})", False
     if found.compactions:
         return "waiting", found.coordinator.is_alive is False
-    return ("has work", False) if found.plan.proposals else ("at rest", False)
+    return ("has work", False) if found.plan.proposals else ("idle", False)
 
 
 def _status(dataset: Dataset) -> tuple[Any, str]:

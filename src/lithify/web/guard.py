@@ -97,17 +97,19 @@ class Guard:
         path, method = scope["path"], scope["method"]
         host = headers.get("host", "")
         if "\0" in path:
-            return PlainTextResponse("No path has a NUL in it.\n", 400)
+            return PlainTextResponse("The path contains a NUL byte.\n", 400)
         if not self._is_ours(host):
-            return PlainTextResponse("This name is none of this server's; see web.names.\n", 421)
+            return PlainTextResponse(
+                "This host name is not configured for this server; see web.names.\n", 421
+            )
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host.lower():
-            return PlainTextResponse("Pages of other sites may not ask.\n", 403)
+            return PlainTextResponse("Requests from pages of other sites are refused.\n", 403)
         if headers.get("sec-fetch-site") == "cross-site" and method not in _READS:
-            return PlainTextResponse("Pages of other sites may not ask.\n", 403)
+            return PlainTextResponse("Requests from pages of other sites are refused.\n", 403)
         is_json = headers.get("content-type", "").partition(";")[0].strip() == "application/json"
         if method not in _READS and origin is None and not is_json:
-            return PlainTextResponse("A form has to come from a page of this server.\n", 403)
+            return PlainTextResponse("A form must come from a page of this server.\n", 403)
         if not self._token or path.startswith(_OPEN) or self._is_known(headers):
             return None
         if path.startswith(("/api/", "/events")) or method not in _READS:

@@ -55,11 +55,11 @@ def check(config: Config) -> None:
     del jinja2, starlette, uvicorn
     token, least = config.web.token, _least_token_chars()
     if token and len(token) < least:
-        raise Refused(f"web.token is too short to be a secret; take at least {least} characters at random")
+        raise Refused(f"web.token is too short to be a secret; use at least {least} random characters")
     if not token and config.web.host not in _LOOPBACK:
         raise Refused(
-            f"on {config.web.host} anybody could look; set web.token (LITHIFY_WEB__TOKEN), "
-            "or leave web.host out"
+            f"on {config.web.host} the dashboard would be open to everyone; set web.token "
+            "(LITHIFY_WEB__TOKEN), or leave web.host out"
         )
 
 
@@ -197,7 +197,7 @@ class _Lazy:
             await _answer(send, 200 if is_read else 405, b"ok\n" if is_read else b"")
             return
         if self._requests >= MAX_REQUESTS:
-            await _answer(send, 503, b"So many requests are being answered; come again.\n")
+            await _answer(send, 503, b"Too many requests are being answered; retry later.\n")
             return
         self._requests += 1
         try:

@@ -36,7 +36,7 @@ class Streams:
     def answer(self, address: str, wanted: PageRequest, seen: str) -> Response:
         """Return a stream for the page at `address` that shows version `seen`; 503 if too many are open."""
         if self.open >= self._most:
-            message = f"{self._most} pages are kept up to date already; reload this one\n"
+            message = f"{self._most} pages are already kept up to date; reload this one\n"
             return PlainTextResponse(message, 503, {"retry-after": "30"})
         self.open += 1
         return _Counted(self, self._events(address, wanted, seen))

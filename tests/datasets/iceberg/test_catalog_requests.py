@@ -107,7 +107,7 @@ def test_who_comes_back_waits_for_a_catalog_once_and_finds_it_back(catalog: SqlC
         properties = {"type": "rest", "uri": uri}
         with pytest.raises(StoreUnavailable, match="waited for the store"):
             open_catalog("far", properties, waiting)
-        with pytest.raises(StoreUnavailable, match=r"catalog far is away since \d s: 503"):
+        with pytest.raises(StoreUnavailable, match=r"catalog far has been unavailable for \d s: 503"):
             open_catalog("far", properties, waiting)
         is_away.clear()
         assert is_back.wait(20)

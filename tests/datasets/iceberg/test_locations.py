@@ -66,10 +66,10 @@ def test_every_process_shares_one_ledger(
     ("location", "reason"),
     [
         ("warehouse/db/events", "is relative"),
-        ("file:warehouse/events", "no path from the root"),
+        ("file:warehouse/events", "no absolute path"),
         ("file://server/warehouse", "names a host"),
         ("file://localhost/warehouse", "names a host"),
-        ("C:\\warehouse\\events", "path of Windows"),
+        ("C:\\warehouse\\events", "Windows path"),
         ("hdfs://name:8020/warehouse", "'hdfs' is not known"),
         ("viewfs:///warehouse", "'viewfs' is not known"),
         ("wasbs://files@account.blob.core.windows.net/w", "'wasbs' is not known"),

@@ -150,7 +150,7 @@ def test_all_partitions_of_a_topic(tmp_path: Path, quick: None) -> None:
         (["kafka+file://{folder}", "--output", "{folder}/.."], "lies in the output"),
         (["kafka+file://{folder}-none"], "neither segments"),
         (["kafka+file://{folder}/.."], "named after its partition"),
-        (["kafka+file:orders-0"], "names no path from the root"),
+        (["kafka+file:orders-0"], "has no absolute path"),
         (["kafka+http://host/orders-0"], "'kafka+http' is not known"),
         (["kafka://bucket/orders-0"], "'kafka' is not known"),
         (["iceberg+file://{folder}"], "'iceberg+file' is not known"),

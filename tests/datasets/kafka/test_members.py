@@ -283,7 +283,7 @@ def test_a_log_that_comes_too_late_removes_nothing(caplog: pytest.LogCaptureFixt
     copies.add("late", [SEGMENTS[0], [logs.data(3, ("a", "2"))]])
     with caplog.at_level(logging.WARNING):
         copies.compact("late")
-    assert "comes too late" in caplog.text
+    assert "joins too late" in caplog.text
     assert "late" not in copies.group.members
     terms = copies.rewrite_of("late").spec.terms
     assert (terms.tombstones_below, terms.markers_below) == (0, 0)

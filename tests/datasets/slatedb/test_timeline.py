@@ -73,7 +73,7 @@ def test_old_segments_become_one_run_and_the_newest_is_compacted_by_size() -> No
     )
     assert "not written any more" in plan.proposals[1].reason
     assert plan.notes == (
-        "segment 323032342d30352d30312f: too near to the newest data (skip_newest); "
+        "segment 323032342d30352d30312f: too close to the newest data (skip_newest); "
         "compacted by size until then",
         "2 segment(s) are as they should stay",
     )

@@ -67,5 +67,5 @@ def test_inside_a_band_priority_then_age() -> None:
 
 @pytest.mark.parametrize("priority", [-0.1, 1.1, math.nan, math.inf])
 def test_what_is_no_priority_is_no_want(priority: float) -> None:
-    with pytest.raises(ValueError, match="no priority"):
+    with pytest.raises(ValueError, match="not a priority"):
         want("d", priority=priority)

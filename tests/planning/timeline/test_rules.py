@@ -86,7 +86,7 @@ def within(*sizes_mb: float) -> list[TimelineFile]:
             id="few deletes",
         ),
         pytest.param(
-            [file(0, 1, deletes=1)], DELETES, ChunkAction.COMPACT, "not known", id="unknown deletes"
+            [file(0, 1, deletes=1)], DELETES, ChunkAction.COMPACT, "unknown number", id="unknown deletes"
         ),
         pytest.param(
             [file(0, 1, rows=9, deleted_rows=9, deletes=1)],
@@ -109,7 +109,7 @@ def within(*sizes_mb: float) -> list[TimelineFile]:
             [TimelineFile("a", ChunkBucket.UNKNOWN, 1, 1), TimelineFile("b", ChunkBucket.UNKNOWN, 1, 1)],
             POLICY,
             ChunkAction.NO_OPINION,
-            "not known",
+            "unknown",
             id="files of unknown times are left alone",
         ),
         pytest.param(
@@ -199,7 +199,7 @@ def test_rules_can_be_replaced() -> None:
 
     assert actions(Always(ChunkAction.COMPACT, 0.7)) == [(ChunkAction.COMPACT, "always compact")]
     assert actions(Silent(), Always(ChunkAction.EMPTY)) == [(ChunkAction.EMPTY, "always empty")]
-    assert actions(Silent()) == [(ChunkAction.NO_OPINION, "no rule has an opinion")]
+    assert actions(Silent()) == [(ChunkAction.NO_OPINION, "no rule applies")]
     assert actions(Silent(), *default_rules(POLICY)) == [
         (ChunkAction.STABLE, "1 file (1.0 MB), as few as needed")
     ]

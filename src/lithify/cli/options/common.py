@@ -14,7 +14,7 @@ Url = Annotated[
     typer.Argument(
         metavar="URL",
         help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…; "
-        "a table: iceberg://catalog/namespace.table; or a log: kafka+ and the URL of its folder",
+        "a table: iceberg://catalog/namespace.table; or a log: kafka+ and its folder's URL",
         show_default=False,
     ),
 ]
@@ -30,8 +30,8 @@ Full = Annotated[
     bool,
     typer.Option(
         "--full",
-        help="Merge everything into one sorted run per segment; of a table, every chunk that is not compact, "
-        "also those that would wait; of a log, every partition that has changed.",
+        help="Merge everything into one sorted run per segment; for a table, compact every chunk that is not "
+        "compact, including those that would wait; for a log, every partition that has changed.",
     ),
 ]
 TakeOver = Annotated[
@@ -39,7 +39,7 @@ TakeOver = Annotated[
     typer.Option(
         "--take-over",
         help="Replace a coordinator that may still be alive. "
-        "A SlateDB process that has one inside is closed by this.",
+        "This closes a SlateDB process that coordinates the database.",
     ),
 ]
 CompactionIds = Annotated[
@@ -77,51 +77,51 @@ def complete_setting(begun: str) -> list[str]:
 
 MASTER = CommonOption(
     "master",
-    "Spark master: local[N], spark://…, yarn, k8s://…, or sc://… for Connect; default: as "
-    "spark-submit or spark-defaults.conf say, else local[*].",
+    "Spark master: local[N], spark://…, yarn, k8s://…, or sc://… for Connect; default: from "
+    "spark-submit or spark-defaults.conf, else local[*].",
     setting="spark.master",
 )
 METRICS_PORT = CommonOption(
     "metrics_port",
-    "Serve Prometheus metrics on this port of the loopback address (metrics.host changes that).",
+    "Serve Prometheus metrics on this port of the loopback address (metrics.host: another address).",
     int,
     setting="metrics.port",
 )
 WEB_PORT = CommonOption(
     "web_port",
-    "Serve the dashboard on this port of the loopback address (web.host changes that); "
-    "it needs the extra `web`.",
+    "Serve the dashboard on this port of the loopback address (web.host: another address); "
+    "needs the extra `web`.",
     int,
     setting="web.port",
 )
 PORT = CommonOption(
     "port",
-    "Port of the loopback address (web.host changes that); default: 8090.",
+    "Port of the loopback address (web.host: another address); default: 8090.",
     int,
     setting="web.port",
 )
 LOG_FORMAT = CommonOption("log_format", "text (default) for people, json for machines.", setting="log.format")
 JSON = CommonOption("json", "Print one JSON document for scripts.", bool)
 CONFIG = CommonOption(
-    "config", "Settings in TOML; default: the file LITHIFY_CONFIG names, if any.", Path, "FILE"
+    "config", "TOML file with settings; default: the file named in LITHIFY_CONFIG, if any.", Path, "FILE"
 )
 SET = CommonOption(
     "set",
     "Any setting, for example service.poll_interval=1s. "
-    "`lithify config show` lists all. Wins over the environment and the file.",
+    "`lithify config show` lists all. Overrides the environment and the file.",
     list[str],
     "NAME=VALUE",
     complete=complete_setting,
 )
 STORE_OPTION = CommonOption(
     "store_option",
-    "Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000; of a table, "
+    "Option of the object store, for example aws_endpoint=http://127.0.0.1:9000; for a table, "
     "property of its catalog. The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
     list[str],
     "KEY=VALUE",
     "store_options",
 )
-SPARK_CONF = CommonOption("spark_conf", "Setting of Spark.", list[str], "KEY=VALUE", "spark.conf")
+SPARK_CONF = CommonOption("spark_conf", "Spark setting.", list[str], "KEY=VALUE", "spark.conf")
 COMMON_OPTIONS = (
     MASTER,
     METRICS_PORT,

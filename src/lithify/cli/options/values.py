@@ -12,7 +12,7 @@ def time_of(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise Refused(f"{text[:40]!r} is no time; write it like 2025-01-31T12:00:00Z") from None
+        raise Refused(f"{text[:40]!r} is not a time; write it like 2025-01-31T12:00:00Z") from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
@@ -35,7 +35,7 @@ def age_s(flag: str, text: str) -> float:
     except (ValueError, Refused):
         shown = text[:40]
         raise Refused(
-            f"{flag}: {shown!r} is no age; write a number and a unit, such as 2h, or a number of seconds"
+            f"{flag}: {shown!r} is not an age; write a number and a unit, such as 2h, or a number of seconds"
         ) from None
 
 

@@ -62,7 +62,7 @@ def pause_queue(catalog: Catalog, queue_id: str) -> Catalog:
     """Stop admission and claims. Raise `Refused` if the queue drains."""
     if _queue(catalog, queue_id).state is QueueState.DRAINING:
         name = _queue(catalog, queue_id).name
-        raise Refused(f"queue {name} is draining; resume it first, if it is not to")
+        raise Refused(f"queue {name} is draining; resume it before pausing it")
     return _replace(catalog, queue_id, state=QueueState.PAUSED)
 
 
@@ -87,7 +87,8 @@ def delete_queue(catalog: Catalog, queue_id: str) -> Catalog:
     if naming:
         more = f" and {len(naming) - 1} more" if len(naming) > 1 else ""
         raise Refused(
-            f"queue {queue.name} cannot be deleted: rule {naming[0]}{more} names it; add that again without"
+            f"queue {queue.name} cannot be deleted: rule {naming[0]}{more} names it; add the rule again "
+            "without the queue"
         )
     return _with(catalog, queues=(q for q in catalog.queues if q.id != queue_id))
 
@@ -119,7 +120,7 @@ def with_attributes(changed: ChangedT, attributes: Mapping[str, Any]) -> Changed
     known = [field.name for field in fields(changed) if field.name not in _OWN]
     unknown = sorted(attributes.keys() - set(known))
     if unknown:
-        raise Refused(f"{', '.join(unknown)}: nothing that can be set there; there are {', '.join(known)}")
+        raise Refused(f"{', '.join(unknown)}: not an attribute that can be set; those are {', '.join(known)}")
     return replace(changed, **attributes)
 
 
@@ -130,13 +131,13 @@ def remove_tenant(catalog: Catalog, name: str) -> Catalog:
 
 def _check_dispensable(catalog: Catalog, queue: Queue, what: str) -> None:
     if queue.name == catalog.default_queue:
-        raise Refused(f"queue {queue.name} cannot {what}: it takes what no other queue does")
+        raise Refused(f"queue {queue.name} cannot {what}: it takes the work that no other queue takes")
 
 
 def _queue(catalog: Catalog, queue_id: str) -> Queue:
     found = catalog.with_id(queue_id)
     if found is None:
-        raise Refused("the queue was deleted meanwhile; one of the same name would be another")
+        raise Refused("the queue was deleted meanwhile; a new queue of the same name is not changed")
     return found
 
 

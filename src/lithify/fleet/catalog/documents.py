@@ -97,7 +97,7 @@ def decode(data: bytes, key: str) -> Catalog:
     except Unsupported:
         raise
     except (Refused, *UNDECODABLE) as error:
-        raise CorruptObject(key, f"is no catalog of a fleet: {error}") from error
+        raise CorruptObject(key, f"is not a catalog of a fleet: {error}") from error
 
 
 def _named(what: str, fields: Any, read: Callable[[Any, str], PartT], key: str) -> PartT:
@@ -114,7 +114,7 @@ def _queue(fields: Any, key: str) -> Queue:
     largest = fields["largest_bytes"]
     share = fields["largest_share"]
     if isinstance(share, bool) or not isinstance(share, int | float):
-        raise ValueError(f"{share!r} is no share")
+        raise ValueError(f"{share!r} is not a share")
     return Queue(
         name=text(fields["name"]),
         id=text(fields["id"]),
@@ -131,7 +131,7 @@ def _queue(fields: Any, key: str) -> Queue:
 def _rule(fields: Any, key: str) -> DatasetRule:
     _check_fields(fields, _RULE, key)
     if not isinstance(fields["settings"], dict):
-        raise ValueError(f"{fields['settings']!r} are no settings")
+        raise ValueError(f"{fields['settings']!r} are not settings")
     return DatasetRule(
         pattern=text(fields["pattern"]),
         coordinates=_member(Coordinates, fields["coordinates"]),
@@ -167,12 +167,12 @@ def _member(enum: type[EnumT], value: Any) -> EnumT:
         return enum(value)
     except ValueError:
         known = ", ".join(str(member.value) for member in enum)
-        raise ValueError(f"{value!r} is none of {known}") from None
+        raise ValueError(f"{value!r} is not one of {known}") from None
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{str(value)[:100]!r} is no list")
+        raise ValueError(f"{str(value)[:100]!r} is not a list")
     return value
 
 

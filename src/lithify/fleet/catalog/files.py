@@ -78,7 +78,7 @@ class CatalogFiles:
                 return self._encoded(first)
             if self._decode(version).catalog == first:
                 return None  # the write had succeeded; only the response was lost
-            raise Refused(f"{self._url}: there is a fleet already")
+            raise Refused(f"{self._url}: a fleet exists already")
 
         return self._published(self.versions.update(change, self._clock, self._rng))
 
@@ -112,7 +112,7 @@ class CatalogFiles:
     def _published(self, version: Version | None) -> Numbered:
         if version is None:
             raise DatasetNotFound(
-                f"{self._url}: there is no fleet; make one with `lithify fleet init {self._url}`"
+                f"{self._url}: there is no fleet; create one with `lithify fleet init {self._url}`"
             )
         return self._decode(version)
 

@@ -99,7 +99,7 @@ class CatalogHistory:
         # Read the boundary last: the objects found may have been created again behind it.
         boundary = self._files.boundary()
         if number <= boundary:
-            raise Refused(f"{self._url}: catalog {number} is too old: those up to {boundary} are gone")
+            raise Refused(f"{self._url}: catalog {number} is too old: those up to {boundary} were deleted")
         if not data:
             raise Refused(f"{self._url}: there is no catalog {number} yet")
         return decode(data, self._files.key(number))
@@ -115,7 +115,7 @@ class CatalogHistory:
             return before[-1]
         if boundary:
             raise Refused(
-                f"{self._url}: the catalog of that time is too old: those up to {boundary} are gone"
+                f"{self._url}: the catalog of that time is too old: those up to {boundary} were deleted"
             )
         raise Refused(f"{self._url}: there was no fleet at that time")
 

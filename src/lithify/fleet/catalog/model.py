@@ -154,7 +154,7 @@ class Catalog:
         found = self.find(name)
         if found is None:
             known = ", ".join(queue.name for queue in self.queues)
-            raise Refused(f"there is no queue {name!r}; there are {known}")
+            raise Refused(f"there is no queue {name!r}; the queues are {known}")
         return found
 
     def rules_for(self, url: str) -> tuple[DatasetRule, ...]:
@@ -185,8 +185,8 @@ def checked(
     tenants = tuple(sorted(tenants, key=lambda tenant: tenant.name))
     if len(queues) > MAX_QUEUES or len(rules) > MAX_RULES or len(tenants) > MAX_TENANTS:
         raise Refused(
-            f"a fleet has at most {MAX_QUEUES} queues, {MAX_RULES} rules and {MAX_TENANTS} tenants that are "
-            "treated in a way of their own"
+            f"a fleet has at most {MAX_QUEUES} queues, {MAX_RULES} rules and {MAX_TENANTS} tenants with a "
+            "weight or limit"
         )
     for queue in queues:
         _check_queue(queue)
@@ -211,7 +211,7 @@ def checked(
 def checked_name(name: str) -> str:
     """Return the name. Raise `Refused` if no queue can have it."""
     if not _NAME.fullmatch(name):
-        raise Refused(f"{name[:120]!r} is no name: take up to 100 letters, digits, '.', '_' or '-'")
+        raise Refused(f"{name[:120]!r} is not a name: use up to 100 letters, digits, '.', '_' or '-'")
     return name
 
 
@@ -221,8 +221,8 @@ def check_public(rule: DatasetRule) -> None:
     for name, value in rule.settings.items():
         if is_secret(_in_section(name)) or shown_setting(name, value) != value:
             raise Refused(
-                f"rule {rule.pattern}: the setting {name} is a secret, or has one in it, which everybody who "
-                "reads the fleet's catalog would see; give it to the processes, in their environment or file"
+                f"rule {rule.pattern}: the setting {name} is or contains a secret, which all readers of the "
+                "fleet's catalog would see; set it in the environment or file of the processes"
             )
 
 
@@ -240,7 +240,7 @@ def _in_section(name: str) -> str:
 def _check_queue(queue: Queue) -> None:
     name = checked_name(queue.name)
     if not _NAME.fullmatch(queue.id):
-        raise Refused(f"queue {name}: {queue.id[:120]!r} is no id")
+        raise Refused(f"queue {name}: {queue.id[:120]!r} is not an id")
     for what, value, least, most in (
         ("largest size", queue.largest_bytes, 1, MAX_BYTES),
         ("weight", queue.weight, 1, MAX_WEIGHT),
@@ -269,7 +269,7 @@ def _check_rule(rule: DatasetRule, queues: set[str]) -> None:
 
 def _check_tenant(tenant: CatalogTenant) -> None:
     if not 1 <= len(tenant.name) <= MAX_TEXT_CHARS or "*" in tenant.name:
-        raise Refused(f"{tenant.name[:120]!r} is no name of a tenant")
+        raise Refused(f"{tenant.name[:120]!r} is not a tenant's name")
     for what, value, most in (
         ("weight", tenant.weight, MAX_WEIGHT),
         ("limit of running compactions", tenant.most_running, MAX_SLOTS),

@@ -71,20 +71,20 @@ def _settled(quoted: re.Match[str]) -> str:
 def normal(pattern: str) -> str:
     """Return the canonical form. Raise `Refused` if it is no pattern or URL of datasets."""
     if any(ord(c) < 0x20 or 0xD800 <= ord(c) < 0xE000 for c in pattern):
-        raise Refused(f"{pattern[:120]!r} is no URL or pattern of datasets")
+        raise Refused(f"{pattern[:120]!r} is not a URL or pattern of datasets")
     pattern = canonical(pattern)
     if not pattern or len(pattern) > MAX_PATTERN_CHARS:
-        raise Refused(f"{pattern[:120]!r} is no URL or pattern of datasets")
+        raise Refused(f"{pattern[:120]!r} is not a URL or pattern of datasets")
     scheme, is_url, rest = pattern.partition("://")
     if not is_url and not pattern.startswith("/"):
         raise Refused(
-            f"{pattern}: is relative, so it would be another place for each process; write all of it"
+            f"{pattern}: is relative, so its meaning depends on the process; write an absolute path"
         )
     root, _, path = rest.partition("/")
     if "*" in root or "*" in scheme.partition("/")[0]:
-        raise Refused(f"{pattern}: a '*' can only stand in the path, not in {root or 'the scheme'!r}")
+        raise Refused(f"{pattern}: a '*' is allowed only in the path, not in {root or 'the scheme'!r}")
     if "**" in pattern:
-        raise Refused(f"{pattern}: write one '*' for each level; there is no '**'")
+        raise Refused(f"{pattern}: '**' is not supported; write one '*' for each level")
     if "//" in f"/{path}" or "?" in path or "#" in path:
         raise Refused(
             f"{pattern}: an empty name, a '?' or a '#' cannot be part of the path; write %3F or %23"

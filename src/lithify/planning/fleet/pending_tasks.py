@@ -34,9 +34,9 @@ class PendingTask:
 
     def __post_init__(self) -> None:
         if not 0 <= self.priority <= 1:
-            raise ValueError(f"{self.priority!r} is no priority from 0 to 1")
+            raise ValueError(f"{self.priority!r} is not a priority from 0 to 1")
         if not 0 <= self.cost_bytes <= MOST_BYTES:
-            raise ValueError(f"{self.cost_bytes!r} is no cost from 0 to {MOST_BYTES}")
+            raise ValueError(f"{self.cost_bytes!r} is not a cost from 0 to {MOST_BYTES}")
 
     @property
     def dataset(self) -> str:

@@ -45,7 +45,7 @@ class Routing(Generic[QueueT]):
         if len(unlimited) != 1:
             names = ", ".join(queue.name for queue in unlimited) or "none"
             raise Refused(
-                f"exactly one queue must have no largest size, for what no other takes; here: {names}"
+                f"exactly one queue must have no largest size, for work that no other takes; here: {names}"
             )
         if unlimited[0].is_draining:
             raise Refused(

@@ -66,11 +66,11 @@ def files_of(listing: Iterable[ListedChunk]) -> tuple[TimelineFile, ...]:
             if isinstance(file.times, Interval) and not file.times.meets(listed.interval):
                 raise Refused(
                     f"file {file.id} is listed in a chunk from {listed.interval.start_us} to "
-                    f"{listed.interval.end_us} µs, but its times lie outside; list the timeline anew"
+                    f"{listed.interval.end_us} µs, but its times lie outside; list the timeline again"
                 )
             if found.setdefault(file.id, file) != file:
                 raise Refused(
-                    f"file {file.id} is listed twice with different properties; list the timeline anew"
+                    f"file {file.id} is listed twice with different properties; list the timeline again"
                 )
     return tuple(found.values())
 
@@ -124,7 +124,7 @@ def _check(files: Sequence[TimelineFile]) -> None:
                 "deleted, which is impossible; check its metadata"
             )
         if file.times is ChunkBucket.TIME or file.times is ChunkBucket.WIDE:
-            raise Refused(f"file {file.id} has no interval; its times must be one, or NULL or UNKNOWN")
+            raise Refused(f"file {file.id} has no interval; its times must be an interval, NULL or UNKNOWN")
 
 
 def _bounds(files: Sequence[TimelineFile]) -> tuple[Integers, Integers]:

@@ -320,9 +320,9 @@ class _Hold:
         if chunk.interval is None:
             return None
         if self.clock_us is not None and chunk.interval.end_us > self.clock_us:
-            return "too near to now (skip_clock)"
+            return "too recent (skip_clock)"
         if self.newest_us is not None and chunk.interval.end_us > self.newest_us:
-            return "too near to the newest data (skip_newest)"
+            return "too close to the newest data (skip_newest)"
         return None
 
     def is_over(self, chunk: Chunk) -> bool:
@@ -336,8 +336,8 @@ class _Hold:
             return None
         if self.is_over(chunk) and not settled:
             return None
-        since = "since it was compacted" if settled else "yet, and its time is not over"
-        return f"too little is new {since} (min_saved_files, min_new_ratio)"
+        since = "since it was compacted" if settled else "so far, and the chunk's time is not over"
+        return f"too little new data {since} (min_saved_files, min_new_ratio)"
 
 
 def _newest_us(layout: TimelineLayout, now_us: int) -> int | None:

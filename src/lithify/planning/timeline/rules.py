@@ -46,7 +46,7 @@ class DeletedRowsRule:
     def __call__(self, chunk: Chunk) -> ChunkVerdict | None:
         if any(file.deletes and not file.deleted_rows for file in chunk.files):
             return ChunkVerdict(
-                ChunkAction.COMPACT, "delete files apply, the rows they hide are not known", 0.5
+                ChunkAction.COMPACT, "delete files apply that hide an unknown number of rows", 0.5
             )
         if not chunk.deleted_rows or chunk.deleted_rows < self.max_ratio * chunk.rows:
             return None
@@ -91,7 +91,7 @@ class Sizes:
         if not too_large and count <= most:
             reason = f"{count} {noun} ({total}), as few as needed"
             if chunk.overlaps:
-                return ChunkVerdict(ChunkAction.NO_OPINION, f"{reason}, shared with a neighbour")
+                return ChunkVerdict(ChunkAction.NO_OPINION, f"{reason}, shared with a neighbouring chunk")
             return ChunkVerdict(ChunkAction.STABLE, reason)
         cut = _pieces(chunk.largest_bytes, self.max_file_bytes) - 1 if too_large else 0
         effect = saved + cut
@@ -137,19 +137,19 @@ def judge(chunk: Chunk, rules: tuple[ChunkRule, ...]) -> ChunkVerdict:
     """Return the verdict on a chunk. Rules do not apply to buckets without times, except `NULL`."""
     if chunk.key.bucket is ChunkBucket.UNKNOWN:
         return ChunkVerdict(
-            ChunkAction.NO_OPINION, f"{len(chunk.files)} files are left alone, or their times are not known"
+            ChunkAction.NO_OPINION, f"{len(chunk.files)} files are excluded, or their times are unknown"
         )
     if chunk.key.bucket is ChunkBucket.WIDE:
         return ChunkVerdict(
             ChunkAction.COMPACT,
-            f"{len(chunk.files)} files reach over too many chunks (max_chunks_per_file)",
+            f"{len(chunk.files)} files span too many chunks (max_chunks_per_file)",
             0.5,
         )
     for rule in rules:
         verdict = rule(chunk)
         if verdict is not None:
             return verdict
-    return ChunkVerdict(ChunkAction.NO_OPINION, "no rule has an opinion")
+    return ChunkVerdict(ChunkAction.NO_OPINION, "no rule applies")
 
 
 def _pieces(size_bytes: int, piece_bytes: int) -> int:

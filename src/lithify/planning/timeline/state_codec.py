@@ -47,7 +47,7 @@ def decode(data: bytes, name: str) -> ChunkStates:
     version = document.get("version")
     if version != VERSION:
         raise Unsupported(
-            f"{name}: chunk states of version {version!r}, this Lithify knows {VERSION}; upgrade Lithify"
+            f"{name}: chunk states of version {version!r}, but this Lithify reads {VERSION}; upgrade Lithify"
         )
     policy, rows = document.get("policy"), document.get("chunks")
     if not isinstance(policy, str) or not _POLICY.fullmatch(policy) or not isinstance(rows, list):
@@ -59,7 +59,7 @@ def decode(data: bytes, name: str) -> ChunkStates:
         except ValueError as error:
             raise CorruptObject(name, f"chunk {index}: {error}") from error
         if key in records:
-            raise CorruptObject(name, f"chunk {index}: {key} is there twice")
+            raise CorruptObject(name, f"chunk {index}: {key} occurs twice")
         records[key] = record
     return ChunkStates(policy, records)
 
@@ -86,7 +86,7 @@ def _parse(row: object) -> tuple[ChunkKey, ChunkRecord]:
     defaults = (0.0, False, False)
     group, bucket, start_us, state, version, count, digest, priority, *flags = [*row, *defaults][:10]
     if text(bucket) not in ChunkBucket.__members__:
-        raise ValueError(f"{bucket!r} is no bucket")
+        raise ValueError(f"{bucket!r} is not a bucket")
     for number in (start_us, version, count):
         whole_number(number, least=-_MAX_INTEGER, most=_MAX_INTEGER - 1)
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):

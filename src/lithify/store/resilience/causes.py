@@ -32,15 +32,15 @@ _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
 _METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
 """Services that a client asks for credentials if none are given."""
 _NO_CREDENTIALS = (
-    "no credentials are given (in the environment, AWS_ACCESS_KEY_ID for example, in an AWS profile, or by "
-    "--store-option), and this machine has no role that has some"
+    "no credentials are given (in the environment, such as AWS_ACCESS_KEY_ID, in an AWS profile, or by "
+    "--store-option), and this machine has no role that provides some"
 )
 _NOT_SERVED = frozenset({405, 501})
-_SERVES_NO = {"list": "lists no objects", "delete": "deletes no objects"}
+_SERVES_NO = {"list": "does not list objects", "delete": "does not delete objects"}
 _PROVIDER = re.compile(r"External AWS credential provider: (\w+): (.*)", re.DOTALL)
 """A failure of `aws_profiles`: the name of its class and its message."""
 _MAX_CHARS = 500
-UNKNOWN_NAME = "its name is not found"
+UNKNOWN_NAME = "its host name is not found"
 UNTRUSTED = "its certificate is not trusted"
 UNREACHED = frozenset({UNKNOWN_NAME, UNTRUSTED})
 """Causes that occur before a request reaches the store."""
@@ -60,10 +60,10 @@ def not_served(error: BaseException, verb: str) -> str | None:
     status = _STATUS.search(str(error).partition("Debug source")[0])
     if status is None or int(status[1]) not in _NOT_SERVED:
         return None
-    lacks = _SERVES_NO.get(verb, "does not do that")
+    lacks = _SERVES_NO.get(verb, "does not support this operation")
     return (
-        f"this store {lacks} ({status[1]}{status[2]}), which Lithify needs: keep the data in one that does, "
-        "or leave its maintenance to the service that owns this one, as in table buckets of S3"
+        f"this store {lacks} ({status[1]}{status[2]}), which Lithify needs: keep the data in a store that "
+        "does, or leave its maintenance to the service that owns this store, as with S3 table buckets"
     )
 
 
@@ -88,7 +88,7 @@ def failure_of(error: BaseException) -> tuple[RequestFailure, str]:
     if "HTTP error" in text:
         return _connection_failure(text, debug)
     if "invalid list response" in text:
-        return RequestFailure.DOUBTFUL, "a listing that is no XML"
+        return RequestFailure.DOUBTFUL, "a listing that is not XML"
     return RequestFailure.LASTING, text.strip()[:100]
 
 
@@ -99,14 +99,14 @@ def _connection_failure(text: str, debug: str) -> tuple[RequestFailure, str]:
     if "dns error" in debug:
         return RequestFailure.DOUBTFUL, UNKNOWN_NAME
     if "kind: Builder" in debug:
-        return RequestFailure.LASTING, "no request can be made of it"
+        return RequestFailure.LASTING, "no valid request can be built"
     cause = "the connection failed"
     if "TimedOut" in debug or "kind: Timeout" in debug:
         cause = "no answer in time"
     elif message is not None:
         cause = message[1][0].lower() + message[1][1:]
     elif "IncompleteBody" in debug:
-        cause = "the answer broke off"
+        cause = "the answer was cut off"
     elif "IncompleteMessage" in debug:
         cause = "the connection was closed"
     is_lookup = any(place in text for place in _METADATA_SERVICES)

@@ -287,7 +287,7 @@ class Requests(Direct):
             failures += 1
             self._clock.sleep_s(pause.after_s(failures, self._rng))
             try:
-                with contained(f"looking whether the store {self.url} is back"):
+                with contained(f"checking whether the store {self.url} is available again"):
                     self._probe_for(limit_s)
             except StoreUnavailable as error:
                 self._outages.waits(waiter, since_s, error.cause)
@@ -324,9 +324,9 @@ class Requests(Direct):
             away_s = self._outages.away_s
             if away_s <= waited_s or away_s < 1:
                 return first
-            text = f"{first} (the store is away since {away_s:.0f} s)"
+            text = f"{first} (the store has been unavailable for {away_s:.0f} s)"
             return StoreUnavailable(text, first.cause, is_doubtful=first.is_doubtful)
-        at_last = "" if last.cause == first.cause else f", at last {last.cause}"
+        at_last = "" if last.cause == first.cause else f", finally {last.cause}"
         return StoreUnavailable(
             f"{first} (waited for the store for {waited_s:.0f} s, {tries} tries{at_last})",
             first.cause,

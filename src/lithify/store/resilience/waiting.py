@@ -37,9 +37,9 @@ def log_waiting(event: Event) -> None:
     """Log an event as a sentence; the default observer."""
     match event:
         case WaitingForStore(url=url, since_s=since_s, cause=cause):
-            _log.log(event.level, "waiting for %s since %.0f s: %s", _named(url), since_s, cause)
+            _log.log(event.level, "waiting for %s for %.0f s: %s", _named(url), since_s, cause)
         case StoreBack(url=url, waited_s=waited_s):
-            _log.log(event.level, "%s is back, after %.0f s", _named(url), waited_s)
+            _log.log(event.level, "%s is available again, after %.0f s", _named(url), waited_s)
         case _:
             log_event(event)
 
@@ -144,7 +144,7 @@ class Outages:
         """Raise `StoreUnavailable` if no request may be sent to the store now."""
         if self._known.is_given_up and self._waiting.comes_back:
             away_s, cause = self._clock.monotonic_s() - self._known.since_s, self._known.cause
-            raise StoreUnavailable(f"{self._url} is away since {away_s:.0f} s: {cause}", cause)
+            raise StoreUnavailable(f"{self._url} has been unavailable for {away_s:.0f} s: {cause}", cause)
 
     def looks_no_more(self, waiter: object) -> None:
         """Record that probing for the store's return has ended; requests are sent again."""

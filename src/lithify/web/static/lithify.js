@@ -7,5 +7,5 @@
     if (live.textContent !== text) live.textContent = text;
   };
   document.body.addEventListener("htmx:sseOpen", () => say("Live"));
-  document.body.addEventListener("htmx:sseError", () => say("Not live; reload to see what is new"));
+  document.body.addEventListener("htmx:sseError", () => say("Not live; reload to update"));
 })();
