@@ -85,8 +85,8 @@ class SegmentFolders:
         places = {folder, folder.rpartition("/")[0]}
         if any(_name(meta.key) == _LOCK for place in places for meta in store.folder(place).objects):
             raise Refused(
-                f"{folder}: lies in a broker's directory, and a broker starts in none with folders that are "
-                "no partitions; name another output"
+                f"{folder}: lies in a broker's directory, and a broker does not start in a directory with "
+                "folders other than partitions; name another output"
             )
 
 
@@ -139,7 +139,7 @@ def read_folder(
         name = _name(meta.key)
         if name.endswith(".swap"):
             raise Refused(
-                f"{meta.key}: a broker died while it replaced segments; let it start and stop first"
+                f"{meta.key}: a broker died while it replaced segments; start it and stop it cleanly first"
             )
         if (found := _SEGMENT.fullmatch(name)) is None:
             if name.endswith(LOG_SUFFIX):
