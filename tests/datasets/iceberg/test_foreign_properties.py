@@ -82,7 +82,7 @@ def test_a_table_that_names_code_is_compacted_and_keeps_its_properties(tmp_path:
     found = dataset.load()
     assert len(found.inspect.files()) == 1
     assert found.metadata.properties[name] == intruder.NAME, "a commit changes nothing of a user's settings"
-    assert any(f"the table's properties {name} are not used" in note for note in dataset.snapshot().notes)
+    assert any(f"the table's properties {name} are ignored" in note for note in dataset.snapshot().notes)
     claim(found, {name: ""})  # so that PyIceberg can be the judge
     check(new_catalog(tmp_path).load_table(found.name()), rows)
 

@@ -316,7 +316,7 @@ def test_other_partitions_of_the_copy_than_the_broker_was_told_are_refused() -> 
     bucket = a_bucket(some(6), partitions=2)
     copies.copied(bucket)
     copies.of_broker(bucket, 1, copies.NEW)
-    assert "orders.v2 was made with 2 partitions, and has 1 now; make another copy" in refused(bucket)
+    assert "the copy orders.v2 was made with 2 partitions, and now has 1; make another copy" in refused(bucket)
     copies.of_broker(bucket, 3, copies.NEW)
     assert "orders has 2 partitions, and orders.v2 3; make another copy" in refused(bucket)
 
@@ -346,9 +346,9 @@ def test_it_is_said_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = a_bucket(some(6))
     asked = copies.asked(bucket)
     with without_waiting():
-        assert "has all that there is" in copies.words("compact", *asked)
+        assert "is complete" in copies.words("compact", *asked)
         copies.of_broker(bucket, 2)
         assert "orders.v2 lacks 1 partition; run again." in copies.words("status", *asked)
         copies.numbered(bucket, 1).produce(*some(3))
         assert "orders.v2 lacks 3 objects, 1 partition; run again." in copies.words("status", *asked)
-        assert "has all that there is" in copies.words("compact", *asked)
+        assert "is complete" in copies.words("compact", *asked)

@@ -235,7 +235,7 @@ def test_trees_take_turns_and_the_longest_l0_list_goes_first() -> None:
             TieredPolicy(sorted_run_consolidation_threshold=2),
             (),
             "3 sorted runs, more than sorted_run_consolidation_threshold 2: "
-            "2 neighbours (1.0 MB to 8.0 MB) are merged whatever their sizes",
+            "2 neighbours (1.0 MB to 8.0 MB) are merged regardless of their sizes",
         ),
         (tree(0), P, (), "empty"),
         (

@@ -589,7 +589,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             plan = proposals_of(snapshot, timeline, held)
             if "data" not in snapshot.policy.left_out or plan.refusal:
                 return plan
-            why = "nothing is compacted automatically: lithify.skip-parts contains data"
+            why = "nothing is compacted automatically: lithify.skip-parts names data"
             return replace(plan, proposals=(), notes=(why, *plan.notes), is_left_out=True)
 
         # Held files are shown in the timeline.

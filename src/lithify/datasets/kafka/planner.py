@@ -153,7 +153,7 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> PlannedRound
         )
     reasons = [f"{dirty_ratio:.0%} of {decimal(size_bytes)} is new"]
     if saved > 0:
-        reasons.append(f"{_objects(count)} where {needed:,} would suffice")
+        reasons.append(f"{_objects(count)} where {needed:,} would do")
     text = f"partition {partition.number}, offsets {settled.objects[0].base_offset:,} to {settled.bound:,}: "
     text += ", ".join(reasons)
     if overdue_ms is not None:

@@ -76,7 +76,7 @@ def _check_orphans(dataset: IcebergDataset, interval_ms: int, now_ms: int) -> Fi
             "orphans",
             f"coordinators should search for orphan files every {duration(interval_ms)}, but the last "
             f"search was {duration(ago_ms)} ago",
-            f"check that a coordinator runs, and its log; or search once: {look} --delete",
+            f"check that a coordinator runs, and its log; or once: {look} --delete",
         )
     return ok("orphans", f"{run.deleted} orphan files were deleted {duration(ago_ms)} ago")
 
