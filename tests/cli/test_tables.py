@@ -117,7 +117,7 @@ def test_what_cannot_be_compacted_is_said_by_every_command(
 ) -> None:
     monkeypatch.setattr(equality_deletes, "MAX_ROWS", 5)
     delete_equal(table, range(1_000_000, 1_000_006))
-    why = "have equality deletes that apply and have more than 5 rows in all"
+    why = "have equality deletes that apply and have more than 5 rows in total"
     for command in (["plan"], ["status"], ["compact"]):
         document = invoke_json(*command, *lake, exit_code=int(command == ["compact"]))
         (left,) = document["left_alone"]

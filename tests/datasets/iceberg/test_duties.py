@@ -205,7 +205,9 @@ def test_nothing_is_compacted_unasked_where_the_policy_leaves_the_data_out(catal
 
 def test_a_part_that_there_is_not_is_refused(catalog: SqlCatalog) -> None:
     table = new_table(catalog, properties={"lithify.skip-parts": "expiry,snapshots"})
-    with pytest.raises(Refused, match="skip-parts names snapshots, which is not a part of maintenance; use data, "):
+    with pytest.raises(
+        Refused, match="skip-parts names snapshots: not a part of maintenance; the parts are data, "
+    ):
         dataset_of(table).policy(fresh(table))
 
 

@@ -545,10 +545,13 @@ def test_files_that_stay_for_good_stay_though_their_list_is_removed(
         age_files(root_of(table), FOUR_DAYS_S)
         clock = a_clock()
         clock.advance_s(FOUR_DAYS_S)
-        with pytest.raises(Refused, match="files that stay for good"):
+        with pytest.raises(Refused, match="files that are never deleted"):
             remove_orphans(dataset_of(remote, clock=clock), clock, RandomIds(), OrphanOptions())
         found = run(remote)
-        assert (found.outcome, "files that stay for good" in found.why) == (ExpiryOutcome.STATE_LOST, True)
+        assert (found.outcome, "files that are never deleted" in found.why) == (
+            ExpiryOutcome.STATE_LOST,
+            True,
+        )
         run(remote, ACCEPTING)
         assert remove_orphans(dataset_of(remote, clock=clock), clock, RandomIds(), OrphanOptions()).found
 

@@ -316,7 +316,9 @@ def test_other_partitions_of_the_copy_than_the_broker_was_told_are_refused() -> 
     bucket = a_bucket(some(6), partitions=2)
     copies.copied(bucket)
     copies.of_broker(bucket, 1, copies.NEW)
-    assert "the copy orders.v2 was made with 2 partitions, and now has 1; make another copy" in refused(bucket)
+    assert "the copy orders.v2 was made with 2 partitions, and now has 1; make another copy" in refused(
+        bucket
+    )
     copies.of_broker(bucket, 3, copies.NEW)
     assert "orders has 2 partitions, and orders.v2 3; make another copy" in refused(bucket)
 
@@ -336,7 +338,7 @@ def test_it_shrinks_while_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) ->
         announce(*place)
 
     monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
-    with pytest.raises(LithifyError, match="orders has 2 partitions now, and had 3"):
+    with pytest.raises(LithifyError, match="orders now has 2 partitions, but had 3"):
         copies.copied(bucket)
     assert not copies.told(bucket)
 

@@ -204,7 +204,7 @@ def test_the_commands_say_how_to_cut_over(monkeypatch: pytest.MonkeyPatch) -> No
     with without_waiting():
         planned = invoke_json("plan", *arguments)
         assert [one["reason"] for one in planned["proposals"]] == [
-            "orders-0: 30 objects go to orders.v2, compacted"
+            "orders-0: copy 30 objects to orders.v2, compacted"
         ]
         assert not told(bucket)
         found = invoke_json("compact", *arguments)["copy"]

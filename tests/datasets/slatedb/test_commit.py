@@ -236,4 +236,6 @@ def test_what_may_have_been_committed_is_refused_with_just_that() -> None:
     manifest = manifest_of(M.tree(0, {}, b"a"))
     refusal = validate(M.compaction(drain(M.tree(2, {1: 10}, b"a"), slice(None), (1,))), manifest, Ledger())
     assert refusal is not None
-    assert "nor is any other: it was committed before a crash, or another compaction took its sources" in refusal
+    assert (
+        "nor is any other: it was committed before a crash, or another compaction took its sources" in refusal
+    )

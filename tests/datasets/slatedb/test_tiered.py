@@ -222,7 +222,7 @@ def test_trees_take_turns_and_the_longest_l0_list_goes_first() -> None:
             P,
             (),
             "11 L0 SSTs (11.0 MB) reached min_compaction_sources 4; "
-            "the oldest 8 are taken (max_compaction_sources)",
+            "only the oldest 8 are merged (max_compaction_sources)",
         ),
         (
             tree(0, {3: MB, 2: 2 * MB, 1: MB, 0: MB}),

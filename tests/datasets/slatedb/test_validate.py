@@ -65,7 +65,9 @@ CASES = [
     same("drain the root", DrainSpec(b"", (A.l0[0].id,), ()), "root tree cannot be drained"),
     same("unknown segment", replace(ALL_L0, segment=b"c"), "segment 63 does not exist"),
     same("root instead of segment", replace(ALL_L0, segment=b""), "no longer in root"),
-    same("L0 gone", replace(ALL_L0, l0_view_ids=(*ALL_L0.l0_view_ids[:-1], GONE)), f"L0 {GONE} is no longer in"),
+    same(
+        "L0 gone", replace(ALL_L0, l0_view_ids=(*ALL_L0.l0_view_ids[:-1], GONE)), f"L0 {GONE} is no longer in"
+    ),
     same("run gone", tiered(A, None, (4, 3), 3), "run 3 is no longer in segment 61"),
     same("run of another segment", tiered(A, None, (9,), 9), "run 9 is no longer in segment 61"),
     same("drained run gone", drain(A, None, (3,)), "run 3 is no longer in"),

@@ -179,7 +179,7 @@ def parse_policy(
         raise Refused(f"{url}: lithify.granularity is {policy.granularity!r}; it must be one of {known}")
     unknown = sorted(policy.left_out - set(PARTS))
     if unknown:
-        says = f"{', '.join(unknown)}, which is not a part of maintenance; use {', '.join(PARTS)}"
+        says = f"{', '.join(unknown)}: not a part of maintenance; the parts are {', '.join(PARTS)}"
         raise Refused(f"{url}: lithify.skip-parts names {says}")
     try:
         ZoneInfo(policy.time_zone)
