@@ -14,7 +14,7 @@ from lithify.config.sections import CollectionSettings, OwnSection, Section, Tex
 class TableCollectionSettings(CollectionSettings):
     """How one type of a table's garbage is collected."""
 
-    min_age: Duration = Field(default=timedelta(hours=1), description="Younger files are kept")
+    min_age: Duration = Field(default=timedelta(hours=1), description="Younger garbage is kept")
 
 
 class TableGarbageSettings(Section):

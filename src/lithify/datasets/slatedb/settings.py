@@ -25,19 +25,20 @@ class SegmentSettings(Section):
 
     pattern: str | None = Field(
         default=None,
-        description="The pattern by which a prefix contains its time, such as events/%Y-%m-%d/ or "
-        "{u64:ms}; unset: none",
+        description="How prefixes contain their time, such as events/%Y-%m-%d/ or {u64:ms}; unset: they "
+        "contain none",
     )
     granularity: Literal["hour", "day", "week", "month", "year"] = Field(
         default="day", description="How long a segment is"
     )
     time_zone: str = Field(default="UTC", description="The time zone of the segments")
     skip_from_now: Duration = Field(
-        default=timedelta(0), description="Segments that end later than this long before now are not over"
+        default=timedelta(0), description="Segments that end later than now minus this are not over yet"
     )
     skip_from_latest: Duration = Field(
         default=timedelta(0),
-        description="Segments that end later than this long before the newest one begins are not over",
+        description="Segments that end later than the start of the newest segment minus this are not "
+        "over yet",
     )
 
 
@@ -105,7 +106,7 @@ class SlatedbSettings(OwnSection):
     HOOKS: ClassVar = frozenset(("merge_operator", "compaction_filter"))
 
     l0_max_ssts: PositiveInt = Field(
-        default=8, description="The writer's limit of L0 SSTs, for estimates of when it stalls"
+        default=8, description="The writer's limit of L0 SSTs, used to estimate when it stalls"
     )
     max_concurrent_compactions: PositiveInt = Field(
         default=4, description="Compactions that may be scheduled or running at once"
@@ -121,7 +122,7 @@ class SlatedbSettings(OwnSection):
         default=Bytes(268_435_456), description="Bytes of data in one output SST"
     )
     min_filter_keys: NaturalInt = Field(
-        default=1000, description="The number of keys from which an SST gets a filter"
+        default=1000, description="The smallest number of keys for which an SST gets a filter"
     )
     compression_codec: str | None = Field(
         default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"
