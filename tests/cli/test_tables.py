@@ -215,7 +215,7 @@ def test_gc_does_with_each_kind_as_the_settings_say(table: Table, lake: list[str
     reported = invoke_json("gc", "--delete", *old, *said, "--min-age", "1h", *lake)
     assert [found["path"] for found in reported["garbage"]] == [orphan.as_uri()]
     assert (reported["dry_run"], reported["reported_only"]) == (False, ["data files"])
-    assert "the settings have dry_run" in invoke("gc", "--delete", *said, *lake).stdout
+    assert "the settings set dry_run" in invoke("gc", "--delete", *said, *lake).stdout
     settings = {"store_options.uri": uri(tmp_path), "iceberg.garbage.data_files.dry_run": True}
     with lithify.open(URL, settings=settings) as opened:
         opened.maintain(skip=["data"])

@@ -292,7 +292,7 @@ def patched(data: bytes, position: int, content: bytes) -> bytes:
         (23, b"\0\0\0\1", CorruptObject, "more records than it has offsets"),
         (57, b"\0\0\0\4", CorruptObject, "more records than it has offsets or bytes for"),
         (23, b"\xff\xff\xff\xff", CorruptObject, "negative or too large"),
-        (57, b"\xff\xff\xff\xff", CorruptObject, "less than none"),
+        (57, b"\xff\xff\xff\xff", CorruptObject, "or a negative number"),
         (57, b"\0\0\0\2", CorruptObject, "bytes follow the last record"),
         (43, b"\xff" * 7 + b"\xfe", CorruptObject, "producer"),
         (21, b"\0\x10", CorruptObject, "transactional and has no producer"),

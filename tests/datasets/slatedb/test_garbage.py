@@ -390,7 +390,7 @@ def test_the_command_does_with_each_kind_as_the_settings_say(path: Path) -> None
     said = invoke_json("gc", *given, path)
     assert (said["dry_run"], said["reported_only"]) == (True, [])
     shown = invoke("gc", "--delete", *given, path)
-    assert "the settings have dry_run" in shown.stdout
+    assert "the settings set dry_run" in shown.stdout
     assert names(path, "manifest") >= before["manifest"]
     assert names(path, "wal") == before["wal"]
     assert names(path, "compactions") < before["compactions"]

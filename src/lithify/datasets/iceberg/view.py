@@ -272,7 +272,7 @@ def show_garbage(url: str, report: GarbageReport) -> Shown:
             rows = [(g.kind.value, g.path, text.size(g.size_bytes)) for g in found]
             blocks.append(Table(title, columns("kind", "path", ">bytes"), rows, of="files"))
     if said and not report.dry_run:
-        blocks.append(Line("None of these were deleted: the settings have dry_run."))
+        blocks.append(Line("None of these were deleted, because the settings set dry_run."))
     blocks.append(notes(report.notes))
     if report.dry_run and report.garbage:
         blocks.append(Line("Nothing was deleted; add --delete to delete these files."))

@@ -391,7 +391,7 @@ def show_garbage(url: str, report: GarbageReport) -> Shown:
     if report.reported_only:
         counts = {kind: report.counts[kind] for kind in report.reported_only}
         blocks.append(_counted(counts, dry_run=True))
-        blocks.append(Line("None of these were deleted: the settings have dry_run."))
+        blocks.append(Line("None of these were deleted, because the settings set dry_run."))
     blocks.append(Line(f"Age limit for deleting SSTs: {report.sst_cutoff.reason}."))
     if report.dry_run and report.deletable:
         blocks.append(Line("Nothing was deleted; add --delete to delete these files."))

@@ -110,7 +110,7 @@ def find_partitions(store: ObjectStore, root: str) -> Directory:
     parent, _, name = root.rpartition("/")
     if any(_SEGMENT.fullmatch(_name(meta.key)) for meta in listed.objects):
         if not _PARTITION.fullmatch(name):
-            raise Refused(f"{root}: a folder of segments is named after its partition, like orders-0")
+            raise Refused(f"{root}: a folder of segments must be named after its partition, such as orders-0")
         around = store.folder(parent)
         _check_stopped(parent, around)
         return Directory(parent, around, {name: root})
@@ -143,7 +143,7 @@ def read_folder(
             )
         if (found := _SEGMENT.fullmatch(name)) is None:
             if name.endswith(LOG_SUFFIX):
-                raise Refused(f"{meta.key}: a segment's name is its base offset in 20 digits")
+                raise Refused(f"{meta.key}: a segment must be named by its base offset in 20 digits")
             continue
         if (base_offset := int(found[1])) > _MAX_OFFSET:
             raise CorruptObject(meta.key, "there is no such offset")
@@ -227,8 +227,8 @@ def _check_stopped(directory: str, listed: FolderListing) -> None:
     names = {_name(meta.key) for meta in listed.objects}
     if _LOCK in names and _STOPPED not in names:
         raise Refused(
-            f"{directory}: a broker works in this directory, or has died in it ({_LOCK} and no {_STOPPED}); "
-            "stop it cleanly, or take a copy"
+            f"{directory}: a broker runs in this directory, or died in it ({_LOCK} and no {_STOPPED}); stop "
+            "it cleanly, or take a copy"
         )
 
 

@@ -98,8 +98,8 @@ REASONS = {
     KernelStatus.UNKNOWN_CODEC: "the batch is compressed by a codec that this version does not know",
     KernelStatus.BAD_OFFSET: "the offsets are negative or too large",
     KernelStatus.BAD_ORDER: "the batch begins at or before the last offset of the one before",
-    KernelStatus.BAD_COUNT: "the batch claims more records than it has offsets or bytes for, or less "
-    "than none",
+    KernelStatus.BAD_COUNT: "the batch claims more records than it has offsets or bytes for, or a "
+    "negative number of them",
     KernelStatus.BAD_PRODUCER: "the batch is transactional and has no producer id, or has negative "
     "numbers of one",
     KernelStatus.BAD_HORIZON: "the batch has a delete horizon before 1970",
