@@ -273,7 +273,7 @@ def full_compaction(
         parts = [_count(tree.l0, "L0 SST"), *([_count(tree.runs, "sorted run")] if tree.runs else [])]
         what = f"{' and '.join(parts)} into one run"
     else:
-        what = f"{_count(tree.runs, 'sorted run')} {'into one' if len(tree.runs) > 1 else 'again'}"
+        what = f"{_count(tree.runs, 'sorted run')} {'into one' if len(tree.runs) > 1 else 'rewritten'}"
     return TieredProposal(
         tree.key,
         tuple(sst.id for sst in tree.l0),
