@@ -313,7 +313,7 @@ def test_l0_is_more_urgent_than_runs_and_a_long_list_more_than_a_short_one() -> 
         ),
         (tree(1), (1, (), 77), "full compaction: 1 L0 SST into one run (1.0 MB)"),
         (tree(0, equal_runs(2)), (0, (1, 0), 0), "full compaction: 2 sorted runs into one (2.0 MB)"),
-        (tree(0, {5: MB}), (0, (5,), 5), "full compaction: 1 sorted run anew (1.0 MB)"),
+        (tree(0, {5: MB}), (0, (5,), 5), "full compaction: 1 sorted run rewritten (1.0 MB)"),
     ],
 )
 def test_full_compaction(shape: TieredTree, want: Picked, reason: str) -> None:
