@@ -60,7 +60,7 @@ def refuse(table: Table, pattern: str) -> None:
         ({"lithify.time-zone": "Mars/Olympus"}, "not a time zone"),
         ({"lithify.target-file-size-bytes": "0"}, "whole number from 1"),
         ({"lithify.skip-from-now-seconds": "-1"}, "whole number from 0"),
-        ({"lithify.granularty": "day"}, "not known"),
+        ({"lithify.granularty": "day"}, "is unknown"),
         ({"lithify.time-column": "when"}, "does not exist"),
         ({"lithify.time-column": "id"}, "must be timestamp"),
         ({"lithify.branch": "audit"}, "no branch 'audit'"),

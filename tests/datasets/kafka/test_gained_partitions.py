@@ -309,7 +309,7 @@ def test_fewer_partitions_than_the_broker_was_told_are_refused() -> None:
     bucket = a_bucket(some(6), partitions=3)
     copies.copied(bucket)
     copies.of_broker(bucket, 2)
-    assert "orders has 2 partitions, and orders.v2 3; make another copy" in refused(bucket)
+    assert "orders has 2 partitions, but its copy orders.v2 has 3; make another copy" in refused(bucket)
 
 
 def test_other_partitions_of_the_copy_than_the_broker_was_told_are_refused() -> None:
@@ -320,7 +320,7 @@ def test_other_partitions_of_the_copy_than_the_broker_was_told_are_refused() -> 
         bucket
     )
     copies.of_broker(bucket, 3, copies.NEW)
-    assert "orders has 2 partitions, and orders.v2 3; make another copy" in refused(bucket)
+    assert "orders has 2 partitions, but its copy orders.v2 has 3; make another copy" in refused(bucket)
 
 
 def test_a_count_that_is_none_is_refused() -> None:

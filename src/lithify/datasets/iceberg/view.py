@@ -69,7 +69,7 @@ def left_json(state: TableState) -> list[Facts]:
 
 def _nothing(plan: Plan) -> str:
     if plan.left_alone:
-        return "Nothing to compact now, except data that is left alone:"
+        return "No data can be compacted now; these files are left alone:"
     return "Nothing to compact now."
 
 
