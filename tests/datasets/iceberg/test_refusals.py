@@ -74,7 +74,7 @@ def test_format_version_3(catalog: Catalog) -> None:
     table = new_table(catalog)
     append(table, make_rows(3))
     set_version(table, 3)
-    refuse(table, "format version 3 .* only version 2")
+    refuse(table, "format version 3, .* only version 2")
 
 
 TIMES = NestedField(1, "created", TimestamptzType(), required=False)
@@ -84,7 +84,7 @@ TIMES = NestedField(1, "created", TimestamptzType(), required=False)
     ("fields", "wanted", "pattern"),
     [
         ([NestedField(1, "id", LongType())], None, "no timestamp and no date column"),
-        ([TIMES, NestedField(2, "day", DateType())], None, "not clear .*created, day"),
+        ([TIMES, NestedField(2, "day", DateType())], None, "ambiguous .*created, day"),
         (
             [NestedField(1, "at", StructType(NestedField(2, "time", TimestamptzType())))],
             "at.time",

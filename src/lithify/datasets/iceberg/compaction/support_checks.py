@@ -71,7 +71,10 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
             "are rewritten"
         )
     if any(key.startswith("encryption.") for key in properties_of(metadata)):
-        raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
+        raise Unsupported(
+            f"{url}: the table is encrypted, and rewritten metadata and delete files would not be; this is "
+            "not supported"
+        )
     _check_sound(metadata, url)
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
