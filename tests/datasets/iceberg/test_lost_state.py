@@ -220,7 +220,7 @@ def test_a_lost_reader_is_registered_again_or_dropped(table: Table, tmp_path: Pa
     (own_folder(table) / "readers" / "dash.json").unlink()
     found = run(table)
     assert found.outcome is ExpiryOutcome.STATE_LOST
-    assert found.why.startswith("the table records the registered readers dash, and")
+    assert found.why.startswith("the table records the registered readers dash, but")
     maintenance_of(table).add_reader(checkpoint.url, "dash", {"continuous": True})
     assert set(run(table).expired) == set(ids[:3])
     (own_folder(table) / "readers" / "dash.json").unlink()

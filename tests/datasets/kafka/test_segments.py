@@ -253,8 +253,8 @@ def test_partitions_of_a_topic_are_found() -> None:
     [
         ({}, "logs", DatasetNotFound, "neither segments"),
         ({name(0, folder="logs/a-0"): ONE, name(0, folder="logs/b-0"): ONE}, "logs", Refused, "2 topics"),
-        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs", Refused, "a broker works"),
-        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs/a-0", Refused, "a broker works"),
+        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs", Refused, "a broker runs"),
+        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs/a-0", Refused, "a broker runs"),
         ({name(0, folder="logs/things"): ONE}, "logs/things", Refused, "named after its partition"),
     ],
 )
