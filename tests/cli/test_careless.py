@@ -93,10 +93,10 @@ def test_what_cannot_be_shown_is_no_error(path: Path, encoding: str) -> None:
     [
         (["plan", "icberg://lake/db.events"], "one of file, memory, s3"),
         (["plan", "icberg://lake/db.events"], "iceberg"),
-        (["plan", "iceberg:lake/db.events"], "not of the form iceberg://CATALOG/NAMESPACE.TABLE"),
+        (["plan", "iceberg:lake/db.events"], "does not have the form iceberg://CATALOG/NAMESPACE.TABLE"),
         (["plan", "ICEBERG://no-such-lake/db.events"], "catalog no-such-lake cannot be opened"),
         (["readers", "add", "--continuous", "{db}", "checkpoint"], "--continuous is for Iceberg tables only"),
-        (["inspect", "manifest", "--id", "-1", "{db}"], "--id -1 is no version of a manifest"),
+        (["inspect", "manifest", "--id", "-1", "{db}"], "--id -1 is not a version of the manifest"),
         (["hold", "--list", "--lease", "6h", "{db}"], "--list and --lease cannot be given together"),
         (["hold", "--release", "x", "--lease", "6h", "{db}"], "--release and --lease cannot be given"),
         (
@@ -122,7 +122,7 @@ def test_a_path_of_which_slatedb_makes_two_is_refused(tmp_path: Path, name: str)
     for path in (tmp_path / name, manifests):
         for command in (["plan"], ["compact", "--full"], ["gc", "--delete", "--min-age", "0"]):
             result = invoke(*command, path)
-            assert (result.exit_code, "in two other places" in result.stderr) == (2, True), result.output
+            assert (result.exit_code, "in two different places" in result.stderr) == (2, True), result.output
     assert files(tmp_path) == before
 
 

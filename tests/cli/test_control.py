@@ -89,8 +89,8 @@ def test_given_sources(path: Path) -> None:
     [
         (["submit", "{db}"], "--full"),
         (["submit", "{db}", "--full", "--run", "1"], "--full"),
-        (["submit", "{db}", "--run", "7"], "7 is no source"),
-        (["submit", "{db}", "--l0", "x"], "no id of a view"),
+        (["submit", "{db}", "--run", "7"], "7 is not a source"),
+        (["submit", "{db}", "--l0", "x"], "is not the id of a view"),
         (["submit", "{db}", "--l0", "all", "--segment", "61"], "no segment 61"),
         (["cancel", "{db}", "nonsense"], "not the id"),
         (["cancel", "{db}", "01M7Y73N1RT45V6YVXGPSA14XX"], "SlateDB"),

@@ -71,7 +71,7 @@ def test_a_log_joins_with_its_first_round(group: str, tmp_path: Path) -> None:
     url, at = f"kafka+file://{folder}", ["--set", f"kafka.group={group}"]
     assert "needs a name" in invoke("plan", *at, url).stderr
     at += ["--set", "kafka.member=eu"]
-    assert "no member as eu" in invoke("doctor", "--read-only", *at, url).stdout
+    assert "not a member of the group as eu" in invoke("doctor", "--read-only", *at, url).stdout
     assert run(["compact", *at, url]).exit_code == 0
     (member,) = invoke_json("group", "show", group)["members"]
     assert (member["name"], member["role"]) == ("eu", "copy")

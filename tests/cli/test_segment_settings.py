@@ -42,7 +42,7 @@ def test_all_settings_are_passed_on(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_tells_no_time_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="tells no time"):
+    with pytest.raises(Refused, match="contains no time"):
         opened(tmp_path, pattern="events/")
 
 

@@ -208,7 +208,7 @@ def test_numbers_of_every_kind_are_seconds(seconds: Any) -> None:
 
 def test_options_may_come_one_by_one(path: Path) -> None:
     with lithify.open(path, engine=InlineEngine()) as db:
-        with pytest.raises(lithify.Refused, match="7 is no source"):
+        with pytest.raises(lithify.Refused, match="7 is not a source"):
             db.submit(run=(number for number in [7]))
         assert db.wait([], timeout_s=-1) == db.wait([], timeout_s=math.inf) == []
 

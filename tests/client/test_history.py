@@ -140,12 +140,12 @@ def test_expire_says_what_stands_in_the_way(settings: dict[str, str], tmp_path: 
     asked(settings, "readers", "add", URL, (tmp_path / "new").as_uri(), "--name", "r")
     result = invoke("expire", URL, "--older-than", "2100-01-01", *store)
     assert result.exit_code == 1
-    assert "reader r: it has not begun" in " ".join(result.stdout.split())
+    assert "reader r: it has not started" in " ".join(result.stdout.split())
     asked(settings, "readers", "drop", URL, "r")
     result = invoke("expire", URL, "--older-than", "2100-01-01", *store)
     assert result.exit_code == 0
     assert "2 snapshots expired; 1 are left." in result.stdout
-    assert "wait for 1h" in result.stdout
+    assert "are kept for 1h" in result.stdout
 
 
 def test_programs_expire(settings: dict[str, str]) -> None:

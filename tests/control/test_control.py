@@ -110,8 +110,8 @@ def test_a_mistake_is_told_and_nothing_is_written(db: Set) -> None:
     snapshot, ledger = db.dataset.snapshot(), db.dataset.ledger() or Ledger()
     for segment, views, runs, says in (
         (b"x", (), (), "no segment 78"),
-        (b"", (IDS.ulid(1),), (), "no source"),
-        (b"", (), (4,), "4 is no source"),
+        (b"", (IDS.ulid(1),), (), "not a source"),
+        (b"", (), (4,), "4 is not a source"),
     ):
         with pytest.raises(Refused, match=says):
             spec_of(snapshot, ledger, segment, views, runs)

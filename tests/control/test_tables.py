@@ -147,7 +147,7 @@ def test_given_chunks(held: Set) -> None:
     assert len(compaction.spec.inputs) == 2
     held.coordinator.tick()
     held.worker.tick()
-    assert held.request(["2025-01-03"]) == Plan(notes=("1 chunk(s) are being compacted already",))
+    assert held.request(["2025-01-03"]) == Plan(notes=("1 chunk(s) are already being compacted",))
     assert len(held.submit()) == 1, "the other two days"
     held.engine.run_all()
     held.finish()

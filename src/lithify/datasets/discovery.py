@@ -73,7 +73,9 @@ def _walk(listed: Callable[[str], Iterable[str]], levels: Iterable[Sequence[str]
         for below in concurrency.each_of((partial(listed, key) for key in above), LISTINGS_AT_ONCE):
             found += (f for f in below if fits.fullmatch(f.rpartition("/")[2]) and _is_text(f))
             if len(found) > MAX_FOUND:
-                raise Refused(f"{pattern}: more than {MAX_FOUND} folders match; name fewer")
+                raise Refused(
+                    f"{pattern}: more than {MAX_FOUND} folders match; use a pattern that matches fewer"
+                )
     return sorted(found)
 
 

@@ -72,7 +72,9 @@ class Held:
         if self._lapsed is not None:
             raise self._lapsed
         if self._clock.monotonic_s() - self._renewed_s >= self._placed.lease_ms / 1000:
-            raise HoldLapsed(f"hold {self.name} was not renewed in time; what it kept may be gone")
+            raise HoldLapsed(
+                f"hold {self.name} was not renewed in time; the history that it kept may be deleted"
+            )
 
     def release(self) -> None:
         """Stop renewing, and release the hold."""
@@ -103,4 +105,4 @@ class Held:
             except HoldLapsed:
                 return  # `check` raises it
             except LithifyError as error:
-                _log.warning("hold %s was not renewed, which is tried again: %s", self.name, error)
+                _log.warning("hold %s was not renewed; this is retried: %s", self.name, error)

@@ -158,7 +158,7 @@ def test_a_partition_that_cannot_be_read_stops_none_of_the_others(catalog: Catal
     done = compact(dataset_of(table))
     assert len(done.committed) == 1
     ((_, dropped),) = [(ended.compaction, ended.reason) for ended in done.dropped]
-    assert dropped.startswith("3 of its 36 inputs stay as they are: ")
+    assert dropped.startswith("3 of its 36 inputs are not replaced: ")
     assert Path(bad).name in dropped
     ((_, failure),) = [(ended.compaction, ended.reason) for ended in done.failures]
     assert Path(bad).name in failure
@@ -208,7 +208,7 @@ def test_a_change_in_one_partition_drops_that_one_alone(catalog: Catalog) -> Non
     delete_positions(table, {target: [0]})
     tick = steps.commit()
     ((_, reason),) = tick.dropped
-    assert reason.startswith("3 of its 18 inputs stay as they are: rows of ")
+    assert reason.startswith("3 of its 18 inputs are not replaced: rows of ")
     live = {file.file_path for file in files_of(table)}
     assert target in live
     assert len(live) == 5 + 3

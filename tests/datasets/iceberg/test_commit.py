@@ -301,12 +301,12 @@ def impossible(name: str, spec: ChunkSpec, others: list[str]) -> ChunkSpec:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("a file the snapshot does not have", "no file of the planned snapshot"),
+        ("a file the snapshot does not have", "not a file of the planned snapshot"),
         ("another partition spec", "of partition spec 0, not 1"),
         ("files of two partitions", "of several partitions"),
         ("an output of two partitions", "of several partitions"),
         ("a snapshot that is gone", "has expired"),
-        ("no outputs", "0 rows where the inputs had 20"),
+        ("no outputs", "0 rows, but the inputs had 20"),
     ],
 )
 def test_an_impossible_compaction_is_refused_and_nothing_is_written(
@@ -370,7 +370,7 @@ def test_a_partition_column_that_is_dropped_meanwhile_is_a_conflict(catalog: Cat
         schema.delete_column("device")
     tick = steps.commit()
     assert not tick.committed
-    assert "a column the inputs are partitioned by was dropped" in tick.refused[0][1]
+    assert "a column by which the inputs are partitioned was dropped" in tick.refused[0][1]
     found = fresh(table).scan().to_arrow().to_pylist()
     assert sorted((row["event_time"], row["id"]) for row in found) == sorted((t, i) for t, i, _ in rows)
 
@@ -391,7 +391,7 @@ def test_a_file_that_was_removed_and_put_back_is_another_one(catalog: Catalog) -
     check(table, rows, by_pyiceberg=False)
     tick = steps.commit()
     assert not tick.committed
-    assert "was removed or rewritten by somebody else" in tick.refused[0][1]
+    assert "was removed or rewritten by another process" in tick.refused[0][1]
     check(table, rows, by_pyiceberg=False)
 
 

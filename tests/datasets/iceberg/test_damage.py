@@ -143,7 +143,7 @@ def test_a_snapshot_of_a_lower_sequence_number_than_its_files(table: Table) -> N
     metadata = json.loads(path.read_bytes())
     metadata["snapshots"][-1]["sequence-number"] = 1
     path.write_bytes(json.dumps(metadata).encode())
-    with pytest.raises(CorruptObject, match="sequence number 2, and its snapshot has 1"):
+    with pytest.raises(CorruptObject, match="sequence number 2, but its snapshot has 1"):
         dataset_of(table).snapshot()
 
 

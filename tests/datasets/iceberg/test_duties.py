@@ -82,7 +82,7 @@ def test_what_stands_in_the_way_is_logged(
     with caplog.at_level(logging.WARNING, "lithify"):
         ticked(table)
     assert "unpublished" in caplog.text
-    assert "reader new: it has not begun" in caplog.text
+    assert "reader new: it has not started" in caplog.text
     assert len(ids_of(table)) == 6
 
 
@@ -139,7 +139,7 @@ def test_files_are_left_out_by_a_policy_of_which_something_else_is_wrong(
     monkeypatch.setattr(duties_module, "collect_due", lambda *_: collected.append(1))
     clock = a_clock()
     dataset = dataset_of(table, clock=clock, options={"skip-parts": "files"} if in_settings else {})
-    with pytest.raises(Refused, match="granularty is not known"):
+    with pytest.raises(Refused, match="granularty is unknown"):
         duties(dataset, clock, RandomIds(), by_kind(TableGarbageSettings())).tick()
     assert collected == []
 
@@ -205,7 +205,9 @@ def test_nothing_is_compacted_unasked_where_the_policy_leaves_the_data_out(catal
 
 def test_a_part_that_there_is_not_is_refused(catalog: SqlCatalog) -> None:
     table = new_table(catalog, properties={"lithify.skip-parts": "expiry,snapshots"})
-    with pytest.raises(Refused, match="skip-parts names snapshots: no part of maintenance; parts are data, "):
+    with pytest.raises(
+        Refused, match="skip-parts names snapshots: not a part of maintenance; the parts are data, "
+    ):
         dataset_of(table).policy(fresh(table))
 
 

@@ -332,9 +332,9 @@ def _of_another_format(table: Table) -> None:
 @pytest.mark.parametrize(
     ("delete", "why"),
     [
-        (_of_floats, "are by level (double), which not all readers compare alike"),
-        (_of_a_dropped_column, "are by a column that is gone"),
-        (_too_many, "have more than 12 rows in all"),
+        (_of_floats, "use level (double), which not all readers compare in the same way"),
+        (_of_a_dropped_column, "use a column that was dropped"),
+        (_too_many, "have more than 12 rows in total"),
         (_of_another_format, "are in the format AVRO"),
     ],
 )
@@ -386,8 +386,8 @@ def _has_another_type(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("spoil", "error", "says"),
     [
         (_is_larger, Unsupported, "in memory"),
-        (_has_fewer_rows, CorruptObject, "has 1 rows, and its manifest says 2"),
-        (_has_another_column, CorruptObject, "has no column of the id 2"),
+        (_has_fewer_rows, CorruptObject, "has 1 rows, but its manifest states 2"),
+        (_has_another_column, CorruptObject, "has no column with the id 2"),
         (_has_another_type, Unsupported, "cannot be applied; such files store id"),
     ],
 )
@@ -424,7 +424,7 @@ def test_the_commit_counts_apart_from_the_task(
     before = fresh(table).metadata_location
     tick = Steps(dataset_of(table)).until_committed(lambda: None)
     assert not tick.committed
-    assert f"have {20 if is_left else 18} rows where the inputs had 19" in tick.refused[0][1]
+    assert f"have {20 if is_left else 18} rows, but the inputs had 19" in tick.refused[0][1]
     assert fresh(table).metadata_location == before
 
 
@@ -477,7 +477,7 @@ def test_what_is_not_counted_is_checked_as_far_as_that_goes(
     monkeypatch.setattr(DeletedKeys, "left", lambda self, batch, number: twice(batch))
     tick = Steps(dataset_of(table)).until_committed(lambda: None)
     assert not tick.committed
-    assert "have 40 rows where the inputs had 0 to 20" in tick.refused[0][1]
+    assert "have 40 rows, but the inputs had 0 to 20" in tick.refused[0][1]
 
 
 def test_on_spark(catalog: SqlCatalog, spark_engine: SparkEngine) -> None:

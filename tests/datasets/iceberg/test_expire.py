@@ -234,7 +234,7 @@ def all_gone(table: Table, folder: Path) -> None:
     ("prepare", "outcome", "why"),
     [
         (broken_reader, ExpiryOutcome.MISSING_READER, "reader broken: its checkpoint cannot be read"),
-        (reader_that_has_not_begun, ExpiryOutcome.UNPUBLISHED, "reader new: it has not begun"),
+        (reader_that_has_not_begun, ExpiryOutcome.UNPUBLISHED, "reader new: it has not started"),
         (held_from_the_beginning, ExpiryOutcome.HELD, "needed by hold all of me"),
         (somebody_elses_table, ExpiryOutcome.NO_WATERMARK, "gc.enabled"),
         (all_gone, ExpiryOutcome.NOTHING_TO_DO, ""),
@@ -771,7 +771,7 @@ def test_a_table_of_another_format_is_refused(catalog: SqlCatalog) -> None:
     table = new_table(catalog)
     append(table, make_rows(2))
     set_version(table, 3)
-    with pytest.raises(Refused, match="format version 3 needs is not known"):
+    with pytest.raises(Refused, match="which files a table of format version 3 needs"):
         run(table)
 
 
@@ -923,7 +923,7 @@ def test_an_expiry_just_after_a_commit(
     found = run(table, LATER)
     assert found.outcome is outcome
     if outcome is ExpiryOutcome.NOTHING_TO_DO:
-        assert found.why == "newer than the store's clock, or than the newest of main"
+        assert found.why == "newer than the store's clock, or than the newest snapshot of main"
         assert found.kept == 5 - len(found.expired)
     lines = show_expiry("iceberg://test/db.events", found, 0).blocks
     text = " ".join(line.text for line in lines if isinstance(line, Line))

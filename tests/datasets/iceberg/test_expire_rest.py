@@ -102,10 +102,10 @@ def test_a_tag_that_is_lost_is_told_and_its_files_stay(
     meanwhile(monkeypatch, make)
     found = run(table, rest)
     assert found.outcome is ExpiryOutcome.REF_LOST
-    assert ("precious" if is_logged else "nobody can tell") in found.why
+    assert ("precious" if is_logged else "it is unknown whether") in found.why
     again = run(table, rest)
     assert again.outcome is ExpiryOutcome.NOTHING_TO_DO
-    assert any("stay for good" in note for note in again.notes)
+    assert any("are never deleted" in note for note in again.notes)
     assert before <= on_disk(table)
     assert again.pending
 

@@ -266,7 +266,7 @@ NS = [1, -1, 1_735_689_600_123_456_789, None]
 UNSOUND: Mapping[str, tuple[IcebergType, pa.Array, dict[str, Any]]] = {
     "INT64 Timestamp(milliseconds)": (TimestampType(), pa.array([1, -1, None, 3], pa.timestamp("ms")), {}),
     "INT64 Timestamp(nanoseconds)": (TimestamptzType(), pa.array(NS, pa.timestamp("ns", "UTC")), {}),
-    "INT96 in the way of parquet-cpp": (
+    "INT96, as parquet-cpp": (
         TimestampType(),
         pa.array(NS, pa.timestamp("ns")),
         {"use_deprecated_int96_timestamps": True},
@@ -325,7 +325,7 @@ def test_what_readers_do_not_read_alike_is_left_alone(catalog: Catalog) -> None:
         if "INT96" not in told:
             assert f"they store c{n} (" in notes
             assert f") as {told}" in notes
-    assert "they store event_time (timestamptz) as INT96 in the way of parquet-cpp-arrow" in notes
+    assert "they store event_time (timestamptz) as INT96, as parquet-cpp-arrow" in notes
 
 
 def test_ids_on_some_columns_only(catalog: Catalog, java: IcebergJava) -> None:
@@ -356,7 +356,7 @@ def gone(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize(("harm", "told"), [(damaged, "cannot be read: "), (gone, "do not exist any more")])
+@pytest.mark.parametrize(("harm", "told"), [(damaged, "cannot be read: "), (gone, "no longer exist")])
 def test_a_file_that_cannot_be_read_hurts_no_other(
     catalog: Catalog, harm: Callable[[Path], None], told: str
 ) -> None:
@@ -413,7 +413,7 @@ def test_a_file_that_is_restored_is_found(catalog: Catalog) -> None:
         names = table.metadata.name_mapping()
         return footers.read(table.io, {path: 0}, table.schema(), 1, names)[path].unfit
 
-    assert reason() == "do not exist any more"
+    assert reason() == "no longer exist"
     file.with_suffix(".away").rename(file)
     assert reason() is None
 

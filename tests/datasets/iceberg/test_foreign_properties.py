@@ -82,7 +82,7 @@ def test_a_table_that_names_code_is_compacted_and_keeps_its_properties(tmp_path:
     found = dataset.load()
     assert len(found.inspect.files()) == 1
     assert found.metadata.properties[name] == intruder.NAME, "a commit changes nothing of a user's settings"
-    assert any(f"the table's properties {name} are not used" in note for note in dataset.snapshot().notes)
+    assert any(f"the table's properties {name} are ignored" in note for note in dataset.snapshot().notes)
     claim(found, {name: ""})  # so that PyIceberg can be the judge
     check(new_catalog(tmp_path).load_table(found.name()), rows)
 
@@ -176,7 +176,7 @@ def test_a_data_file_outside_the_reach_of_a_table_is_not_opened(tmp_path: Path) 
     rows = [*append(table, make_rows(3)), *append(table, make_rows(3)), *append(table, make_rows(3))]
     closed = dataset_of(table, catalog=open_catalog("test", options))
     compact(closed)
-    assert any("1 file(s) are left alone: they lie where" in note for note in closed.snapshot().notes)
+    assert any("1 file(s) are left alone: they lie outside" in note for note in closed.snapshot().notes)
     assert secret.as_uri() in table.refresh().inspect.files()["file_path"].to_pylist()
     with pytest.raises(Refused, match=r"lies outside .*lithify\.allowed-locations"):
         closed.load().io.new_input(secret.as_uri())

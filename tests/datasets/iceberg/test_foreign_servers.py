@@ -79,7 +79,7 @@ def test_an_endpoint_without_credentials_is_refused_where_the_operator_names_ano
     backend = new_catalog(tmp_path)
     new_table(backend)
     answer = {"config": {"s3.endpoint": "http://127.0.0.1:9"}}
-    says = r"db\.events: .*http://127\.0\.0\.1:9 as s3\.endpoint.* set s3\.endpoint"
+    says = r"db\.events: .*s3\.endpoint to http://127\.0\.0\.1:9 .* set s3\.endpoint"
     with opened(backend, of_tables=answer) as catalog, pytest.raises(Refused, match=says):
         load_table(catalog, NAME)
 

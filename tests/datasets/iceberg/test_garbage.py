@@ -483,7 +483,7 @@ def test_a_file_that_is_named_just_before_it_is_deleted(
     if load < 4:
         assert collect(dataset, a_clock(), DELETE).count(GarbageKind.DATA) == 1
     else:
-        with pytest.raises(Refused, match="by no snapshot and is now"):
+        with pytest.raises(Refused, match="by no snapshot before but is now"):
             collect(dataset, a_clock(), DELETE)
     assert other.exists() == (load == 4)
     assert read(table) == by_id([*rows, *rows])

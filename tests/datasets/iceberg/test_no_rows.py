@@ -99,5 +99,5 @@ def test_a_file_whose_manifest_is_wrong_loses_no_rows(catalog: Catalog) -> None:
     done = compact(dataset_of(table))
     assert not done.started
     (left,) = done.plan.left_alone
-    assert "have rows, although the manifest says that they have none" in left
+    assert "have rows, although their manifest states that they have none" in left
     assert len(files_of(table)) == 1

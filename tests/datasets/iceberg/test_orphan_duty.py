@@ -124,7 +124,7 @@ def test_that_nobody_looks_any_more_is_told(catalog: SqlCatalog, clock: ManualCl
     assert [level for level, _ in findings(table, clock)] == ["ok"]
     clock.advance_s(2 * DAY_S)
     ((level, text),) = findings(table, clock)
-    assert (level, "the last one did 15d ago" in text) == ("warning", True)
+    assert (level, "the last search was 15d ago" in text) == ("warning", True)
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def test_one_foreign_rewrite_drops_its_day_only(catalog: SqlCatalog) -> None:
     assert not tick.refused
     ((compaction, reason),) = tick.dropped
     assert compaction == tick.committed[0]
-    assert reason.startswith("3 of its 33 inputs stay as they are: file:")
-    assert reason.endswith("was removed or rewritten by somebody else")
+    assert reason.startswith("3 of its 33 inputs are not replaced: file:")
+    assert reason.endswith("was removed or rewritten by another process")
     assert week.days() == [1, 1, 1, 1, 3, *[1] * (DAYS - 5)]
     check(week.table, week.rows)
     assert len(week.seen(events.Committed)) == len(week.seen(events.Dropped)) == 1
@@ -156,7 +156,7 @@ def test_a_file_of_two_days_ties_them(catalog: SqlCatalog) -> None:
     rewrite_without(table, gone[1])
     tick = steps.commit()
     ((_, reason),) = tick.dropped
-    assert reason.startswith("5 of its 9 inputs stay")
+    assert reason.startswith("5 of its 9 inputs are not replaced")
     check(table, rows)
     assert len(files_of(table)) == 5 + 2
 

@@ -57,10 +57,10 @@ def refuse(table: Table, pattern: str) -> None:
         ({"encryption.key-id": "k"}, "encrypted"),
         ({"write.format.default": "orc"}, "only Parquet"),
         ({"lithify.granularity": "fortnight"}, "must be one of hour, day"),
-        ({"lithify.time-zone": "Mars/Olympus"}, "no time zone"),
+        ({"lithify.time-zone": "Mars/Olympus"}, "not a time zone"),
         ({"lithify.target-file-size-bytes": "0"}, "whole number from 1"),
         ({"lithify.skip-from-now-seconds": "-1"}, "whole number from 0"),
-        ({"lithify.granularty": "day"}, "not known"),
+        ({"lithify.granularty": "day"}, "is unknown"),
         ({"lithify.time-column": "when"}, "does not exist"),
         ({"lithify.time-column": "id"}, "must be timestamp"),
         ({"lithify.branch": "audit"}, "no branch 'audit'"),
@@ -74,7 +74,7 @@ def test_format_version_3(catalog: Catalog) -> None:
     table = new_table(catalog)
     append(table, make_rows(3))
     set_version(table, 3)
-    refuse(table, "format version 3 .* only version 2")
+    refuse(table, "format version 3, .* only version 2")
 
 
 TIMES = NestedField(1, "created", TimestamptzType(), required=False)
@@ -84,7 +84,7 @@ TIMES = NestedField(1, "created", TimestamptzType(), required=False)
     ("fields", "wanted", "pattern"),
     [
         ([NestedField(1, "id", LongType())], None, "no timestamp and no date column"),
-        ([TIMES, NestedField(2, "day", DateType())], None, "not clear .*created, day"),
+        ([TIMES, NestedField(2, "day", DateType())], None, "ambiguous .*created, day"),
         (
             [NestedField(1, "at", StructType(NestedField(2, "time", TimestamptzType())))],
             "at.time",
@@ -123,7 +123,7 @@ def test_sort_orders_of_columns_that_cannot_be_sorted_by(catalog: Catalog, chang
         (current,) = metadata["schemas"]
         current["fields"] = [field for field in current["fields"] if field["name"] != "x"]
         path.write_text(json.dumps(metadata))
-    refuse(table, "sort order uses a column that is nested or gone")
+    refuse(table, "sort order uses a column that is nested or was dropped")
 
 
 def test_several_branches(catalog: Catalog) -> None:
@@ -298,5 +298,5 @@ def test_a_partition_column_that_is_gone(catalog: Catalog) -> None:
         update.remove_field("zone")
     with fresh(table).update_schema() as update_schema:
         update_schema.delete_column("zone")
-    assert any("column that is gone" in note for note in dataset_of(table).snapshot().notes)
+    assert any("column that was dropped" in note for note in dataset_of(table).snapshot().notes)
     assert not compact(dataset_of(table)).started

@@ -408,5 +408,5 @@ def test_rows_outside_the_bounds_of_their_file_are_not_lost(catalog: Catalog) ->
     steps.execute()
     tick = steps.commit()
     assert not tick.committed
-    assert "rows where the inputs had" in tick.refused[0][1]
+    assert "rows, but the inputs had" in tick.refused[0][1]
     check(table, by_id(rows))

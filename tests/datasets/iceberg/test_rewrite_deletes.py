@@ -382,7 +382,7 @@ def test_files_with_the_deleted_rows_in_them_stay(catalog: SqlCatalog) -> None:
     before = fresh(table).metadata_location
     done = run(table)
     assert done.outcome is RewriteOutcome.NOTHING_TO_DO
-    assert any("columns beside a path and a position" in note for note in done.notes)
+    assert any("columns other than a path and a position" in note for note in done.notes)
     assert fresh(table).metadata_location == before
     assert on_disk(table) == named_paths(table)
 

@@ -84,7 +84,7 @@ def no_such_property(table: Table) -> None:
 
 CHANGES: list[tuple[Change, Change, str]] = [
     (another_branch, no_other_branch, "has several branches"),
-    (time_is_dropped, time_is_back, "which column tells the time is not clear"),
+    (time_is_dropped, time_is_back, "the time column is ambiguous"),
     (a_property_without_meaning, no_such_property, "lithify.granularity is 'fortnight'"),
 ]
 NAMED = pytest.mark.parametrize(("spoil", "mend", "reason"), CHANGES, ids=[s.__name__ for s, _, _ in CHANGES])

@@ -187,9 +187,9 @@ def test_a_store_where_nothing_may_be_listed_or_written(table: Table, place: Pat
 def test_a_process_with_another_setting_refuses_the_table(table: Table, place: Path, tmp_path: Path) -> None:
     here = TableMaintenance(opened(table, place), a_clock(), RandomIds())
     here.hold(HoldRequest(), HOUR_MS, "training", "me")
-    with pytest.raises(Refused, match="state of it is elsewhere"):
+    with pytest.raises(Refused, match="state of it is not in"):
         dataset_of(table)
-    with pytest.raises(Refused, match="state of it is elsewhere"):
+    with pytest.raises(Refused, match="state of it is not in"):
         opened(table, tmp_path / "third")
     assert not (tmp_path / "third").exists()
     assert foreign_files(table) == []
@@ -273,7 +273,7 @@ def test_a_place_inside_the_table_outlives_the_removal_of_orphans(table: Table, 
         ("../state", "relative"),
         ("./state", "relative"),
         ("file:state", "relative|no absolute path"),
-        ("file://host/state", "names a host"),
+        ("file://host/state", "contains a host"),
         ("ftp://host/state", "scheme 'ftp' is not known"),
         ("http://169.254.169.254/state", "scheme 'http' is not known"),
         ("iceberg://lake/db.events", "scheme 'iceberg' is not known"),

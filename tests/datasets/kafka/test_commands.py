@@ -154,7 +154,7 @@ def test_all_partitions_of_a_topic(tmp_path: Path, quick: None) -> None:
         (["kafka+http://host/orders-0"], "'kafka+http' is not known"),
         (["kafka://bucket/orders-0"], "'kafka' is not known"),
         (["iceberg+file://{folder}"], "'iceberg+file' is not known"),
-        (["kafka+memory://bucket"], "nothing is beside that"),
+        (["kafka+memory://bucket"], "no folder can be next to it"),
         (["kafka+file://{folder}?x"], "%3F"),
     ],
 )
@@ -173,7 +173,7 @@ def test_options_of_databases_are_refused(url: str) -> None:
     refused = invoke("compact", "--segment", "61", url)
     assert refused.exit_code == 2
     assert "is a log, and --segment is for SlateDB databases only" in " ".join(refused.stderr.split())
-    assert "with --full" in invoke("submit", url).stderr
+    assert "add --full" in invoke("submit", url).stderr
     assert "has no history" in invoke("expire", url).stderr
 
 
@@ -217,7 +217,7 @@ def test_one_output_is_of_one_log(tmp_path: Path, folder: Path, url: str, quick:
     for command in ("plan", "compact", "gc"):
         result = invoke(command, "--output", out, f"kafka+file://{other}")
         assert result.exit_code == 2
-        assert f"holds what was made of file://{folder}" in " ".join(result.stderr.split())
+        assert f"contains the output of file://{folder}" in " ".join(result.stderr.split())
     assert files_in(out) == before
 
 

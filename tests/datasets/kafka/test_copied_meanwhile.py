@@ -107,7 +107,7 @@ def test_who_produces_into_the_new_topic_meanwhile_keeps_what_was_written(
 ) -> None:
     bucket = grown()
     (failure,) = meanwhile(monkeypatch, bucket, before, f"{NEW}/", lambda: produced(bucket)).failures
-    assert "somebody produces into orders.v2 already" in failure.reason
+    assert "a producer already writes to orders.v2" in failure.reason
     assert b"somebody else's" in [row[3] for row in copy_of(bucket).rows()]
     with pytest.raises(AssertionError):
         same_log(bucket)

@@ -77,8 +77,8 @@ def test_a_service_leaves_a_partition_alone_for_a_while() -> None:
     summary = bucket.compact(service)
     assert not summary.started
     assert summary.plan.notes == (
-        "orders-0: is in orders.v2 up to offset 60; 1 objects of it are young or in an open transaction, or "
-        "came since",
+        "orders-0: is copied to orders.v2 up to offset 60; 1 of its objects are young, in an open "
+        "transaction, or newer than the copy",
     )
     assert copies.copied(bucket).started, "a command takes it at once"
     copies.same_log(bucket)

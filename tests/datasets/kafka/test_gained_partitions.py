@@ -309,16 +309,18 @@ def test_fewer_partitions_than_the_broker_was_told_are_refused() -> None:
     bucket = a_bucket(some(6), partitions=3)
     copies.copied(bucket)
     copies.of_broker(bucket, 2)
-    assert "orders has 2 partitions, and orders.v2 3; make another copy" in refused(bucket)
+    assert "orders has 2 partitions, but its copy orders.v2 has 3; make another copy" in refused(bucket)
 
 
 def test_other_partitions_of_the_copy_than_the_broker_was_told_are_refused() -> None:
     bucket = a_bucket(some(6), partitions=2)
     copies.copied(bucket)
     copies.of_broker(bucket, 1, copies.NEW)
-    assert "orders.v2 was made with 2 partitions, and has 1 now; make another copy" in refused(bucket)
+    assert "the copy orders.v2 was made with 2 partitions, and now has 1; make another copy" in refused(
+        bucket
+    )
     copies.of_broker(bucket, 3, copies.NEW)
-    assert "orders has 2 partitions, and orders.v2 3; make another copy" in refused(bucket)
+    assert "orders has 2 partitions, but its copy orders.v2 has 3; make another copy" in refused(bucket)
 
 
 def test_a_count_that_is_none_is_refused() -> None:
@@ -336,7 +338,7 @@ def test_it_shrinks_while_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) ->
         announce(*place)
 
     monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
-    with pytest.raises(LithifyError, match="orders has 2 partitions now, and had 3"):
+    with pytest.raises(LithifyError, match="orders now has 2 partitions, but had 3"):
         copies.copied(bucket)
     assert not copies.told(bucket)
 
@@ -346,9 +348,9 @@ def test_it_is_said_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = a_bucket(some(6))
     asked = copies.asked(bucket)
     with without_waiting():
-        assert "has all that there is" in copies.words("compact", *asked)
+        assert "is complete" in copies.words("compact", *asked)
         copies.of_broker(bucket, 2)
         assert "orders.v2 lacks 1 partition; run again." in copies.words("status", *asked)
         copies.numbered(bucket, 1).produce(*some(3))
         assert "orders.v2 lacks 3 objects, 1 partition; run again." in copies.words("status", *asked)
-        assert "has all that there is" in copies.words("compact", *asked)
+        assert "is complete" in copies.words("compact", *asked)

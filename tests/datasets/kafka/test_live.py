@@ -139,7 +139,7 @@ def test_a_run_ends_though_producers_do_not() -> None:
     summary = one_shot.run(busy, InlineEngine(), bucket.clock, RandomIds(), leadership, planner=planner)
     assert len(summary.committed) == 4
     assert bucket.bases()[:2] == [0, 3]
-    assert "what came since is for the next one" in summary.plan.notes[0]
+    assert "newer records wait for the next one" in summary.plan.notes[0]
 
 
 def test_a_key_in_the_first_object_which_is_untouched_never_comes_back() -> None:
@@ -193,7 +193,7 @@ def test_too_few_objects(count: int) -> None:
     summary = compact(bucket)
     assert not summary.started
     assert summary.plan.notes == (
-        "orders-0: has too few objects: the first, and the last 4 stay as they are",
+        "orders-0: has too few objects: the first one, and the last 4, are not changed",
     )
     assert bucket.contents() == before
 
@@ -365,10 +365,10 @@ def test_an_object_that_another_has_changed_is_not_touched(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"broker_build": None}, "say with --broker-build"),
-        ({"broker_build": "0.6.0"}, "skips rows of merged objects"),
-        ({"broker_build": "0.7.0-pre.0"}, "skips rows of merged objects"),
-        ({"broker_build": "newest"}, "is no version of the broker"),
+        ({"broker_build": None}, "needs --broker-build"),
+        ({"broker_build": "0.6.0"}, "skips records of merged objects"),
+        ({"broker_build": "0.7.0-pre.0"}, "skips records of merged objects"),
+        ({"broker_build": "newest"}, "is not a version of the broker"),
         ({"group": "memory://g/x", "member": "eu"}, "belongs to a group"),
     ],
 )
@@ -387,7 +387,7 @@ def test_what_it_cannot_promise_is_said_before_anything_is_written(caplog: pytes
     with caplog.at_level(logging.WARNING, "lithify"):
         dataset = live(bucket)
         plan = dataset.propose(dataset.snapshot(), Ledger())
-        assert any("told too low" in note for note in plan.notes)
+        assert any("too low an end" in note for note in plan.notes)
         assert not caplog.messages
         bucket.compact(dataset)
     assert ["experimental" in message for message in caplog.messages] == [True] * 3

@@ -288,7 +288,7 @@ def test_a_log_that_comes_too_late_removes_nothing(caplog: pytest.LogCaptureFixt
     terms = copies.rewrite_of("late").spec.terms
     assert (terms.tombstones_below, terms.markers_below) == (0, 0)
     (finding,) = copies.findings("late")
-    assert "no member as late" in finding.says
+    assert "not a member of the group as late" in finding.says
 
 
 def test_what_the_doctor_says_of_a_group(copies: Copies) -> None:
@@ -343,7 +343,7 @@ def test_the_doctor_names_the_partition_that_fails() -> None:
     found = doctor(dataset)
     (finding,) = [one for one in found if one.severity is Severity.WARNING and one.check == "partition"]
     assert finding.says.startswith(f"{NAME}: its last compaction failed: ")
-    assert "longer than what is left" in finding.says
+    assert "longer than the rest of the object" in finding.says
     copies.restore("a", SEGMENTS)
     copies.clock.advance_s(1)
     topic.compact(dataset)
@@ -363,7 +363,7 @@ def test_a_place_in_the_group_that_was_lost_since_is_refused(copies: Copies) -> 
     copies.files.leave("a")
     reason = dataset.validate(last, replace(snapshot, group=copies.group), ledger)
     assert reason is not None
-    assert "its place in the group" in reason
+    assert "its thresholds in the group" in reason
 
 
 def test_who_dies_before_it_has_said_anything_says_it_when_it_commits_again(copies: Copies) -> None:

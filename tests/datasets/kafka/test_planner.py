@@ -49,7 +49,7 @@ def test_what_is_mostly_clean_is_left_alone() -> None:
     assert found.rounds == ()
     assert found.notes == (
         "partition 3: 40% of 10.0 kB is new, below 50% (min.cleanable.dirty.ratio), in 10 objects, 1 needed; "
-        "the newest object, from 100 on, stays as it is",
+        "the newest object, from 100 on, is not changed",
     )
 
 
@@ -61,14 +61,14 @@ def test_many_small_objects_are_worth_it_though_nothing_is_new() -> None:
 
 def test_the_newest_object_stays() -> None:
     found = of(partition(objects(1)))
-    assert found.notes == ("partition 3: nothing is settled: the newest object, from 0 on, stays as it is",)
+    assert found.notes == ("partition 3: nothing is settled: the newest object, from 0 on, is not changed",)
 
 
 def test_an_open_transaction_bounds_the_round() -> None:
     (found,) = of(partition(objects(11), stable=45)).rounds
     assert (found.end_offset, found.objects) == (45, 4)
     found_nothing = of(partition(objects(11), stable=9))
-    assert found_nothing.notes == ("partition 3: nothing is settled: from 9 on a transaction is open",)
+    assert found_nothing.notes == ("partition 3: nothing is settled: a transaction is open from 9 on",)
 
 
 def test_young_records_bound_the_round() -> None:
@@ -77,7 +77,7 @@ def test_young_records_bound_the_round() -> None:
     assert (found.end_offset, found.objects) == (60, 6)
     late = of(partition(young), min_compaction_lag_ms=60_000)
     assert late.notes == (
-        "partition 3: nothing is settled: from 0 on records are younger than min.compaction.lag.ms",
+        "partition 3: nothing is settled: records from 0 on are younger than min.compaction.lag.ms",
     )
 
 

@@ -187,7 +187,7 @@ def test_a_damaged_segment_ends_the_round_before_anything_is_written_anew() -> N
     topic.store.put(key, topic.store.get(key)[:-1])
     dataset = topic.opened()
     summary = topic.compact(dataset)
-    assert "longer than what is left" in summary.failures[0].reason
+    assert "longer than the rest of the object" in summary.failures[0].reason
     assert dataset.snapshot().round(NAME) is None
     assert not [m for m in topic.store.list(f"{topic.root}/out") if m.key.endswith(".log")]
 

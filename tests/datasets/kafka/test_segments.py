@@ -151,7 +151,7 @@ def test_a_segment_without_batches_is_written_too() -> None:
 def test_what_an_index_cannot_count_is_refused() -> None:
     far = logs.data(1 << 31, ("a", "1"))
     writer = SegmentWriter(MemoryStore(), "logs/orders-0", 0)
-    with pytest.raises(Refused, match="let segments be smaller"):
+    with pytest.raises(Refused, match="set a smaller kafka"):
         writer.write(encode(far), ())
 
 
@@ -179,8 +179,8 @@ BAD = TWO[:-1] + bytes([TWO[-1] ^ 1])
 @pytest.mark.parametrize(
     ("data", "error", "text"),
     [
-        (ONE + TWO[:-1], CorruptObject, "longer than what is left"),
-        (ONE + TWO[:9], CorruptObject, "longer than what is left"),
+        (ONE + TWO[:-1], CorruptObject, "longer than the rest of the object"),
+        (ONE + TWO[:9], CorruptObject, "longer than the rest of the object"),
         (ONE + OLD, Unsupported, "format 1"),
         (ONE + BAD, CorruptObject, "checksum"),
         (ONE + bytes(100), Unsupported, "format 0"),
@@ -253,8 +253,8 @@ def test_partitions_of_a_topic_are_found() -> None:
     [
         ({}, "logs", DatasetNotFound, "neither segments"),
         ({name(0, folder="logs/a-0"): ONE, name(0, folder="logs/b-0"): ONE}, "logs", Refused, "2 topics"),
-        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs", Refused, "a broker works"),
-        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs/a-0", Refused, "a broker works"),
+        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs", Refused, "a broker runs"),
+        ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs/a-0", Refused, "a broker runs"),
         ({name(0, folder="logs/things"): ONE}, "logs/things", Refused, "named after its partition"),
     ],
 )

@@ -204,7 +204,7 @@ def test_the_commands_say_how_to_cut_over(monkeypatch: pytest.MonkeyPatch) -> No
     with without_waiting():
         planned = invoke_json("plan", *arguments)
         assert [one["reason"] for one in planned["proposals"]] == [
-            "orders-0: 30 objects go to orders.v2, compacted"
+            "orders-0: copy 30 objects to orders.v2, compacted"
         ]
         assert not told(bucket)
         found = invoke_json("compact", *arguments)["copy"]
@@ -214,12 +214,12 @@ def test_the_commands_say_how_to_cut_over(monkeypatch: pytest.MonkeyPatch) -> No
         said = words("status", *arguments)
         assert "orders.v2 lacks 1 object; run again." in said
         said = words("compact", *arguments)
-        assert "orders.v2 has all that there is." in said
+        assert "orders.v2 is complete." in said
         assert "1. Stop the producers" in said
         same_log(bucket)
         assert invoke_json("gc", "--delete", "--min-age", "0", *arguments)["deleted"]["work"] > 0
         same_log(bucket)
-        assert "is in orders.v2 up to offset 93" in words("plan", *arguments)
+        assert "is copied to orders.v2 up to offset 93" in words("plan", *arguments)
 
 
 # Dying
@@ -320,15 +320,15 @@ def taken(bucket: Bucket) -> None:
 
 
 REFUSALS: list[tuple[Callable[[Bucket], object], str]] = [
-    (taken, "there is a topic orders.v2 already, which was not made here"),
+    (taken, "a topic orders.v2 exists already that is not a copy"),
     (
         lambda bucket: copy_of(bucket).produce(*some(2)),
-        "the broker knows no topic orders.v2, but there are objects",
+        "the broker does not know a topic orders.v2, but its folder contains objects",
     ),
-    (written_into, "somebody produces into orders.v2 already"),
-    (compacted, "orders-0: what was copied of it, below offset 90, has changed since"),
-    (made_again, "orders-0: the topic was deleted and made again since it was copied"),
-    (deleted, "orders.v2 was made here, and was deleted since"),
+    (written_into, "a producer already writes to orders.v2"),
+    (compacted, "orders-0: the copied part, below offset 90, has changed since"),
+    (made_again, "orders-0: the topic was deleted and created again after it was copied"),
+    (deleted, "the copy orders.v2 has been deleted since it was made"),
 ]
 
 
@@ -361,7 +361,7 @@ def test_a_name_that_is_taken_while_the_copy_is_made(monkeypatch: pytest.MonkeyP
         announce(*place)
 
     monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
-    with pytest.raises(Refused, match=r"there is a topic orders.v2 already"):
+    with pytest.raises(Refused, match=r"a topic orders.v2 (was created|exists)"):
         copied(bucket)
     assert told(bucket)["id"] == "another"
 
@@ -420,7 +420,7 @@ def test_a_copy_that_was_begun_without_a_claim_asks_whose_the_name_is(
         assert copied(other).failures
     before = copy_of(bucket).contents()
     assert before
-    with pytest.raises(Refused, match=r"a copy of others is called orders\.v2 already"):
+    with pytest.raises(Refused, match=r"the name orders\.v2 is already used by a copy of others"):
         copied(bucket)
     assert copy_of(bucket).contents() == before
     assert not copied(other).failures
@@ -499,7 +499,7 @@ def test_the_topic_is_made_again_before_the_broker_is_told(monkeypatch: pytest.M
         announce(*place)
 
     monkeypatch.setattr("lithify.datasets.kafka.buckets.topic_copy.announce", late)
-    with pytest.raises(Refused, match=r"orders was deleted and made again meanwhile"):
+    with pytest.raises(Refused, match=r"orders was deleted and created again meanwhile"):
         copied(bucket)
     assert NEW not in json.loads(bucket.store.get(f"{bucket.root}/clusters/c/meta.json"))["topics"]
 
@@ -526,11 +526,11 @@ def test_the_broker_writes_its_metadata_meanwhile(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"copy_to": "a/b"}, "is no name of a topic"),
-        ({"copy_to": ".."}, "is no name of a topic"),
-        ({"copy_to": "x" * 250}, "is no name of a topic"),
+        ({"copy_to": "a/b"}, "is not a valid topic name"),
+        ({"copy_to": ".."}, "is not a valid topic name"),
+        ({"copy_to": "x" * 250}, "is not a valid topic name"),
         ({"copy_to": "orders"}, "is the topic itself"),
-        ({"copy_to": NEW, "output": "memory://elsewhere"}, "it has no output"),
+        ({"copy_to": NEW, "output": "memory://elsewhere"}, "omit --output"),
         ({"copy_to": NEW, "group": "memory://groups/x", "member": "eu"}, "belongs to a group of copies"),
     ],
 )
@@ -541,7 +541,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, str], reason: str)
 
 
 def test_only_topics_in_a_bucket_are_copied() -> None:
-    with pytest.raises(Refused, match="only such a one is copied"):
+    with pytest.raises(Refused, match="only such a topic can be copied"):
         opened_by_url("kafka+memory://no-broker/orders-0", {"copy_to": NEW})
 
 

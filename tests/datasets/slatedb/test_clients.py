@@ -35,7 +35,9 @@ def test_a_database_of_an_old_client_is_left_as_it_is(tmp_path: Path, name: str)
     with pytest.raises(Refused, match=r"manifest has format 1, which SlateDB wrote before 0\.16"):
         compact(dataset, take_over=True)
     snapshot = dataset.snapshot()
-    assert any("open it with SlateDB 0.16" in note for note in dataset.propose(snapshot, Ledger()).notes)
+    assert any(
+        "open the database with SlateDB 0.16" in note for note in dataset.propose(snapshot, Ledger()).notes
+    )
     clock = ManualClock(1_900_000_000_000)
     with pytest.raises(Refused, match=r"before 0\.16"):
         collect(dataset.store, dataset.paths, clock, GarbageOptions(0, dry_run=False))

@@ -227,7 +227,7 @@ def test_a_missing_pinned_manifest_ends_the_run(path: Path) -> None:
         pass
     (path / f"manifest/{pinned:020d}.manifest").unlink()
     before = [names(path, folder) for folder in ("compacted", "compactions")]
-    with pytest.raises(CorruptObject, match="pins this manifest and it is missing"):
+    with pytest.raises(CorruptObject, match="pins this manifest, which is missing"):
         gc(path)
     assert [names(path, folder) for folder in ("compacted", "compactions")] == before
 
@@ -310,7 +310,7 @@ def test_what_is_needed_again_just_before_it_is_deleted_stops_its_kind(path: Pat
     ssts = names(path, "compacted")
     store, _ = open_store(str(path))
     clock = in_an_hour()
-    with pytest.raises(Refused, match="brought it back"):
+    with pytest.raises(Refused, match="added it again"):
         gc(path, clock=clock, store=FaultyStore(store, restore))
     assert is_restored
     assert names(path, "compacted") == ssts
@@ -390,7 +390,7 @@ def test_the_command_does_with_each_kind_as_the_settings_say(path: Path) -> None
     said = invoke_json("gc", *given, path)
     assert (said["dry_run"], said["reported_only"]) == (True, [])
     shown = invoke("gc", "--delete", *given, path)
-    assert "the settings say dry_run" in shown.stdout
+    assert "the settings set dry_run" in shown.stdout
     assert names(path, "manifest") >= before["manifest"]
     assert names(path, "wal") == before["wal"]
     assert names(path, "compactions") < before["compactions"]

@@ -170,8 +170,8 @@ def test_a_filter_over_many_blocks_and_outputs() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("", "no import path"),
-        ("nothing", "no import path"),
+        ("", "not an import path"),
+        ("nothing", "not an import path"),
         ("no.such.module:f", "cannot be imported"),
         (here("absent"), "has no function absent"),
         (here("FOLD"), "has no function FOLD"),
@@ -201,12 +201,12 @@ def test_a_module_that_raises_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        (replace(FOLD, merge_operator=here("not_bytes")), "gave str instead of bytes on key b'a'"),
-        (replace(FOLD, merge_operator=here("fails")), "failed on key b'a': KeyError"),
-        (replace(LAST_RUN, compaction_filter=here("no_decision")), "gave True instead of"),
-        (replace(LAST_RUN, compaction_filter=here("fails")), "failed on key b'a': KeyError"),
-        (replace(FOLD, merge_operator=here("ends")), "failed on key b'a': SystemExit"),
-        (replace(LAST_RUN, compaction_filter=here("ends")), "failed on key b'a': SystemExit"),
+        (replace(FOLD, merge_operator=here("not_bytes")), "returned str instead of bytes for key b'a'"),
+        (replace(FOLD, merge_operator=here("fails")), "failed for key b'a': KeyError"),
+        (replace(LAST_RUN, compaction_filter=here("no_decision")), "returned True instead of"),
+        (replace(LAST_RUN, compaction_filter=here("fails")), "failed for key b'a': KeyError"),
+        (replace(FOLD, merge_operator=here("ends")), "failed for key b'a': SystemExit"),
+        (replace(LAST_RUN, compaction_filter=here("ends")), "failed for key b'a': SystemExit"),
     ],
 )
 def test_functions_that_misbehave_are_refused(rules: RowRules, message: str) -> None:

@@ -168,17 +168,13 @@ def test_the_undamaged_index_reads() -> None:
         ),
         pytest.param(write(ROOT, Root(())), "no blocks", id="no blocks"),
         pytest.param(changed(1, first_key=None), "block 1 of the index lacks a required field", id="no key"),
+        pytest.param(changed(1, offset=0), "block 1 of the index does not start after", id="offset repeated"),
+        pytest.param(changed(2, offset=5), "block 2 of the index does not start after", id="offset descends"),
         pytest.param(
-            changed(1, offset=0), "block 1 of the index does not start behind", id="offset repeated"
+            changed(3, offset=40), "block 3 of the index does not start after", id="offset at the end"
         ),
         pytest.param(
-            changed(2, offset=5), "block 2 of the index does not start behind", id="offset descends"
-        ),
-        pytest.param(
-            changed(3, offset=40), "block 3 of the index does not start behind", id="offset at the end"
-        ),
-        pytest.param(
-            changed(3, offset=1 << 63), "block 3 of the index does not start behind", id="offset of 64 bits"
+            changed(3, offset=1 << 63), "block 3 of the index does not start after", id="offset of 64 bits"
         ),
         pytest.param(changed(1, first_key=b"bd"), "block 2 of the index has a key below", id="key descends"),
         pytest.param(
@@ -198,8 +194,8 @@ def test_damage_is_named(data: bytes, reason: str) -> None:
     [
         pytest.param(changed(2, first_key=None), "block 2 of the index lacks", id="bisected"),
         pytest.param(changed(1, first_key=b"bd"), "block 1 of the index has a key", id="bisected disorder"),
-        pytest.param(changed(1, offset=0), "block 1 of the index does not start behind", id="inside"),
-        pytest.param(changed(2, offset=5), "block 2 of the index does not start behind", id="behind it"),
+        pytest.param(changed(1, offset=0), "block 1 of the index does not start after", id="inside"),
+        pytest.param(changed(2, offset=5), "block 2 of the index does not start after", id="behind it"),
     ],
 )
 def test_damage_of_what_a_part_needs_is_named(data: bytes, reason: str) -> None:

@@ -240,7 +240,7 @@ def test_a_range_without_sources_makes_no_output() -> None:
 )
 def test_rows_out_of_order_are_refused(rows: list[Row]) -> None:
     bench = Bench().add(rows)
-    with pytest.raises(CorruptObject, match=r"block 0: a row is not in order|first key is behind its last"):
+    with pytest.raises(CorruptObject, match=r"block 0: a row is not in order|first key is above its last"):
         bench.run(bench.task(KEEP_ALL))
 
 

@@ -168,7 +168,7 @@ def test_a_segments_only_run_is_rewritten_once_if_the_writer_flushed_elsewhere_s
     request = FullRequest.of(later)
     plan = full(later, request)
     assert specs(plan) == [tiered(tree, None, (3,), 3)]
-    assert plan.proposals[0].reason == "segment 61: full compaction: 1 sorted run anew (1.0 MB)"
+    assert plan.proposals[0].reason == "segment 61: full compaction: 1 sorted run rewritten (1.0 MB)"
     # A writer whose clock is ahead of ours does not make this go on for ever.
     done = apply_compaction(later, plan.proposals[0].spec, [M.sst(MB, b"aa", b"ab")])
     done = replace(done, last_l0_clock_tick=1 << 60)

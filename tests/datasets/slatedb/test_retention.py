@@ -66,7 +66,7 @@ DONE = ledger_at((5000, CompactionState.COMPLETED))
     [
         (9000, 0, None, manifest_of(tree_at(7000)), 0, "no compactions file"),
         (9000, 0, Ledger(1), manifest_of(tree_at(7000)), 0, "no entries"),
-        (9000, 0, DONE, manifest_of(tree_at()), 0, "never was an L0"),
+        (9000, 0, DONE, manifest_of(tree_at()), 0, "has been no L0"),
         (9000, 0, DONE, manifest_of(tree_at(7000)), 5000, "oldest compaction"),
         (
             9000,

@@ -188,7 +188,7 @@ def test_an_empty_block_is_empty() -> None:
     ],
 )
 def test_a_bomb_is_refused(codec: Codec, bomb: bytes) -> None:
-    with pytest.raises(CorruptObject, match="claims to hold more"):
+    with pytest.raises(CorruptObject, match="claims to unpack to more"):
         unseal(checked(bomb), codec, KEY, limit=4096)
 
 

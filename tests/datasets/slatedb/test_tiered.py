@@ -222,7 +222,7 @@ def test_trees_take_turns_and_the_longest_l0_list_goes_first() -> None:
             P,
             (),
             "11 L0 SSTs (11.0 MB) reached min_compaction_sources 4; "
-            "the oldest 8 are taken (max_compaction_sources)",
+            "only the oldest 8 are merged (max_compaction_sources)",
         ),
         (
             tree(0, {3: MB, 2: 2 * MB, 1: MB, 0: MB}),
@@ -235,7 +235,7 @@ def test_trees_take_turns_and_the_longest_l0_list_goes_first() -> None:
             TieredPolicy(sorted_run_consolidation_threshold=2),
             (),
             "3 sorted runs, more than sorted_run_consolidation_threshold 2: "
-            "2 neighbours (1.0 MB to 8.0 MB) are merged whatever their sizes",
+            "2 neighbours (1.0 MB to 8.0 MB) are merged regardless of their sizes",
         ),
         (tree(0), P, (), "empty"),
         (
@@ -313,7 +313,7 @@ def test_l0_is_more_urgent_than_runs_and_a_long_list_more_than_a_short_one() -> 
         ),
         (tree(1), (1, (), 77), "full compaction: 1 L0 SST into one run (1.0 MB)"),
         (tree(0, equal_runs(2)), (0, (1, 0), 0), "full compaction: 2 sorted runs into one (2.0 MB)"),
-        (tree(0, {5: MB}), (0, (5,), 5), "full compaction: 1 sorted run anew (1.0 MB)"),
+        (tree(0, {5: MB}), (0, (5,), 5), "full compaction: 1 sorted run rewritten (1.0 MB)"),
     ],
 )
 def test_full_compaction(shape: TieredTree, want: Picked, reason: str) -> None:

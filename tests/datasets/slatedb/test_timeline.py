@@ -71,11 +71,11 @@ def test_old_segments_become_one_run_and_the_newest_is_compacted_by_size() -> No
     assert [proposal.priority for proposal in plan.proposals] == sorted(
         (proposal.priority for proposal in plan.proposals), reverse=True
     )
-    assert "not written any more" in plan.proposals[1].reason
+    assert "no longer written" in plan.proposals[1].reason
     assert plan.notes == (
         "segment 323032342d30352d30312f: too close to the newest data (skip_newest); "
         "compacted by size until then",
-        "2 segment(s) are as they should stay",
+        "2 segment(s) need no compaction",
     )
 
 
@@ -155,7 +155,7 @@ def test_other_segments_are_compacted_by_size() -> None:
     other = M.tree(4, {}, b"users/")
     plan = proposed(manifest_of(other, DONE, HOT))
     assert tiered(other, slice(None), (), 5) in specs(plan)
-    assert any("1 segment(s) do not fit the pattern %Y-%m-%d/" in note for note in plan.notes)
+    assert any("1 segment(s) do not match the pattern %Y-%m-%d/" in note for note in plan.notes)
 
 
 def test_run_ids_are_unique() -> None:
@@ -200,7 +200,7 @@ def test_text_is_read_in_the_time_zone() -> None:
 
 @pytest.mark.parametrize("pattern", ["", "events/", "{u16:s}", "{u64:ms}/x", "%Y-{u64:ms}x"])
 def test_patterns_that_tell_no_time_are_refused(pattern: str) -> None:
-    with pytest.raises(Refused, match="tells no time"):
+    with pytest.raises(Refused, match="contains no time"):
         SegmentTimes(pattern)
 
 

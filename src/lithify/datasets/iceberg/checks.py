@@ -41,12 +41,12 @@ def check_table(
     for note in state.notes:
         if note == state.refusal or any(note == left.note for left in state.left_alone):
             continue
-        yield warning("limits", note, "see whether you can live with that; docs/iceberg.md says why it is so")
+        yield warning("limits", note, "check whether this is acceptable; docs/iceberg.md explains why")
     yield from _check_left(state)
     yield from check_compactions(found)
-    written = [*heartbeats(ledger), (state.timestamp_ms, "who committed last")]
+    written = [*heartbeats(ledger), (state.timestamp_ms, "the last committer")]
     yield check_clocks(written, found.store_ms, now_ms)
-    versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
+    versions = {"versions of the ledger": ledgers, "versions of the chunk states": memories}
     yield check_versions(versions, dataset.url, "Lithify's coordinator")
     if found.retained is not None:
         try:
@@ -62,12 +62,14 @@ def _check_left(state: TableState) -> Iterator[Finding]:
             yield problem(
                 "left alone",
                 says,
-                "have these deletes applied once by another program, such as Spark's rewrite_data_files with "
-                "delete-file-threshold 1; so that it does not come to that again, set the table property "
-                "lithify.max-deleted-percent, and compact before so many come together",
+                "apply these deletes once with another program, such as Spark's rewrite_data_files with "
+                "delete-file-threshold 1; to prevent this in future, set the table property "
+                "lithify.max-deleted-percent, and compact more often",
             )
         else:
-            yield warning("left alone", says, "see whether you can live with that; docs/iceberg.md says why")
+            yield warning(
+                "left alone", says, "check whether this is acceptable; docs/iceberg.md explains why"
+            )
 
 
 def _check_parts(dataset: IcebergDataset, state: TableState, amount: str) -> Iterator[Finding]:
@@ -82,24 +84,25 @@ def _check_parts(dataset: IcebergDataset, state: TableState, amount: str) -> Ite
         yield problem(
             check,
             f"its data cannot be compacted: {state.refusal}",
-            "change that as it says; or name data in the table property lithify.skip-parts, and all else "
-            "is done without it",
+            "make that change, or add data to the table property lithify.skip-parts to do only the other "
+            "parts of maintenance",
         )
     for part, why in state.refused.items():
         if part != "data" and part not in left_out and why != state.refusal:
-            says = (
-                "see to that part with another program, or name it in the table property lithify.skip-parts"
-            )
-            yield warning(part, why, says if part in PARTS else "see to that part with another program")
+            says = "do that part with another program, or add it to the table property lithify.skip-parts"
+            yield warning(part, why, says if part in PARTS else "do that part with another program")
 
 
 def _what_to_do(error: LithifyError) -> str:
     if isinstance(error, StoreError):
-        do = "check that the catalog and the table's storage can be reached from here, and the credentials"
+        do = (
+            "check the credentials, and that the catalog and the table's storage can be reached from this "
+            "machine"
+        )
         return advice(error, do)
     if isinstance(error, CorruptObject):
         return (
-            "restore that object from a backup; docs/iceberg.md says what is lost with each object under "
-            "_lithify/ that is deleted instead"
+            "restore that object from a backup; docs/iceberg.md lists what is lost if an object under "
+            "_lithify/ is deleted instead"
         )
-    return "change the table, its properties or the URL as it says"
+    return "change the table, its properties or the URL accordingly"

@@ -9,22 +9,23 @@ OPTIONS = CommandOptions(
         KindOption(
             "chunk",
             frozenset({"submit"}),
-            "Of a table: rewrite this time chunk, such as 2025-01-31, or null. May be repeated.",
+            "Tables: rewrite this time chunk, such as 2025-01-31, or null. May be repeated.",
             type=list[str],
             metavar="NAME",
         ),
         KindOption(
             "max_percent",
             frozenset({"gc"}),
-            "Of a table: delete nothing if it is more than this share of all files beside the table; "
-            "default: 50.",
+            "Tables: delete nothing if more than this share of all files in the table's folders would be "
+            "deleted; default: 50.",
             type=int,
             metavar="PERCENT",
         ),
         KindOption(
             "continuous",
             frozenset({"readers add"}),
-            "Of a table: the reader never runs with Trigger.AvailableNow, which needs all since it began.",
+            "Tables: the reader never runs with Trigger.AvailableNow, which needs the whole history since "
+            "the reader's start.",
             type=bool,
         ),
     ),

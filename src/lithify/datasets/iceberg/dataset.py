@@ -213,9 +213,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         was opened on."""
         table = load_table(self._catalog, self._identifier)
         if table.location() != self._location:
-            raise Replaced(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+            raise Replaced(f"{self.url}: the table was moved to {table.location()}; open it again")
         if table.metadata.table_uuid != self._uuid:
-            raise Replaced(f"{self.url}: the table was dropped and another has its name now; start again")
+            raise Replaced(
+                f"{self.url}: the table was dropped, and another table has its name now; open it again"
+            )
         lend(self.table_store, table.io.properties)  # the credentials may have changed
         self._check_place(table)
         return table
@@ -229,9 +231,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         if state is None or state.id != place:
             here = url_of(self.store.url, self.own_folder)
             raise Refused(
-                f"{self.url}: the table records that Lithify's state of it is elsewhere than {here}: set "
-                "iceberg.state_location as other processes have it; if that folder is lost, remove the "
-                f"table's property {PREFIX}place"
+                f"{self.url}: the table records that Lithify's state of it is not in {here}; set "
+                "iceberg.state_location to the same value as in other processes, or, if that folder is "
+                f"lost, remove the table's property {PREFIX}place"
             )
         self._state_id = place
 
@@ -281,8 +283,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         if beside is not None:
             raise Refused(
                 f"{self.url}: its state lies in {url_of(self.table_store.url, folder)}, and "
-                "iceberg.state_location is set: stop what works on the table and move that folder to "
-                f"{url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
+                "iceberg.state_location is set: stop all Lithify processes that use the table and move that "
+                f"folder to {url_of(self.store.url, self.own_folder)}, or delete it if it is not needed"
             )
 
     def check_not_moved(self, table: Table) -> None:
@@ -294,8 +296,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             there = url_of(store.url, folder)
             if canonical(there) != here and next(iter(store.list(folder)), None) is not None:
                 raise Refused(
-                    f"{self.url}: the table was moved, and its holds and readers were not: move what is in "
-                    f"{there} to {url_of(self.store.url, self.own_folder)}, or delete it if nobody needs it"
+                    f"{self.url}: the table was moved without its holds and readers: move the objects in "
+                    f"{there} to {url_of(self.store.url, self.own_folder)}, or delete them if they are not "
+                    "needed"
                 )
 
     def _former_folder(self, root: str, table: Table) -> tuple[ObjectStore, str]:
@@ -378,7 +381,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
                 self._remembered = version.id, state_codec.decode(version.data, key)
             except CorruptObject as error:
                 self._is_memory_damaged = True
-                return ChunkStates(), (f"what was remembered of chunks is damaged and not used: {error}",)
+                return ChunkStates(), (f"the stored states of chunks are damaged and not used: {error}",)
         return self._remembered[1], ()
 
     # Publishing
@@ -586,7 +589,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             plan = proposals_of(snapshot, timeline, held)
             if "data" not in snapshot.policy.left_out or plan.refusal:
                 return plan
-            why = "nothing is compacted unasked: lithify.skip-parts names data"
+            why = "nothing is compacted automatically: lithify.skip-parts names data"
             return replace(plan, proposals=(), notes=(why, *plan.notes), is_left_out=True)
 
         # Held files are shown in the timeline.
@@ -612,7 +615,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         listing = self._planned(table, spec)
         missing = [path for path in spec.inputs if path not in listing.data]
         if missing:
-            raise Refused(f"compaction {compaction.id}: {missing[0]} is no file of the planned snapshot")
+            raise Refused(f"compaction {compaction.id}: {missing[0]} is not a file of the planned snapshot")
         column = find_time_column(table.metadata, snapshot.policy.time_column, self.url)
         terms = Terms(
             compaction_id=compaction.id,

@@ -104,7 +104,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedException as error:
-        raise VersionConflict(f"{what}: another party committed first: {error}") from error
+        raise VersionConflict(f"{what}: another writer committed first: {error}") from error
     except (NoSuchTableError, NoSuchNamespaceError) as error:
         raise DatasetNotFound(f"{what}: the table does not exist; check the URL: {error}") from error
     except NotInstalledError as error:

@@ -102,7 +102,7 @@ class IcebergKind:
     def request(self, dataset: IcebergDataset, args: CommandArgs, clock: Clock) -> Planner:
         names = args.given.get("chunk")
         if args.full == bool(names):
-            raise Refused("say what to compact: either --full, or chunks with --chunk")
+            raise Refused("add either --full, or chunks with --chunk")
 
         def plan_asked(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
             return request(state, ledger, _now_us(clock), names, held, dataset.alone)

@@ -176,7 +176,7 @@ def cuts_of(files: Sequence[TimelineFile], calendar: Calendar) -> tuple[int, ...
         if granularity is Granularity.YEAR or sum(coarse.count(*span) for span in spans) <= MAX_CUTS:
             edges = sorted({edge for span in spans for edge in coarse.edges(*span)})
             return tuple(edges[1:-1])
-    raise AssertionError("the last granularity is taken whatever it costs")
+    raise AssertionError("the last granularity is used at any cost")
 
 
 def _totals(timeline: TimelinePlan) -> Mapping[str, Total]:

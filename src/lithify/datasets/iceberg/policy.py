@@ -165,7 +165,7 @@ def parse_policy(
             continue
         name = _NAMES.get(key)
         if name is None:
-            raise Refused(f"{url}: the property {key} is not known; known are {', '.join(_NAMES)}")
+            raise Refused(f"{url}: the property {key} is unknown; known properties are {', '.join(_NAMES)}")
         if name in _OF_DATA and not of_data:
             continue
         values[name] = text if name in _TEXTS else _number(key, text, _AT_LEAST.get(name, 0), url)
@@ -179,12 +179,14 @@ def parse_policy(
         raise Refused(f"{url}: lithify.granularity is {policy.granularity!r}; it must be one of {known}")
     unknown = sorted(policy.left_out - set(PARTS))
     if unknown:
-        says = f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}"
+        says = f"{', '.join(unknown)}: not a part of maintenance; the parts are {', '.join(PARTS)}"
         raise Refused(f"{url}: lithify.skip-parts names {says}")
     try:
         ZoneInfo(policy.time_zone)
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise Refused(f"{url}: lithify.time-zone is {policy.time_zone!r}, which is no time zone") from error
+        raise Refused(
+            f"{url}: lithify.time-zone is {policy.time_zone!r}, which is not a time zone"
+        ) from error
     return policy
 
 

@@ -14,7 +14,7 @@ from lithify.config.sections import CollectionSettings, OwnSection, Section, Tex
 class TableCollectionSettings(CollectionSettings):
     """How one type of a table's garbage is collected."""
 
-    min_age: Duration = Field(default=timedelta(hours=1), description="What is younger is kept")
+    min_age: Duration = Field(default=timedelta(hours=1), description="Younger garbage is kept")
 
 
 class TableGarbageSettings(Section):
@@ -42,12 +42,12 @@ class IcebergSettings(OwnSection):
 
     properties: Texts = Field(
         default_factory=dict,
-        description="How tables are compacted, such as granularity; wins over their properties lithify.…",
+        description="How tables are compacted, such as granularity; overrides their properties lithify.…",
     )
     unrelated_tables: Text = Field(
         default="",
-        description="Tables of a catalog that share no place with others, such as broken.t or other.*, "
-        "separated by commas: they need not be readable when files are deleted",
+        description="Tables of a catalog that share no folder with other tables, such as broken.t or "
+        "other.*, separated by commas: they need not be readable when files are deleted",
     )
     state_location: Text = Field(
         default="",

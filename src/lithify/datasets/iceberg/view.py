@@ -69,7 +69,7 @@ def left_json(state: TableState) -> list[Facts]:
 
 def _nothing(plan: Plan) -> str:
     if plan.left_alone:
-        return "Nothing that can be compacted now, beside what is left alone:"
+        return "No data can be compacted now; these files are left alone:"
     return "Nothing to compact now."
 
 
@@ -111,12 +111,14 @@ def _show_orphans(run: OrphanRun | None, now_ms: int) -> tuple[Block, ...]:
         return ()
     ago = f"{text.duration(max(now_ms - run.at_ms, 0))} ago"
     if run.why:
-        why = f"nobody knows how many there are, since a look {ago} was refused: {run.why}"
+        why = f"their number is unknown, because a search {ago} was refused: {run.why}"
         return (Line(why, "Orphans:", is_bad=True),)
     if not run.left:
-        return (Line(f"A look for orphan files {ago} left none that was old enough to go."),)
+        return (Line(f"A search for orphan files {ago} left none that was old enough to be deleted."),)
     found = f"{run.left:,} files ({text.size(run.left_bytes)})"
-    return (Line(f"{found} that nothing names were found {ago}: lithify remove-orphans.", "Orphans:"),)
+    return (
+        Line(f"{found} that no metadata refers to were found {ago}: lithify remove-orphans.", "Orphans:"),
+    )
 
 
 def show_run(run: DatasetRun) -> Shown:
@@ -193,21 +195,21 @@ def show_history(kept: Retained, now_ms: int) -> list[Block]:
     past = kept.past
     blocks: list[Block] = [
         Line(
-            f"{past.versions:,} snapshots; {text.size(past.only_history_bytes)} of files that "
-            "only older ones need"
+            f"{past.versions:,} snapshots; {text.size(past.only_history_bytes)} of files are needed only by "
+            "older ones"
         )
     ]
     if kept.needed:
-        rest = f", and {len(kept.needed) - 1} others need something" if len(kept.needed) > 1 else ""
+        rest = f", and {len(kept.needed) - 1} others need history" if len(kept.needed) > 1 else ""
         blocks.append(Line(f"The oldest is needed by {show_needed(kept.needed[0])}{rest}."))
     if kept.pending_files:
         waiting = f"{kept.pending_files:,} files ({text.size(kept.pending_bytes)})"
-        blocks.append(Line(f"{waiting} of expired snapshots wait to be deleted."))
+        blocks.append(Line(f"{waiting} of expired snapshots are waiting to be deleted."))
     last = max(kept.runs.items(), key=lambda run: run[1].last_ms, default=None)
     if last is not None:
         ago, why = text.duration(max(now_ms - last[1].last_ms, 0)), f" ({last[1].why})" if last[1].why else ""
         blocks.append(Line(f"The last expiry, {ago} ago, ended with {last[0]}{why}."))
-    blocks += [Line(why, "Files stay for good:", is_bad=True) for why in kept.blocked]
+    blocks += [Line(why, "Files are never deleted:", is_bad=True) for why in kept.blocked]
     blocks += [Line(what, "Damaged:", is_bad=True) for what in kept.damaged]
     if kept.lost:
         blocks.append(Line(f"{lost_text(kept.lost)}.", "Nothing can expire:", is_bad=True))
@@ -270,8 +272,8 @@ def show_garbage(url: str, report: GarbageReport) -> Shown:
             rows = [(g.kind.value, g.path, text.size(g.size_bytes)) for g in found]
             blocks.append(Table(title, columns("kind", "path", ">bytes"), rows, of="files"))
     if said and not report.dry_run:
-        blocks.append(Line("Of these nothing was deleted: the settings say dry_run."))
+        blocks.append(Line("None of these were deleted, because the settings set dry_run."))
     blocks.append(notes(report.notes))
     if report.dry_run and report.garbage:
-        blocks.append(Line("Nothing was deleted; add --delete to do it."))
+        blocks.append(Line("Nothing was deleted; add --delete to delete these files."))
     return Shown(document, tuple(blocks))

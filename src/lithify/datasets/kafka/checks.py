@@ -38,8 +38,8 @@ def check_log(
         found = find(dataset)
     except LithifyError as error:
         is_none = isinstance(error, DatasetNotFound)
-        name = "name a folder of segments, or one of partitions, like orders-0"
-        yield problem("log", str(error), name if is_none else "do as it says, and look again")
+        name = "name a folder of segments, such as orders-0, or a folder of partitions"
+        yield problem("log", str(error), name if is_none else "correct that, and run lithify doctor again")
         if settings.live and settings.broker_build is not None:
             yield from _check_build(settings.broker_build)
         return
@@ -47,7 +47,7 @@ def check_log(
     segments = sum(len(folder.segments) for folder in partitions)
     what = f"{_count(len(partitions), 'partition')}, {_count(segments, 'segment')}"
     if dataset.refusal is not None:
-        yield warning("log", f"{what}; it {dataset.refusal}", "look at it with lithify plan")
+        yield warning("log", f"{what}; it {dataset.refusal}", "see lithify plan")
         return
     yield ok("log", what)
     if any(folder.topic for folder in partitions):
@@ -60,12 +60,12 @@ def check_log(
 
 
 def _check_build(build: str | None) -> Iterator[Finding]:
-    said = f"say so with kafka.broker_build; it has to be {LEAST_BUILD} at least"
+    said = f"set kafka.broker_build to its build; it must be {LEAST_BUILD} or later"
     if build is None:
         yield warning(
             "broker",
-            f"nobody has said of which build the broker is; those before {LEAST_BUILD} skip rows of merged "
-            "objects, for a reader that begins inside one",
+            f"the broker's build is not configured; builds before {LEAST_BUILD} skip records for a consumer "
+            "that starts inside a merged object",
             said,
         )
         return
@@ -77,8 +77,8 @@ def _check_build(build: str | None) -> Iterator[Finding]:
     if is_old:
         yield problem(
             "broker",
-            f"a broker of build {build} skips rows of merged objects, for a reader that begins inside one",
-            f"give the cluster a later build before anything is compacted, and {said}",
+            f"a broker of build {build} skips records for a consumer that starts inside a merged object",
+            f"upgrade the cluster before anything is compacted, and {said}",
         )
     else:
         yield ok("broker", f"build {build} reads merged objects from every offset")
@@ -95,11 +95,12 @@ def _check_deletions(dataset: LogDataset, snapshot: LogSnapshot) -> Iterator[Fin
         if covered:
             yield problem(
                 "deletions",
-                f"{name}: of {len(folder.segments):,} objects {covered:,} lie in the span of a merged one, "
-                "and no publication is under way: what copies this bucket skips deletions, so deleted "
-                "keys may come back; or what Lithify kept beside the topic is gone",
-                "let the replication carry deletions, and copy the topic anew; compacting it removes what is "
-                "covered, and no other object that was deleted elsewhere",
+                f"{name}: {covered:,} of {len(folder.segments):,} objects lie within the offsets of a "
+                "merged object, although no publication is in progress: either the replication of this "
+                "bucket skips deletions, so deleted keys may reappear, or Lithify's state next to the topic "
+                "was removed",
+                "let the replication include deletions, and copy the topic again; a compaction removes the "
+                "covered objects, but not other objects that were deleted elsewhere",
             )
 
 
@@ -137,8 +138,8 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
     if not member.is_in(group, snapshot.state):
         yield warning(
             "group",
-            f"this log is no member as {member.name} yet; tombstones and markers stay",
-            "compact it once: it joins then. If it came too late, copy it anew from a member",
+            f"this log is not a member of the group as {member.name} yet; tombstones and markers are kept",
+            "compact it once, so that it joins; if it is too late to join, copy it again from a member",
         )
         return
     yield ok("group", f"{member.name} is one of {_count(len(group.members), 'member')}")
@@ -146,7 +147,7 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
     for name in sorted(silent):
         yield warning(
             "group",
-            f"the copy {name} has not said yet how far it is, so nothing is removed anywhere",
+            f"the copy {name} has not reported its position yet, so no copy removes anything",
             f"compact it, or if it is gone for good: lithify group leave GROUP {name}",
         )
     for one in waiting(group):
@@ -156,7 +157,8 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
                 "group",
                 f"partition {one.partition}: {WORDS[one.track]} from offset {one.position:,} on have waited "
                 f"for {one.by} for {text.duration(age_ms)}",
-                f"see that {one.by} goes on, or if it is gone for good: lithify group leave GROUP {one.by}",
+                f"make sure that {one.by} continues, or if it is gone for good: lithify group leave GROUP "
+                f"{one.by}",
             )
 
 

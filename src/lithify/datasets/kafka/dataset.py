@@ -120,7 +120,7 @@ class LogDataset(LogSteps):
         state = self.states.decode(version, LogState.decode)
         if state.source not in ("", self._source_url):
             raise Refused(
-                f"{self.url}: {self.output_root} holds what was made of {state.source}; name another output"
+                f"{self.url}: {self.output_root} contains the output of {state.source}; name another output"
             )
         return state
 
@@ -217,7 +217,7 @@ class LogDataset(LogSteps):
         if self.member is None or snapshot.group is None:
             return []
         if not self.member.is_in(snapshot.group, snapshot.state):
-            return [f"{self.member.name} is no member of the group, so tombstones and markers stay"]
+            return [f"{self.member.name} is not a member of the group, so tombstones and markers are kept"]
         return waits(snapshot.group, number_of(name))
 
     def planner(self, *, full: bool = False) -> Planner:
@@ -287,7 +287,7 @@ class LogDataset(LogSteps):
             return [Proposal(spec, worth.priority, cost_bytes, worth.reason)]
         due = self._tombstones_due(before, folder)
         if due:
-            reason = f"{name}: {due:,} tombstones have stayed for delete.retention.ms"
+            reason = f"{name}: {due:,} tombstones have been kept for delete.retention.ms"
             return [Proposal(spec, _SELDOM, cost_bytes, reason)]
         return found.notes[0]
 
@@ -312,19 +312,22 @@ class LogDataset(LogSteps):
     def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
         spec = compaction.spec
         if (spec.cut is not None) is not self.takes_cuts:
-            return f"{spec.partition}: was planned in another mode (kafka.live); it is planned anew"
+            return f"{spec.partition}: was planned in another mode (kafka.live); it is planned again"
         folder = snapshot.partitions.get(spec.partition)
         if folder is None:
             return f"{spec.partition} is gone"
         if spec.step is Step.PUBLISH:
             return None if snapshot.done(spec.partition) == spec.done else _why_not_published(spec)
         if folder.fingerprint != spec.fingerprint:
-            return f"{spec.partition} has changed since it was planned: somebody writes into {folder.folder}"
+            return (
+                f"{spec.partition} has changed since it was planned: another process writes into "
+                f"{folder.folder}"
+            )
         if snapshot.done(spec.partition) != spec.done and not self._begins_again(snapshot, spec, folder):
             return f"{spec.partition}: another compaction has done the step ({spec.step}) meanwhile"
         bounds = self._bounds(snapshot, spec.partition) if spec.step is Step.REWRITE else None
         if bounds is not None and not spec.terms.keeps_to(bounds.clean, bounds.resolved):
-            return f"{spec.partition}: its place in the group is another than when it was planned"
+            return f"{spec.partition}: its thresholds in the group have changed since it was planned"
         return None
 
     def needs_worker(self, compaction: LogCompaction, snapshot: LogSnapshot) -> bool:
@@ -449,8 +452,8 @@ class LogDataset(LogSteps):
 
 def _why_not_published(spec: LogSpec) -> str:
     return (
-        f"{spec.partition}: what was merged is not published any more: another run has done so, or the topic "
-        "was deleted and made again"
+        f"{spec.partition}: the merged objects are not published: another run has published them, or the "
+        "topic was deleted and created again"
     )
 
 

@@ -86,7 +86,7 @@ class LogKind:
 
     def request(self, dataset: LogDataset, args: CommandArgs, clock: Clock) -> Planner:
         if not args.full:
-            raise Refused("say what to compact: a keyed log is compacted as a whole, with --full")
+            raise Refused("add --full: a keyed log is compacted as a whole")
         return self.planner(dataset, args, clock)
 
     # Showing
@@ -159,7 +159,7 @@ class LogKind:
     # History
 
     def maintenance(self, dataset: LogDataset, clock: Clock, ids: Ids) -> Maintenance:
-        raise Refused(f"{dataset.url}: this is a keyed log, which has no history beside its own records")
+        raise Refused(f"{dataset.url}: this is a keyed log, which has no history besides its own records")
 
     def _opened(
         self, url: str, config: Config, clock: Clock | None = None, ids: Ids | None = None
@@ -179,7 +179,7 @@ def _member(
     if settings.group is None:
         return None
     if settings.member is None:
-        raise Refused(f"{url}: belongs to a group, where it needs a name; set kafka.member")
+        raise Refused(f"{url}: belongs to a group, in which it needs a name; set kafka.member")
     folder = open_folder(settings.group, config, waiting)
     store = proved(folder.store, folder.root, ids)
     return LogMember(GroupFiles(store, folder.root, clock, ids), checked_name(settings.member))

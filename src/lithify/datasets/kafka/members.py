@@ -70,7 +70,7 @@ class LogMember:
                 if entry is EntryStep.MEMBER:
                     break
             else:
-                raise StoreError(f"{self.name} has become no member of its group in {_MAX_STEPS} steps")
+                raise StoreError(f"{self.name} has not become a member of its group in {_MAX_STEPS} steps")
         except Refused as error:
             _log.warning("%s", error)
             return
@@ -84,7 +84,10 @@ class LogMember:
                 continue  # another leader was faster, and may have published without this report
             self._files.collect_garbage()
             return
-        _log.warning("%s: others lead the group all the time; they publish what this log said", self.name)
+        _log.warning(
+            "%s: other members lead the group all the time; they publish what this log has reported",
+            self.name,
+        )
 
 
 class _LogMemberState:
@@ -102,8 +105,9 @@ class _LogMemberState:
 
     def empty(self, before: Kept, incarnation: str) -> bool:
         raise Refused(
-            "this log is no member of its group and cannot become one with what it has: what says that "
-            "something is gone may have been removed elsewhere. Copy it anew from a member, to its end"
+            "this log is not a member of its group and cannot join with its present records: other members "
+            "may already have removed tombstones or markers that it needs; copy it again from a member, to "
+            "its end"
         )
 
     def adopt(self, before: Kept, marks: Mapping[int, Marks]) -> bool:

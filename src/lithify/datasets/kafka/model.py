@@ -71,10 +71,10 @@ class LogSnapshot:
 def _read_spec(found: Mapping[str, object]) -> LogSpec:
     done = found["done"]
     if not isinstance(done, list) or len(done) >= len(STEPS):
-        raise ValueError(f"{done!r} are no steps")
+        raise ValueError(f"{done!r} are not steps")
     terms = found["terms"]
     if not isinstance(terms, dict):
-        raise ValueError(f"{terms!r} are no terms")
+        raise ValueError(f"{terms!r} are not terms")
     steps = tuple(map(parse_ulid, done))
     cut = ObjectRange.of(found.get("cut"))
     return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms), cut)

@@ -60,22 +60,28 @@ def open_places(
     source = open_folder(url, config, waiting)
     if ObjectTopic.is_at(source.store, source.root):
         if output is not None:
-            raise Refused(f"{url}: is a topic in a broker's bucket, compacted in its place; it has no output")
+            raise Refused(
+                f"{url}: is a topic in a broker's bucket, which is compacted in place; omit --output"
+            )
         cluster, _, topic = source.root.rpartition("/topics/")
         if copy_to == topic:
             raise Refused(f"{url}: {copy_to} is the topic itself; name a new one with --copy-to")
         own = join(cluster, "lithify", topic)
         return source, replace(source, root=own if copy_to is None else join(own, "copies", copy_to))
     if copy_to is not None:
-        raise Refused(f"{url}: is no topic in a broker's bucket; only such a one is copied to a new topic")
+        raise Refused(
+            f"{url}: is not a topic in a broker's bucket; only such a topic can be copied to a new topic"
+        )
     if output is not None:
         target = open_folder(output, config, waiting)
     elif not source.root:
-        raise Refused(f"{url}: is all of a store, and nothing is beside that; name a folder with --output")
+        raise Refused(f"{url}: is a whole store, so no folder can be next to it; name a folder with --output")
     else:
         target = replace(source, root=source.root + OUTPUT_SUFFIX)
     if source.has(target):
-        raise Refused(f"{url}: the output {target.root} lies in the log, which is never changed")
+        raise Refused(
+            f"{url}: the output {target.root} lies in the log, which is never changed; name another folder"
+        )
     if target.has(source):
         where = target.root or target.store.url
         raise Refused(f"{url}: lies in the output {where}, where only Lithify writes")

@@ -175,10 +175,10 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
     if not partition.objects:
         return SettledPart((), partition.stable_offset, "no objects")
     newest = partition.objects[-1]
-    bound, limit = newest.base_offset, f"the newest object, from {newest.base_offset:,} on, stays as it is"
+    bound, limit = newest.base_offset, f"the newest object, from {newest.base_offset:,} on, is not changed"
     if partition.stable_offset < bound:
         bound = partition.stable_offset
-        limit = f"from {bound:,} on a transaction is open"
+        limit = f"a transaction is open from {bound:,} on"
     if partition.committed.end < bound:
         bound, limit = partition.committed.end, partition.committed.limit
     youngest_ms = now_ms - policy.min_compaction_lag_ms
@@ -186,7 +186,7 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
         (item.base_offset for item in partition.objects if item.max_timestamp_ms > youngest_ms), None
     )
     if policy.min_compaction_lag_ms and young is not None and young < bound:
-        bound, limit = young, f"from {young:,} on records are younger than min.compaction.lag.ms"
+        bound, limit = young, f"records from {young:,} on are younger than min.compaction.lag.ms"
     objects = tuple(item for item in partition.objects if item.end_offset <= bound)
     return SettledPart(objects, bound, limit)
 

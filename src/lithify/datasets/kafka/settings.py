@@ -35,19 +35,20 @@ class KafkaSettings(OwnSection):
 
     output: str | None = Field(
         default=None,
-        description="URL of the folder for what is written; unset: beside the source, .compacted",
+        description="URL of the folder for the output; unset: next to the source, with .compacted "
+        "appended to its name",
     )
     min_cleanable_dirty_ratio: float = Field(
-        default=0.5, ge=0, le=1, description="Share of new bytes from which on a partition is compacted"
+        default=0.5, ge=0, le=1, description="Share of new bytes at which a partition is compacted"
     )
     min_compaction_lag: Duration = Field(
-        default=timedelta(0), description="Segments with a record younger than this stay as they are"
+        default=timedelta(0), description="Segments with a record younger than this are not compacted"
     )
     max_compaction_lag: Wait = Field(
         default=FOREVER, description="A new segment older than this makes its partition due at once"
     )
     delete_retention: Duration = Field(
-        default=timedelta(days=1), description="How long tombstones stay once nothing older is left"
+        default=timedelta(days=1), description="How long tombstones are kept once nothing older is left"
     )
     keep_unkeyed: bool = Field(
         default=False, description="Keep records without a key, which Kafka's own compaction removes"
@@ -56,30 +57,31 @@ class KafkaSettings(OwnSection):
         default=Bytes(1 << 30), le=(1 << 31) - 1, description="Bytes of a new segment, less than 2 GiB"
     )
     producer_id_expiration: Duration = Field(
-        default=timedelta(days=1), description="How long a silent producer is remembered"
+        default=timedelta(days=1), description="How long the state of an inactive producer is kept"
     )
     quiet_period: Duration = Field(
         default=timedelta(seconds=10),
-        description="How long the broker of a topic in its bucket must have written nothing before the topic "
-        "is changed; 0s: never mind",
+        description="How long the broker of a topic in its bucket must have written nothing before the "
+        "topic is changed; 0s: change it even while the broker writes",
     )
     copy_to: str | None = Field(
         default=None,
-        description="Name of a new topic of the cluster, to which a topic in a broker's bucket is copied; "
-        "unset: it is compacted in its place",
+        description="Name of a new topic of the cluster, to which a topic in a broker's bucket is "
+        "copied; unset: it is compacted in place",
     )
     live: bool = Field(
         default=False,
         description="Compact a topic in a broker's bucket while the broker runs, which is experimental: "
-        "readers may see some rows twice",
+        "consumers may receive some records twice",
     )
     broker_build: str | None = Field(
         default=None,
-        description="The version of the broker's code, which doctor judges and live needs: at least "
-        "0.7.0-pre.1",
+        description="The version of the broker's code, which doctor checks and live needs: 0.7.0-pre.1 "
+        "or later",
     )
     group: str | None = Field(
-        default=None, description="URL of the folder of the group of copies it belongs to; unset: to none"
+        default=None,
+        description="URL of the folder of the group of copies that it belongs to; unset: no group",
     )
     member: str | None = Field(default=None, description="Its name in that group")
     garbage: CollectionSettings = CollectionSettings(min_age=timedelta(hours=1))

@@ -20,9 +20,9 @@ from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns, note
 
 _CUT_OVER = (
     "Stop the producers of the topic; let its consumers read to the end, and stop them.",
-    "Wait for quiet_period, and run lithify compact again: it takes the rest, and the offsets of the groups. "
-    "Repeat it until nothing is left. Where lithify run does that, wait until lithify status says so, and "
-    "stop it.",
+    "Wait for quiet_period, and run lithify compact again, which copies the rest and the committed offsets "
+    "of the groups. Repeat until nothing is left. If lithify run does this, wait until lithify status shows "
+    "that nothing is left, and stop it.",
     "Start the consumers on the new topic, with their groups, then the producers.",
     "When nothing needs the old topic any more, delete it through the broker.",
 )
@@ -155,15 +155,18 @@ def _copy_blocks(found: Look) -> tuple[Block, ...]:
     topic = copy["topic"]
     counts = {"object": copy["objects_left"], "partition": copy["partitions_left"]}
     lacks = [f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n]
-    lacks += ["offsets that groups have committed since"] if copy["offsets_moved"] else []
+    lacks += ["offsets that consumer groups have committed since"] if copy["offsets_moved"] else []
     left = ", ".join(lacks)
-    said = f"{topic} has all that there is." if copy["is_complete"] else f"{topic} lacks {left}; run again."
+    said = f"{topic} is complete." if copy["is_complete"] else f"{topic} lacks {left}; run again."
     if not copy["is_visible"]:
         return (Line(f"{topic} is not finished, and the broker does not know it yet; run again."),)
     if copy["groups"]:
-        said += f" Offsets were carried over of {', '.join(copy['groups'])}."
+        said += f" Committed offsets were carried over for {', '.join(copy['groups'])}."
     if copy["groups_gone_on"]:
-        said += f" These groups have gone on in it, and keep their own: {', '.join(copy['groups_gone_on'])}."
+        said += (
+            " These groups have continued in it, and keep their own offsets: "
+            f"{', '.join(copy['groups_gone_on'])}."
+        )
     steps = [Line(step, f"{number}. ") for number, step in enumerate(copy["cut_over"], 1)]
     return Line(said), Line("", "To cut over:"), Lines(steps, "steps")
 
@@ -174,7 +177,7 @@ def _table(title: str, found: Look) -> Table:
         state = "compacted" if one.is_compacted else f"step {one.steps_done + 1} of {one.steps}"
         new = (f"{one.new_segments:,}", text.size(one.new_bytes)) if one.is_compacted else ("–", "–")
         size = text.size(one.size_bytes)
-        state = state if one.steps_done else "as it came"
+        state = state if one.steps_done else "not compacted"
         rows.append((one.partition, f"{one.segments:,}", size, *new, state, one.folder or "–"))
     return Table(title, _HEADINGS, rows, of="partitions")
 

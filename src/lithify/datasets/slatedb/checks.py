@@ -36,7 +36,9 @@ def check_database(
         manifest, ledger = dataset.snapshot(), dataset.ledger()
         found = find(dataset)
     except Unsupported as error:
-        yield problem("state files", str(error), "use a Lithify that knows this version of SlateDB")
+        yield problem(
+            "state files", str(error), "use a version of Lithify that supports this version of SlateDB"
+        )
         return
     except Refused as error:
         yield problem(
@@ -102,18 +104,18 @@ def _check_objects(dataset: SlateDataset, manifest: Manifest) -> Iterator[Findin
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         yield problem(
             "objects",
-            f"the manifest names SSTs that are not there: {', '.join(missing[:_SHOWN])}{more}",
-            "stop compaction and garbage collection, and restore them from a backup or from versions the "
-            "store keeps; look for a lifecycle rule or a clean-up job that deletes by age",
+            f"the manifest names SSTs that do not exist: {', '.join(missing[:_SHOWN])}{more}",
+            "stop compaction and garbage collection, and restore them from a backup or from old versions in "
+            "the store; check for a lifecycle rule or a clean-up job that deletes by age",
         )
     else:
-        yield ok("objects", f"all {len(named)} SSTs that the manifest names are there")
+        yield ok("objects", f"all {len(named)} SSTs that the manifest names exist")
     if pinned:
         yield warning(
             "checkpoints",
-            f"checkpoints pin manifests that are not there: {', '.join(map(str, sorted(pinned)))}",
-            "garbage collection deletes nothing until these checkpoints are gone: delete them with SlateDB's "
-            "admin tool, or wait until they expire",
+            f"checkpoints pin manifests that do not exist: {', '.join(map(str, sorted(pinned)))}",
+            "delete these checkpoints with SlateDB's admin tool, or wait until they expire; until then "
+            "garbage collection deletes nothing",
         )
 
 
@@ -124,14 +126,16 @@ def check_backlog(p: Backlog) -> Finding:
     """Return whether the writer is close to its limit (pure)."""
     check, count = "backlog", f"{p.unit} has {p.waiting} L0 SSTs of {p.limit}"
     do = (
-        "add workers or cores; give the writer's own limit with --set slatedb.l0_max_ssts=N if it is not "
-        f"{p.limit}; raise it in the writer's settings to gain time"
+        "add workers or cores; set the writer's limit with --set slatedb.l0_max_ssts=N if it is not "
+        f"{p.limit}; to gain time, raise it in the writer's settings"
     )
     if p.waiting >= p.limit:
         return problem(check, f"{count}: its writer cannot flush, and stalls", do)
     is_half_full = 2 * p.waiting >= p.limit
     if is_half_full and p.stall_ms is not None and p.stall_ms < SOON_MS:
-        return warning(check, f"{count} and reaches that in {p.stall_ms // 1000} s at the present rate", do)
+        return warning(
+            check, f"{count} and reaches that limit in {p.stall_ms // 1000} s at the present rate", do
+        )
     return ok(check, count)
 
 

@@ -15,9 +15,9 @@ OPTIONS = CommandOptions(
         KindOption(
             "scheduler_option",
             frozenset({"plan", "compact", "run", "coordinator", "status"}),
-            "Option of the size-tiered scheduler by SlateDB's name: min_compaction_sources (4), "
-            "max_compaction_sources (8), include_size_threshold (4.0), "
-            "sorted_run_consolidation_threshold (0).",
+            "Set an option of the size-tiered scheduler, by SlateDB's name: min_compaction_sources (4), "
+            "max_compaction_sources (8), include_size_threshold (4.0), sorted_run_consolidation_threshold "
+            "(0).",
             type=list[str],
             metavar="KEY=VALUE",
             setting="slatedb.scheduler_options",
@@ -25,15 +25,15 @@ OPTIONS = CommandOptions(
         KindOption(
             "merge_operator",
             frozenset({"compact", "run", "worker"}),
-            "Your associative merge operator (key, existing or None, operand) -> value. "
-            "Without it, merge rows are carried through unfolded.",
+            "Your associative merge operator (key, existing or None, operand) -> value. Without it, merge "
+            "rows are copied unmerged.",
             metavar="PKG.MODULE:FUNCTION",
             setting="slatedb.merge_operator",
         ),
         KindOption(
             "compaction_filter",
             frozenset({"compact"}),
-            "Decides for each surviving row: keep, drop or modify.",
+            "Your row filter, which decides for each surviving row: keep, drop or modify.",
             metavar="PKG.MODULE:FUNCTION",
             setting="slatedb.compaction_filter",
         ),
@@ -74,22 +74,29 @@ OPTIONS = CommandOptions(
         KindOption(
             "wal_fences",
             frozenset({"gc"}),
-            "Also the empty files by which a writer fences older ones. SlateDB keeps them by default: "
-            "an old writer that is still alive could go on.",
+            "Also delete the empty files by which a writer fences older ones. SlateDB keeps them by "
+            "default, because an old writer that is still alive could continue without them.",
             type=bool,
         ),
     ),
     inspections=(
         Inspection(
             "manifest",
-            "Show a manifest: every tree, run and SST, checkpoints and clones.",
-            options=(KindOption("id", frozenset({"manifest"}), "A version; default: the latest.", type=int),),
+            "Show a manifest: its trees, runs, SSTs, checkpoints and clones.",
+            options=(
+                KindOption(
+                    "id",
+                    frozenset({"manifest"}),
+                    "The version of the manifest; default: the latest.",
+                    type=int,
+                ),
+            ),
         ),
-        Inspection("compactions", "Show the ledger: every compaction, its state, worker and progress."),
+        Inspection("compactions", "Show the ledger: the state, worker and progress of each compaction."),
         Inspection(
             "sst",
-            "Show one SST: its descriptor, blocks and statistics.",
-            url_help="The SST itself: …/compacted/<ULID>.sst",
+            "Show the descriptor, blocks and statistics of an SST.",
+            url_help="URL of the SST: …/compacted/<ULID>.sst",
         ),
     ),
     # `slatedb.compactor.jobs_claimed` of SlateDB is `slatedb_compactor_jobs_claimed_total` for Prometheus.

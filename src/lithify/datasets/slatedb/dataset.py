@@ -223,8 +223,8 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         if ledger is not None and ledger.epoch > epoch:
             raise CorruptObject(
                 self.paths.compactions_folder,
-                f"its epoch {ledger.epoch} is ahead of the manifest's {epoch}; "
-                "was the manifest restored from a backup without it?",
+                f"its epoch {ledger.epoch} is ahead of the manifest's {epoch}; check whether the manifest "
+                "was restored from a backup without it",
             )
         return next_epoch(epoch, self.paths.manifest_folder)
 
@@ -245,9 +245,10 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         if self._has_its_parents(epoch):
             return None
         return (
-            f"a SlateDB coordinator has run on {self.url} (epoch {epoch}) and may still be running. "
-            "If the process that holds the database was opened without compactor_options, or is closed, "
-            f"run again with --take-over; if it may be alive, help it instead: lithify worker {self.url}"
+            f"a SlateDB coordinator has run on {self.url} (epoch {epoch}) and may still be running. If the "
+            "process that holds the database was opened without compactor_options, or is closed, run again "
+            "with --take-over; if that coordinator may be alive, run only a worker: lithify worker "
+            f"{self.url}"
         )
 
     def _has_its_parents(self, epoch: int) -> bool:

@@ -159,8 +159,8 @@ class DatabaseFiles:
         manifest = cast(Manifest, self._decode(self._manifests, version, decode_manifest))
         if before is not None and before[0] < version.id and not may_follow(before[1], manifest):
             error = Replaced(
-                f"{self._manifests.key(version.id)} is behind manifest {before[0]} in what only ever grows: "
-                f"{self.url} was made anew or restored from a backup"
+                f"{self._manifests.key(version.id)} is behind manifest {before[0]} in numbers that only "
+                f"grow: {self.url} was created again or restored from a backup"
             )
             self._bond.break_off(error)
             raise error

@@ -75,7 +75,7 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
     """Return the function at the import path `package.module:function`. `purpose` names it in errors."""
     module_name, separator, function_name = path.partition(":")
     if not separator or not module_name or not function_name:
-        raise Refused(f"{purpose} {path!r} is no import path of the form package.module:function")
+        raise Refused(f"{purpose} {path!r} is not an import path of the form package.module:function")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -98,7 +98,7 @@ def load_merge_operator(path: str) -> MergeOperator:
         result = _call(function, f"merge operator {path!r}", key, key, existing, operand)
         if not isinstance(result, bytes):
             raise Refused(
-                f"merge operator {path!r} gave {type(result).__name__} instead of bytes on key {key!r}"
+                f"merge operator {path!r} returned {type(result).__name__} instead of bytes for key {key!r}"
             )
         return result
 
@@ -113,8 +113,8 @@ def load_compaction_filter(path: str) -> CompactionFilter:
         decision = _call(function, f"compaction filter {path!r}", row.key, row)
         if not isinstance(decision, Keep | Drop | Modify):
             raise Refused(
-                f"compaction filter {path!r} gave {decision!r} instead of Keep(), Drop() or Modify(...) "
-                f"on key {row.key!r}"
+                f"compaction filter {path!r} returned {decision!r} instead of Keep(), Drop() or Modify(...) "
+                f"for key {row.key!r}"
             )
         return decision
 
@@ -126,5 +126,5 @@ def _call(function: Callable[..., Any], name: str, key: bytes, *arguments: objec
         return function(*arguments)
     except (Exception, SystemExit) as error:
         raise Refused(
-            f"{name} failed on key {key!r}: {error!r}; nothing of this range was published"
+            f"{name} failed for key {key!r}: {error!r}; nothing of this range was published"
         ) from error

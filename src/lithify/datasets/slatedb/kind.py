@@ -83,7 +83,7 @@ class SlateKind:
     def request(self, dataset: SlateDataset, args: CommandArgs, clock: Clock) -> Planner:
         l0, runs = args.given.get("l0", ()), args.given.get("run", ())
         if args.full == bool(l0 or runs):
-            raise Refused("say what to compact: either --full, or sources with --l0 and --run")
+            raise Refused("add either --full, or sources with --l0 and --run")
         if args.full:
             return self.planner(dataset, args, clock)
         views, segment = [_view_id(given) for given in l0 if given != "all"], _segment(args) or b""
@@ -91,7 +91,7 @@ class SlateKind:
         def plan_asked(snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD, /) -> Plan:
             spec = spec_of(snapshot, ledger, segment, views, runs, all_l0="all" in l0)
             cost_bytes = dataset.cost_bytes(spec, snapshot)
-            return Plan((Proposal(spec, MAX_PRIORITY, cost_bytes, "somebody asked for it"),))
+            return Plan((Proposal(spec, MAX_PRIORITY, cost_bytes, "requested by an operator"),))
 
         return plan_asked
 
@@ -152,7 +152,7 @@ class SlateKind:
         if manifest_id is None:
             return view.show_manifest(*dataset.latest_manifest())
         if manifest_id < 0:
-            raise Refused(f"--id {manifest_id} is no version of a manifest")
+            raise Refused(f"--id {manifest_id} is not a version of the manifest")
         return view.show_manifest(manifest_id, dataset.manifest(manifest_id))
 
     # Garbage
@@ -189,8 +189,8 @@ class SlateKind:
 
     def maintenance(self, dataset: SlateDataset, clock: Clock, ids: Ids) -> Maintenance:
         raise Refused(
-            f"{dataset.url}: this is a database, whose history is held by SlateDB's own checkpoints; only "
-            "that of tables is held and expired by Lithify"
+            f"{dataset.url}: this is a database, whose history SlateDB's own checkpoints keep; Lithify "
+            "holds and expires only the history of tables"
         )
 
 
@@ -211,4 +211,6 @@ def _view_id(given: str) -> Ulid:
     try:
         return parse_ulid(given)
     except ValueError:
-        raise Refused(f"{given!r} is no id of a view; `lithify inspect manifest` shows them") from None
+        raise Refused(
+            f"{given!r} is not the id of a view; `lithify inspect manifest` shows the ids"
+        ) from None

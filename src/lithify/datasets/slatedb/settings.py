@@ -25,17 +25,20 @@ class SegmentSettings(Section):
 
     pattern: str | None = Field(
         default=None,
-        description="How a prefix tells its time, such as events/%Y-%m-%d/ or {u64:ms}; unset: not at all",
+        description="How prefixes contain their time, such as events/%Y-%m-%d/ or {u64:ms}; unset: they "
+        "contain none",
     )
     granularity: Literal["hour", "day", "week", "month", "year"] = Field(
         default="day", description="How long a segment is"
     )
     time_zone: str = Field(default="UTC", description="The time zone of the segments")
     skip_from_now: Duration = Field(
-        default=timedelta(0), description="Segments that end later than this before now are not over"
+        default=timedelta(0), description="Segments that end later than now minus this are not over yet"
     )
     skip_from_latest: Duration = Field(
-        default=timedelta(0), description="Nor are those that end later than this before the newest begins"
+        default=timedelta(0),
+        description="Segments that end later than the start of the newest segment minus this are not "
+        "over yet",
     )
 
 
@@ -103,14 +106,14 @@ class SlatedbSettings(OwnSection):
     HOOKS: ClassVar = frozenset(("merge_operator", "compaction_filter"))
 
     l0_max_ssts: PositiveInt = Field(
-        default=8, description="The writer's limit of L0 SSTs, to tell how long until it stalls"
+        default=8, description="The writer's limit of L0 SSTs, used to estimate when it stalls"
     )
     max_concurrent_compactions: PositiveInt = Field(
         default=4, description="Compactions that may be scheduled or running at once"
     )
     scheduler_options: Texts = Field(default_factory=dict, description="Options of the size-tiered scheduler")
     enable_trivial_move: bool = Field(
-        default=False, description="Make one run of sources without common keys without reading them"
+        default=False, description="Combine sources without common keys into one run without reading them"
     )
     checkpoint_lifetime: Annotated[Duration, at_least(timedelta(seconds=1))] = Field(
         default=timedelta(minutes=15), description="How long a commit keeps its inputs readable"
@@ -118,7 +121,9 @@ class SlatedbSettings(OwnSection):
     max_sst_size: PositiveSize = Field(
         default=Bytes(268_435_456), description="Bytes of data in one output SST"
     )
-    min_filter_keys: NaturalInt = Field(default=1000, description="Keys an SST must have to get a filter")
+    min_filter_keys: NaturalInt = Field(
+        default=1000, description="The smallest number of keys for which an SST gets a filter"
+    )
     compression_codec: str | None = Field(
         default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"
     )

@@ -45,9 +45,9 @@ _GARBAGE = {
     "wal": "write-ahead log files",
     "wal_fence": "write-ahead log fences",
     "checkpoint": "expired checkpoints",
-    "detach": "ties to parents of a clone",
-    "progress": "progress notes",
-    "attempts": "notes on attempts",
+    "detach": "references of a clone to its parents",
+    "progress": "progress records",
+    "attempts": "records of attempts",
     "staged": "half-written files",
 }
 """Labels by kind of garbage, in display order."""
@@ -319,7 +319,7 @@ def show_manifest(manifest_id: int, manifest: Manifest) -> Shown:
         ),
         Lines(
             [Line(f"Reads {len(db.sst_ids)} SSTs of {db.path}") for db in manifest.external_dbs],
-            "databases that are read",
+            "external databases",
         ),
     )
     return Shown({"id": manifest_id, **plain(asdict(manifest))}, blocks)
@@ -391,10 +391,10 @@ def show_garbage(url: str, report: GarbageReport) -> Shown:
     if report.reported_only:
         counts = {kind: report.counts[kind] for kind in report.reported_only}
         blocks.append(_counted(counts, dry_run=True))
-        blocks.append(Line("Of these nothing was deleted: the settings say dry_run."))
-    blocks.append(Line(f"How young an SST may be is limited by: {report.sst_cutoff.reason}."))
+        blocks.append(Line("None of these were deleted, because the settings set dry_run."))
+    blocks.append(Line(f"Age limit for deleting SSTs: {report.sst_cutoff.reason}."))
     if report.dry_run and report.deletable:
-        blocks.append(Line("Nothing was deleted; add --delete to do it."))
+        blocks.append(Line("Nothing was deleted; add --delete to delete these files."))
     return Shown({"url": url, **asdict(report)}, tuple(blocks))
 
 

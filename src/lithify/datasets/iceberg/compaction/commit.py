@@ -113,7 +113,7 @@ class Committer:
             branch = branch_of(table)
             _, head = both(partial(check, table), partial(self._head, table, branch, compactions))
             if head is None:
-                return {c.id: CommitVerdict("the table has no snapshot any more") for c in compactions}
+                return {c.id: CommitVerdict("the table no longer has a snapshot") for c in compactions}
             batch = self._judge(table, head, compactions, count)
             if not batch.accepted:
                 return batch.verdicts
@@ -135,7 +135,8 @@ class Committer:
         if away is not None:
             raise away
         raise VersionConflict(
-            f"{'.'.join(self._identifier)}: other parties committed before Lithify {MAX_TRIES} times in a row"
+            f"{'.'.join(self._identifier)}: other writers committed before Lithify {MAX_TRIES} times in a "
+            "row; try again later"
         )
 
     def _head(self, table: Table, branch: str, compactions: Sequence[IcebergCompaction]) -> Listing | None:
@@ -191,7 +192,7 @@ class Committer:
         batch.include(head, compaction, accepted, planned.sequence_number or 0)
         published = tuple(output for part in accepted for output in part.outputs)
         left = len(spec.inputs) - sum(len(part.inputs) for part in accepted)
-        dropped = f"{left} of its {len(spec.inputs)} inputs stay as they are: {reason}" if left else None
+        dropped = f"{left} of its {len(spec.inputs)} inputs are not replaced: {reason}" if left else None
         return CommitVerdict(None, published, dropped)
 
 
@@ -245,7 +246,7 @@ def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container
         for path in part.inputs:
             reason = conflict(base, head, spec, part.lane, path)
             if part.lane.spec_id in gone:
-                reason = "a column the inputs are partitioned by was dropped"
+                reason = "a column by which the inputs are partitioned was dropped"
             if path in replaced:
                 reason = "another compaction of the same commit replaces the same files"
             if reason is not None:
@@ -260,9 +261,9 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
     if path in base.repeated or path in head.repeated:
         return f"{path} is listed more than once"
     if planned is None:
-        return f"{path} is no file of the planned snapshot {spec.snapshot_id}"
+        return f"{path} is not a file of the planned snapshot {spec.snapshot_id}"
     if current is None or current.sequence_number != planned.sequence_number:
-        return f"{path} was removed or rewritten by somebody else"
+        return f"{path} was removed or rewritten by another process"
     if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
         return f"rows of {path} were deleted meanwhile"
     applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
@@ -284,8 +285,8 @@ def _miscounted(part: Component, rows: Mapping[str, RowCount]) -> str | None:
     if expected.allows(written):
         return None
     return (
-        f"the outputs have {written} rows where the inputs had {expected}; the bounds of an input's "
-        "time column, its record count, or the statistics of a delete file may be wrong. The inputs stay"
+        f"the outputs have {written} rows, but the inputs had {expected}, so the inputs are kept; the "
+        "bounds of an input's time column, its record count, or the statistics of a delete file may be wrong"
     )
 
 

@@ -79,7 +79,7 @@ def run_rewrites(batch: RewriteBatch, ids: Ids, report: Report) -> TaskResult:
             report(read + bytes_read, written + bytes_written)
 
         try:
-            with contained(f"rewriting {task.sources[0].file.file_path} and what shares its partition"):
+            with contained(f"rewriting {task.sources[0].file.file_path} and other files of its partition"):
                 done += run_rewrite(task, ids, report_all)
         except (StoreUnavailable, NoRoom):
             raise

@@ -40,8 +40,8 @@ class ChunkRequest:
 
     def __call__(self, chunk: Chunk) -> ChunkVerdict:
         if chunk_name(chunk.key, self.calendar) in self.names:
-            return ChunkVerdict(ChunkAction.COMPACT, "asked for", 1.0)
-        return ChunkVerdict(ChunkAction.NO_OPINION, "not asked for")
+            return ChunkVerdict(ChunkAction.COMPACT, "requested", 1.0)
+        return ChunkVerdict(ChunkAction.NO_OPINION, "not requested")
 
 
 def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
@@ -97,7 +97,7 @@ def request(
     busy = sum(planned.task is not None and planned.chunk.key in wanted for planned in timeline.chunks)
     busy -= sum(len(wanted.intersection(task.chunks)) for task in tasks)
     if busy:
-        notes.append(f"{busy} chunk(s) are being compacted already")
+        notes.append(f"{busy} chunk(s) are already being compacted")
     return Plan(
         proposed(tasks, state),
         tuple(notes),
@@ -119,4 +119,6 @@ def _check_names(
             f"as {', '.join(known[-_SHOWN:]) or 'none'}{more}; `lithify plan` shows them"
         )
     if ChunkBucket.UNKNOWN in {key.bucket for key in wanted}:
-        raise Refused("files of unknown times cannot be compacted: their rows may lie anywhere")
+        raise Refused(
+            "files of unknown times cannot be compacted, because their rows may belong to any chunk"
+        )

@@ -40,10 +40,10 @@ from lithify.planning.timeline.model import ChunkBucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
 
 _UNKNOWN_TIMES = "have no bounds of the time column, neither in the manifest nor in the file"
-_MISCOUNTED = "have rows, although the manifest says that they have none; remove them and add them anew"
+_MISCOUNTED = "have rows, although their manifest states that they have none; remove them and add them again"
 _REPEATED = (
-    "are listed more than once, so that readers give their rows as often; if that was a mistake, remove the "
-    "path and add it once"
+    "are listed more than once, so readers return their rows more than once; if that was a mistake, remove "
+    "the path and add it once"
 )
 
 

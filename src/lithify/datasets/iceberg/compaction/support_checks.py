@@ -36,8 +36,8 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
         )
     if metadata.format_version != 2:
         raise Unsupported(
-            f"{url}: format version {metadata.format_version} cannot be written here, and a rewrite would "
-            "lose the identity of its rows; only version 2 is supported"
+            f"{url}: Lithify cannot write format version {metadata.format_version}, and a rewrite would "
+            "lose the identity of the rows; only version 2 is supported"
         )
     if any(key.startswith("encryption.") for key in properties_of(metadata)):
         raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
@@ -48,14 +48,14 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     for sort_field in metadata.sort_order().fields:
         if not isinstance(sort_field.transform, IdentityTransform):
             raise Unsupported(
-                f"{url}: the sort order uses the transform {sort_field.transform}; "
-                "only columns as they are can be sorted by"
+                f"{url}: the sort order uses the transform {sort_field.transform}; only untransformed "
+                "columns are supported"
             )
         if metadata.schema().find_column_name(sort_field.source_id) is None or not any(
             field.field_id == sort_field.source_id for field in metadata.schema().fields
         ):
             raise Unsupported(
-                f"{url}: the sort order uses a column that is nested or gone; change the sort order"
+                f"{url}: the sort order uses a column that is nested or was dropped; change the sort order"
             )
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
@@ -66,11 +66,15 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
     cannot be."""
     if metadata.format_version not in (1, 2):
         raise Unsupported(
-            f"{url}: format version {metadata.format_version} has deletion vectors, and row ids by the place "
-            "of entries in manifests, which cannot be kept here; only versions 1 and 2 are rewritten"
+            f"{url}: format version {metadata.format_version} has deletion vectors, and row ids that depend "
+            "on the position of entries in manifests, which Lithify cannot preserve; only versions 1 and 2 "
+            "are rewritten"
         )
     if any(key.startswith("encryption.") for key in properties_of(metadata)):
-        raise Unsupported(f"{url}: the table is encrypted, and what is written here would not be")
+        raise Unsupported(
+            f"{url}: the table is encrypted, and rewritten metadata and delete files would not be; this is "
+            "not supported"
+        )
     _check_sound(metadata, url)
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
@@ -81,8 +85,8 @@ def check_deletable(metadata: TableMetadata, url: str) -> None:
     version = metadata.format_version
     if version not in (1, 2):
         raise Unsupported(
-            f"{url}: which files a table of format version {version} needs is not known here for certain, so "
-            "nothing of it is expired or removed; versions 1 and 2 are supported"
+            f"{url}: Lithify does not know for certain which files a table of format version {version} "
+            "needs, so it expires and removes nothing; versions 1 and 2 are supported"
         )
 
 
@@ -111,31 +115,31 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     """Check the properties on which readers and commits must agree (Iceberg format: table metadata)."""
     what = f"the metadata of {url}"
     if not metadata.sort_orders:
-        raise CorruptObject(what, "have no sort order, so no commit would be accepted")
+        raise CorruptObject(what, "have no sort order, so catalogs would refuse every commit")
     odd = [
         field for schema in metadata.schemas for field in schema.field_ids if not 0 <= field <= MAX_FIELD_ID
     ]
     if odd:
-        raise CorruptObject(what, f"have a column with the id {odd[0]}, by which no reader finds it")
+        raise CorruptObject(what, f"have a column with the id {odd[0]}, which readers cannot resolve")
     if not all(field.name for spec in metadata.partition_specs for field in spec.fields):
-        raise CorruptObject(what, "have a partition field without a name, which no manifest can have")
+        raise CorruptObject(what, "have a partition field without a name, which manifests cannot contain")
     numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
     last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
     if last >= MAX_SEQUENCE_NUMBER:
-        raise CorruptObject(what, f"name {last} as the last sequence number, and none is left behind that")
+        raise CorruptObject(what, f"name {last} as the last sequence number, so there is no next one")
     wrong = [number for number in numbers if not 0 <= number <= last]
     if wrong:
         raise CorruptObject(
             what,
-            f"name {last} as the last sequence number, and a snapshot has {wrong[0]}: deletes would apply to "
-            "other rows than they were meant for; restore older metadata",
+            f"name {last} as the last sequence number, but a snapshot has {wrong[0]}, so deletes would "
+            "apply to the wrong rows; restore older metadata",
         )
     main = metadata.refs.get(MAIN_BRANCH)
     head = main.snapshot_id if main is not None else None
     if head != metadata.current_snapshot_id:
         raise CorruptObject(
             what,
-            f"name {metadata.current_snapshot_id} as the current snapshot and {head} as the head of "
+            f"name {metadata.current_snapshot_id} as the current snapshot, but {head} as the head of "
             f"{MAIN_BRANCH}, so readers see different rows; restore older metadata",
         )
 
@@ -149,7 +153,9 @@ def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
     branches = branches_of(metadata)
     if wanted is not None:
         if wanted not in branches and (wanted != MAIN_BRANCH or metadata.refs.get(wanted) is not None):
-            raise Refused(f"{url}: there is no branch {wanted!r}; branches are {', '.join(sorted(branches))}")
+            raise Refused(
+                f"{url}: there is no branch {wanted!r}; its branches are {', '.join(sorted(branches))}"
+            )
         return wanted
     if len(branches) > 1:
         raise Refused(
@@ -184,7 +190,7 @@ class Refusals:
         `unfit_deletes` is the reason why its equality deletes cannot be applied here; `position_deletes` are
         those that apply to it."""
         if not self._reach.allows(data_file.file_path):
-            return f"lie where files of this table may not lie ({ALLOWED} of the catalog)"
+            return f"lie outside the folders that this table's files may use ({ALLOWED} of the catalog)"
         if data_file.key_metadata is not None:
             return "are encrypted"
         if data_file.file_format != FileFormat.PARQUET:
@@ -193,13 +199,16 @@ class Refusals:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
         for delete in position_deletes:
             if not self._reach.allows(delete.file_path):
-                return f"have position deletes where none may lie ({ALLOWED} of the catalog)"
+                return (
+                    f"have position deletes outside the folders that this table's files may use ({ALLOWED} "
+                    "of the catalog)"
+                )
             if delete.key_metadata is not None:
                 return "have position deletes that are encrypted"
             if delete.file_format not in _READABLE_DELETES:
                 return f"have position deletes in the format {delete.file_format.value}, not Parquet"
         if data_file.spec_id in self._gone:
-            return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"
+            return f"are partitioned by a column that was dropped (partition spec {data_file.spec_id})"
         return None
 
 
@@ -214,7 +223,7 @@ def _unused(metadata: TableMetadata) -> tuple[str, ...]:
         return ()
     shown = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
     return (
-        f"the table's properties {shown} are not used: code, hosts and credentials come from the "
+        f"the table's properties {shown} are ignored: code, hosts and credentials come from the "
         "configuration of the catalog",
     )
 
@@ -228,7 +237,7 @@ def _no_blooms(metadata: TableMetadata) -> tuple[str, ...]:
     if not blooms:
         return ()
     return (
-        f"outputs have no bloom filters, although the table asks for them on {', '.join(sorted(blooms))}",
+        f"outputs have no bloom filters, although the table requests them for {', '.join(sorted(blooms))}",
     )
 
 

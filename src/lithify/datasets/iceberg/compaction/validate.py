@@ -17,14 +17,14 @@ def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLe
     if not spec.inputs:
         return "it has no inputs"
     if len(set(spec.inputs)) != len(spec.inputs):
-        return "an input is named twice"
+        return "an input is listed twice"
     for part in spec.parts:
         for path in part.inputs:
             file = state.by_id.get(path)
             if file is None:
-                return f"{path} is no file of the table any more"
+                return f"{path} is no longer a file of the table"
             if file.group != part.lane.group:
-                return f"{path} is of another partition than the others"
+                return f"{path} is in another partition than the other inputs"
         if list(part.cuts) != sorted(set(part.cuts)):
             return "its cuts do not ascend"
     inputs = set(spec.inputs)

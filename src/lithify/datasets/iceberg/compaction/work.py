@@ -105,7 +105,9 @@ class Work:
         """Return the rewrites of a recorded range. Raise `CorruptObject` when it is not a range of the
         spec."""
         if any(one.part >= len(self._terms.spec.parts) for one in work):
-            raise CorruptObject(f"compaction {self._terms.compaction_id}", "records a range of no part of it")
+            raise CorruptObject(
+                f"compaction {self._terms.compaction_id}", "records a range that belongs to none of its parts"
+            )
         return tuple(self._task(one, self._sources_of(one)) for one in work)
 
     def batch(self, index: int, tasks: tuple[RewriteTask, ...], reporting: Reporting | None) -> RewriteBatch:

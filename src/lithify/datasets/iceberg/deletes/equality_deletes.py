@@ -85,9 +85,9 @@ class Burden:
     def why_unfit(self) -> str | None:
         """Return why they cannot be applied ("they …"); `None` when they can."""
         if self.unfit is None and self.rows > MAX_ROWS:
-            return f"have more than {MAX_ROWS:,} rows in all"
+            return f"have more than {MAX_ROWS:,} rows in total"
         if self.unfit is None and self.size_bytes > MAX_BYTES:
-            return f"have more than {MAX_BYTES // (1024 * 1024)} MiB in all"
+            return f"have more than {MAX_BYTES // (1024 * 1024)} MiB in total"
         return self.unfit
 
 
@@ -201,12 +201,12 @@ def _why_unfit(delete: EqualityDelete, schema: Schema) -> str | None:
     if delete.file.file_format != FileFormat.PARQUET:
         return f"are in the format {delete.file.file_format.value}, not Parquet"
     if not delete.field_ids:
-        return "name no columns"
+        return "list no columns"
     fields = {field.field_id: field for field in schema.fields}
     for field_id in delete.field_ids:
         field = fields.get(field_id)
         if field is None:
-            return f"are by a column that is gone, or inside another (id {field_id})"
+            return f"use a column that was dropped or is nested (id {field_id})"
         if isinstance(field.field_type, FloatType | DoubleType) or not field.field_type.is_primitive:
-            return f"are by {field.name} ({field.field_type}), which not all readers compare alike"
+            return f"use {field.name} ({field.field_type}), which not all readers compare in the same way"
     return None

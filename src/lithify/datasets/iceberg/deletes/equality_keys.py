@@ -48,7 +48,7 @@ def key_schema(schema: Schema, field_ids: Key) -> pa.Schema:
     """Return the schema of these columns as in data files, but nullable."""
     fields = [field for field in sanitize_column_names(schema).fields if field.field_id in field_ids]
     if len(fields) < len(field_ids):
-        raise Unsupported(f"equality deletes are by a column that is gone (one of the ids {field_ids})")
+        raise Unsupported(f"equality deletes use a column that was dropped (one of the ids {field_ids})")
     chosen = Schema(*fields)
     plain: pa.Schema = schema_to_pyarrow(chosen, include_field_ids=True)
     return pa.schema([field.with_nullable(True) for field in plain])
@@ -66,11 +66,11 @@ def read_keys(
         columns = columns_of(file.schema_arrow, names)
         missing = set(delete.field_ids) - {column.field_id for column in columns}
         if missing:
-            raise CorruptObject(delete.path, f"has no column of the id {min(missing)}, by which it deletes")
+            raise CorruptObject(delete.path, f"has no column with the id {min(missing)}, by which it deletes")
         if file.metadata.num_rows != delete.file.record_count:
             raise CorruptObject(
                 delete.path,
-                f"has {file.metadata.num_rows} rows, and its manifest says {delete.file.record_count}",
+                f"has {file.metadata.num_rows} rows, but its manifest states {delete.file.record_count}",
             )
         projection = Projection(columns, key_schema(schema, delete.field_ids), {}, delete.path)
         for batch in file.iter_batches(BATCH_ROWS, use_threads=False):

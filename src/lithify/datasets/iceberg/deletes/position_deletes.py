@@ -187,10 +187,10 @@ def _whole(io: FileIO, file: DataFile) -> pa.Table:
         source = pq.ParquetFile(stream, read_dictionary=["file_path"])
         names = source.schema_arrow.names
         if sorted(names) != ["file_path", "pos"]:
-            raise Unmergeable(f"have columns beside a path and a position ({', '.join(names)})")
+            raise Unmergeable(f"have columns other than a path and a position ({', '.join(names)})")
         table = source.read(use_threads=False)
     if table.num_rows != file.record_count:
-        raise Unmergeable("have another number of rows than their manifest says")
+        raise Unmergeable("have a different number of rows than their manifest states")
     if any(column.null_count for column in table.columns):
         raise Unmergeable("have nulls")
     return table.select(["file_path", "pos"]).cast(_SCHEMA)

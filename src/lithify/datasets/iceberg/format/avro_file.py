@@ -153,7 +153,7 @@ def read_records(data: bytes, reader_of: Callable[[str], RecordReader | BlockRea
     decoder = BoundedDecoder(data)
     header = _HEADER.read(decoder)
     if header.magic != MAGIC:
-        raise ValueError("it is no Avro file")
+        raise ValueError("it is not an Avro file")
     if _SCHEMA not in header.meta:
         raise ValueError("it has no Avro schema")
     reader = reader_of(header.meta[_SCHEMA])
@@ -166,17 +166,17 @@ def read_records(data: bytes, reader_of: Callable[[str], RecordReader | BlockRea
         else:
             yield from _read_one_by_one(reader, block, count)
         if decoder.read(SYNC_SIZE) != header.sync:
-            raise ValueError("the mark behind a block is another one")
+            raise ValueError("the sync marker after a block is wrong")
 
 
 def _read_one_by_one(reader: RecordReader, data: bytes, count: int) -> Iterator[Any]:
     block = BoundedDecoder(data)
     for _ in range(count):
         if block.is_at_end:
-            raise ValueError(f"a block ends before its {count} records do")
+            raise ValueError(f"a block ends before its {count} records")
         yield reader.read(block)
     if count < 0 or not block.is_at_end:
-        raise ValueError(f"a block goes on behind its {count} records")
+        raise ValueError(f"a block continues after its {count} records")
 
 
 def _inflated(data: bytes) -> bytes:
@@ -206,7 +206,7 @@ def _from_snappy(data: bytes) -> bytes:
         raise _too_large()
     unpacked = bytes(cramjam.snappy.decompress_raw(packed))
     if zlib.crc32(unpacked).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
-        raise ValueError("the checksum of a block is another one")
+        raise ValueError("the checksum of a block does not match")
     return unpacked
 
 

@@ -97,20 +97,23 @@ def why_unfit(file: pq.ParquetFile, schema: Schema, names: NameMapping | None) -
     columns = columns_of(fields, names)
     leaves = [part for column in columns for part in column.parts() if not part.children]
     if len(leaves) != len(file.schema):
-        return "have columns that cannot be told apart"
+        return "have columns that cannot be distinguished"
     wanted = {field_id: schema.find_type(field_id) for field_id in schema.field_ids}
     for part in (part for column in columns for part in column.parts()):
         if part.field_id in wanted and not _has_shape(part, wanted[part.field_id]):
             return f"store {_told(part.field_id, schema)} as {part.type}"
-    created_by = file.metadata.created_by or "a writer that is not named"
+    created_by = file.metadata.created_by or "an unnamed writer"
     for number, leaf in enumerate(leaves):
         if leaf.field_id not in wanted:
             continue
         stored = _Stored.of(file.schema.column(number))
         if not _is_standard(stored, wanted[leaf.field_id]):
-            return f"store {_told(leaf.field_id, schema)} as {stored}, which not all readers read alike"
+            return (
+                f"store {_told(leaf.field_id, schema)} as {stored}, which not all readers read in the same "
+                "way"
+            )
         if stored.physical == _INT96 and not created_by.startswith(_INT96_WRITERS):
-            return f"store {_told(leaf.field_id, schema)} as INT96 in the way of {created_by}"
+            return f"store {_told(leaf.field_id, schema)} as INT96, as {created_by} writes it"
     return None
 
 

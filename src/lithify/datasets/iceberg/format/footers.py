@@ -86,7 +86,7 @@ def read_footer(
             with path.open(io) as stream:
                 file = open_file(stream)
         except FileNotFoundError:
-            return Footer(ChunkBucket.UNKNOWN, "do not exist any more", is_there=False)
+            return Footer(ChunkBucket.UNKNOWN, "no longer exist", is_there=False)
         except pa.ArrowInvalid as error:
             return Footer(ChunkBucket.UNKNOWN, f"cannot be read: {error}")
     if not file.metadata.num_rows:

@@ -58,7 +58,7 @@ class Lineage:
     def read(self) -> KnownState | None:
         """Return the recorded state, if any. Raise `CorruptObject` if it does not decode."""
         try:
-            with advised("delete it if the table is right"):
+            with advised("delete it if the table is in the right state"):
                 return _STATES.decode(self._store.get(self.key), self.key)
         except ObjectNotFound:
             return None
@@ -80,7 +80,7 @@ class Lineage:
         return Refused(
             f"{self._url}: this table is not the one that Lithify saw last, {known.metadata_location}; it "
             "may be registered in a second catalog, or its catalog was restored, so its files may be needed "
-            f"elsewhere and {so}; if this one alone is in use, delete {url_of(self._store.url, self.key)}"
+            f"elsewhere, and {so}; if only this table is in use, delete {url_of(self._store.url, self.key)}"
         )
 
     def advance(self, table: Table) -> None:

@@ -299,5 +299,5 @@ def check_listed(table: Table, snapshot: Snapshot, manifests: Sequence[ManifestF
     if newest > own:
         # Outputs get the sequence number of the planned snapshot. Deletes with a higher number that are
         # already applied to the inputs would apply to the outputs again.
-        says = f"has a manifest of the sequence number {newest}, and its snapshot has {own}"
+        says = f"has a manifest with the sequence number {newest}, but its snapshot has {own}"
         raise CorruptObject(snapshot.manifest_list, says)

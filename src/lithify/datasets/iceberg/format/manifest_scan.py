@@ -110,7 +110,7 @@ class ManifestScan:
                 spec = self.specs[manifest.partition_spec_id]
                 for entry in entries_in(manifest, fetched(), spec, reader_of=slim):
                     if entry.data_file.content != DataFileContent.DATA:
-                        says = "is listed as a manifest of data files and has delete files"
+                        says = "is listed as a manifest of data files, but contains delete files"
                         raise CorruptObject(manifest.manifest_path, says)
                     yield entry
 
@@ -149,14 +149,14 @@ class SlimReader:
             found = np.empty((self._slots, min(AT_ONCE, count - read)), np.int64)
             start = self._locate(base, start, len(data), self._program, found)
             if start < 0:
-                raise ValueError(f"a block ends in its entry {read - start} of {count}, or before it")
+                raise ValueError(f"a block ends in or before its entry {read - start} of {count}")
             read += found.shape[1]
             noted = found.tolist()
             files = map(_file, *_decoded(self._of_file, len(_PLACES), data, noted))
             entries = _decoded(self._of_entry, _DATA_FILE, data, noted)
             yield from map(ManifestEntry, *entries, files)
         if count < 0 or start != len(data):
-            raise ValueError(f"a block goes on behind its {count} entries")
+            raise ValueError(f"a block continues after its {count} entries")
 
 
 @lru_cache(MAX_SCHEMAS)

@@ -150,12 +150,14 @@ def entries_in(
             _check(found)
             if (found.sequence_number or 0) > manifest.sequence_number:
                 number = manifest.sequence_number
-                raise ValueError(f"a file has the number {found.sequence_number}, and its manifest {number}")
+                raise ValueError(
+                    f"a file has the sequence number {found.sequence_number}, but its manifest has {number}"
+                )
             live += 1
             yield found
         counted = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
         if live < counted:
-            raise ValueError(f"it has {live} live files, and its manifest list says {counted}")
+            raise ValueError(f"it has {live} live files, but its manifest list states {counted}")
 
 
 def _inherited(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:

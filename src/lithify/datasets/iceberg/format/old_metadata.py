@@ -56,7 +56,7 @@ def _delete(io: FileIO, paths: Iterable[str], metadata: TableMetadata) -> None:
         except FileNotFoundError:
             continue
         except LithifyError as error:
-            _log.warning("it stays: %s", said(error))
+            _log.warning("it is kept: %s", said(error))
 
 
 def uuid_in(head: bytes) -> str | None:

@@ -161,7 +161,7 @@ def publish(table: Table, prepared: PreparedSnapshot, load: Callable[[], Table])
         try:
             landed = _has_landed(prepared, load())
         except StoreError as lookup_error:
-            error.add_note(f"and whether it landed is unknown: {lookup_error}")
+            error.add_note(f"and it is unknown whether it took effect: {lookup_error}")
             raise error from None
         if not landed:
             raise

@@ -102,8 +102,8 @@ def locations_of(metadata: TableMetadata, configured: Mapping[str, Any]) -> Loca
             raise
         raise Refused(
             f"the location provider {properties[LOCATION_PROVIDER]}, which places this table's new files, "
-            f"cannot be loaded here ({error}): install its package beside Lithify, or take the name out of "
-            f"{LOCATION_PROVIDER} in the configuration of the catalog and in the table"
+            f"cannot be loaded here ({error}): install its package in Lithify's environment, or remove "
+            f"{LOCATION_PROVIDER} from the configuration of the catalog and from the table"
         ) from error
     for path in (locations.data_path, locations.metadata_path):
         check_reach(path, configured)

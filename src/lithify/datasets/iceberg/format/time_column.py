@@ -59,8 +59,8 @@ def find_time_column(metadata: TableMetadata, wanted: str | None, url: str) -> N
         return next(iter(candidates.values()))
     names = ", ".join(field.name for field in candidates.values())
     raise Refused(
-        f"{url}: which column tells the time is not clear ({names or 'no timestamp and no date column'}); "
-        "name it in the table property lithify.time-column"
+        f"{url}: the time column is ambiguous ({names or 'no timestamp and no date column'}); name it in "
+        "the table property lithify.time-column"
     )
 
 

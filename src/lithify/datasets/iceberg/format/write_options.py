@@ -101,9 +101,7 @@ def _tried(url: str, what: str, check: Callable[[], object]) -> None:
         check()
     except (ValueError, TypeError, AttributeError, ImportError, ValidationError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Refused(
-            f"{url}: {what} cannot be used as the table has it: {cause}; correct the table"
-        ) from error
+        raise Refused(f"{url}: {what} of the table cannot be used: {cause}; correct the table") from error
 
 
 def _codec(properties: Mapping[str, str]) -> str:
@@ -113,7 +111,7 @@ def _codec(properties: Mapping[str, str]) -> str:
         return "none"
     if name not in _PARQUET_CODECS or not pa.Codec.is_available(name):
         raise Unsupported(
-            f"{key} is {properties[key]!r}, which cannot be written here; use uncompressed or one of "
+            f"{key} is {properties[key]!r}, which Lithify cannot write; use uncompressed or one of "
             f"{', '.join(_PARQUET_CODECS)}"
         )
     return name

@@ -78,7 +78,7 @@ def parse_url(url: str) -> TableUrl:
     parts = split_url(url, url)
     names = tuple(unquote(name) for name in parts.path.strip("/").split("."))
     if f"{parts.scheme}://" != SCHEME or not parts.netloc or len(names) < 2 or not all(names):
-        raise Refused(f"{url}: is not of the form {SCHEME}CATALOG/NAMESPACE.TABLE")
+        raise Refused(f"{url}: does not have the form {SCHEME}CATALOG/NAMESPACE.TABLE")
     return TableUrl(parts.netloc, names)
 
 

@@ -70,7 +70,7 @@ class ClosedCatalog(Catalog):
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
         """Prepare a commit as PyIceberg does, with the location provider of `table_properties`."""
-        assert current_table is not None, "no table is created here"
+        assert current_table is not None, "Lithify does not create tables"
         for requirement in requirements:
             requirement.validate(current_table.metadata)
         updated: TableMetadata = update_table_metadata(
@@ -130,9 +130,9 @@ def check_signing(table: Table) -> None:
         return
     raise Refused(
         f"table {'.'.join(table.name())}: its catalog gives no credentials for the store and wants to sign "
-        "each request itself (remote signing), which is not supported; let the catalog give out credentials "
-        "(vended credentials), give keys of your own in its configuration (s3.access-key-id) or by an AWS "
-        f"profile, or set {SIGNING} to false there if this machine's role may reach the store"
+        "each request itself (remote signing), which is not supported; let the catalog vend credentials, "
+        "configure your own keys in its configuration (s3.access-key-id) or in an AWS profile, or set "
+        f"{SIGNING} to false there if this machine's role may reach the store"
     )
 
 

@@ -48,8 +48,8 @@ class Reach:
         """Raise `Refused` for a path that may not be opened."""
         if not self.allows(path):
             raise Refused(
-                f"{path}: lies outside {', '.join(self.folders)}, where the files of this table may lie; if "
-                f"that is right, add its folder to {ALLOWED} in the configuration of the catalog"
+                f"{path}: lies outside {', '.join(self.folders)}, the folders that this table's files may "
+                f"use; if the path is right, add its folder to {ALLOWED} in the configuration of the catalog"
             )
 
 

@@ -55,8 +55,8 @@ def open_state_location(
     scheme, _ = split_scheme(location)
     if scheme is None and not location.startswith("/"):
         raise Refused(
-            f"{_SETTING}: {location} is relative, so it is another place for each process; give a path from "
-            "the root or a URL"
+            f"{_SETTING}: {location} is relative, so it differs between processes; use an absolute path or "
+            "a URL"
         )
     properties = {**catalog.properties, **as_properties(options)}
     try:

@@ -199,12 +199,18 @@ def open_place(
     """
     check_reach(location, properties)
     if "?" in location or "#" in location:
-        raise Refused(f"{location}: PyIceberg cuts a location off at '?' and '#'; move the table to another")
+        raise Refused(
+            f"{location}: PyIceberg truncates a location at '?' and '#'; move the table to a location "
+            "without them"
+        )
     scheme, rest = split_scheme(location)
     if scheme is None and not location.startswith("/"):
-        raise Refused(f"{location}: is relative, so it is another place for each process; move the table")
+        raise Refused(
+            f"{location}: is relative, so it differs between processes; move the table to an absolute "
+            "location"
+        )
     if scheme == "file" and rest.startswith("//") and not rest.startswith("///"):
-        raise Refused(f"{location}: names a host, which PyIceberg takes for a folder; write file:///path")
+        raise Refused(f"{location}: contains a host, which PyIceberg treats as a folder; write file:///path")
     url = location if scheme is None else f"{scheme}:{quote(rest, safe='/@:')}"
     return open_store(url, store_options(location, properties), waiting_of(properties), credentials)
 

@@ -172,7 +172,7 @@ class VendedCredentials:
                         self._properties = of_account(self._location, given)
                 except LithifyError as error:  # the present ones may still be valid
                     again_s = RETRY_S
-                    _log.warning("the catalog gives no new credentials: %s", error)
+                    _log.warning("the catalog returned no new credentials: %s", error)
             self._is_fresh = False
             ends_ms = self._clock.now_ms() + again_s * 1000
             if again_s == ASK_AGAIN_S:
@@ -203,12 +203,12 @@ def _take(properties: dict[str, Any], kind: Vending, answer: Mapping[str, Any], 
             continue
         if name in kind.endpoints and not has_credentials:
             raise Refused(
-                f"table {table}: its catalog names {given} as {name} and gives no credentials for it; if "
-                f"yours may be sent there, set {name} in the configuration of the catalog"
+                f"table {table}: its catalog sets {name} to {given} without credentials for it; if your "
+                f"credentials may be sent there, set {name} in the configuration of the catalog"
             )
         pattern = _HOST_PARTS.get(name)
         if pattern is not None and not pattern.fullmatch(given):
-            raise Refused(f"table {table}: its catalog gives {given[:80]!r} as {name}, which is none")
+            raise Refused(f"table {table}: its catalog sets {name} to {given[:80]!r}, which is not valid")
         properties[name] = given
     if has_credentials:
         for name in _replaced(properties, kind):

@@ -68,7 +68,7 @@ def read_checkpoint(store: ObjectStore, folder: str) -> StreamCheckpoint:
         try:
             committed = parse_offsets(store.get(key), key)
         except ObjectNotFound:
-            raise CorruptObject(key, f"batch {batch} was committed, and its offsets are missing") from None
+            raise CorruptObject(key, f"batch {batch} was committed, but its offsets are missing") from None
     initial = dict(_initial(store, join(folder, "sources")))
     numbers = sorted(committed.keys() | initial.keys())
     return StreamCheckpoint(

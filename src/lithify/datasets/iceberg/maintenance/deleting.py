@@ -45,8 +45,9 @@ def check_whole(table: Table, known: KnownState | None, dataset: IcebergDataset)
     mode = table.catalog.properties.get("snapshot-loading-mode", "all")
     if mode.lower() != "all":
         raise Refused(
-            f"{dataset.url}: the catalog shows some of the table's snapshots only (snapshot-loading-mode="
-            f"{mode}), so nobody can tell what the others need; collect garbage without that property"
+            f"{dataset.url}: the catalog returns only some of the table's snapshots "
+            f"(snapshot-loading-mode={mode}), so it is unknown which files the others need; collect garbage "
+            "without that property"
         )
     if not continues(known, table):
         raise dataset.lineage.refusal(known, "nothing is deleted")

@@ -134,10 +134,10 @@ class ExpiryOutcome(StrEnum):
 
 DONE = frozenset({ExpiryOutcome.EXPIRED, ExpiryOutcome.NOTHING_TO_DO, ExpiryOutcome.HELD})
 """Outcomes after which nothing remains to be done."""
-NEWER = "newer than the store's clock, or than the newest of main"
+NEWER = "newer than the store's clock, or than the newest snapshot of main"
 """Why snapshots stay although nothing holds them."""
 _NOT_ALLOWED = ExpiryOutcome.NO_WATERMARK, "the table's property gc.enabled is not true"
-_REMOVED = "Lithify's folder of the table was removed or replaced meanwhile; run it again"
+_REMOVED = "Lithify's folder of the table was removed or replaced meanwhile; run this again"
 _OUTCOMES = {
     BlockReason.MISSING_MEMBER: ExpiryOutcome.MISSING_READER,
     BlockReason.UNPUBLISHED: ExpiryOutcome.UNPUBLISHED,
@@ -433,7 +433,7 @@ class Expirer:
             if not _checks_here(table):
                 grace_ms, base = max(grace_ms, MIN_UNCHECKED_GRACE_MS), table.metadata_location
             entry = self._pending.write(own, going, now_ms, grace_ms, base)
-            assert plan.state is not None, "it was begun"
+            assert plan.state is not None, "the state was begun"
             recorded = files_change(table.metadata, plan.state, now_ms + grace_ms, now_ms).updates()
         if self._dataset.state.read() != plan.state:  # reading the manifests may have taken long
             if entry is not None:
@@ -455,7 +455,7 @@ class Expirer:
                         ExpiryOutcome.REF_CHANGED,
                         "branches or tags were changed while snapshots were expired",
                     )
-                return ExpiryOutcome.LOST_RACE, "another commit came first"
+                return ExpiryOutcome.LOST_RACE, "another commit was published first"
         self._dataset.lineage.advance(self._dataset.load())
         done.expired, done.refs = tuple(sorted(going)), plan.policy.refs
         done.snapshots -= len(going)
@@ -572,8 +572,10 @@ def _own(files: Iterable[NamedFile], metadata: TableMetadata, done: Expiry) -> I
             odd += 1
     if odd:
         done.notes.append(
-            f"{odd} files stay whose paths have a '#', '?', '*', '[' or control character: such a path can "
-            "be taken for another file's"
+            f"{odd} files are kept because their paths contain a '#', '?', '*', '[' or control character: "
+            "such a path can be mistaken for another file's"
         )
     if elsewhere:
-        done.notes.append(f"{elsewhere} files outside the table's location stay: other tables may use them")
+        done.notes.append(
+            f"{elsewhere} files outside the table's location are kept: other tables may use them"
+        )

@@ -99,7 +99,9 @@ class ExpiredFiles:
             self._record(table, time_ms)
         for entry in entries:
             if entry.blocked:
-                done.notes.append(f"{entry.files} files of expired snapshots stay for good: {entry.blocked}")
+                done.notes.append(
+                    f"{entry.files} files of expired snapshots are never deleted: {entry.blocked}"
+                )
                 if checked.get(entry.id):
                     done.lost = entry.blocked
         due = [e for e in entries if _is_due(e, grace_ms, time_ms)]
@@ -195,7 +197,10 @@ def lost_between(table: Table, entry: PendingFiles) -> str:
     present one; empty if none would have kept its snapshots."""
     log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
     if entry.base not in log:
-        return f"nobody can tell whether a branch or tag was made meanwhile: {entry.base} is not in the log"
+        return (
+            f"it is unknown whether a branch or tag was created meanwhile: {entry.base} is not in the "
+            "metadata log"
+        )
     between = log[log.index(entry.base) + 1 :]
     try:
         rules = rules_of(_metadata_in(table, entry.base))
@@ -213,7 +218,7 @@ def lost_between(table: Table, entry: PendingFiles) -> str:
                 what = f"branches or tags ({', '.join(new)})" if new else "the table's properties"
                 return f"{what} were changed while snapshots were expired; recover them from {path}"
     except FileNotFoundError as error:
-        return f"nobody can tell whether a branch or tag was made meanwhile: {error}"
+        return f"it is unknown whether a branch or tag was created meanwhile: {error}"
     return ""
 
 

@@ -63,7 +63,7 @@ def retention_of(
     kept = whole_number(properties, MIN_KEPT, 1, 1, _MOST)
     if retain_last is not None:
         if retain_last < 1:
-            raise Refused(f"retain-last is {retain_last}; at least the newest snapshot stays")
+            raise Refused(f"retain-last is {retain_last}; it must be at least 1")
         kept = retain_last
     older_than_ms = now_ms - age_ms if older_than_ms is None else older_than_ms
     return TableRetention(now_ms, older_than_ms, kept, whole_number(properties, MAX_REF_AGE, _MOST, 0, _MOST))

@@ -224,8 +224,9 @@ class _Collection:
         if before:
             candidates = [one for one in candidates if one.meta.last_modified_ms > since_ms]
             self._notes.append(
-                f"{len(before)} files are older than Lithify's folder of the table, which does not say "
-                "whether they are needed, and stay; `lithify remove-orphans` finds those that are not"
+                f"{len(before)} files are kept because they are older than Lithify's folder of the table, "
+                "which therefore does not record whether they are needed; `lithify remove-orphans` finds "
+                "those that are not"
             )
         if candidates:
             self._remove_unnamed(known, candidates, all_files)
@@ -291,9 +292,9 @@ class _Collection:
     def _check_share(self, deletable: int, listed: int) -> None:
         if is_too_much(deletable, listed, self._options.max_percent):
             raise Refused(
-                f"{self._dataset.url}: {deletable} of {listed} files beside the table would be deleted, "
-                f"more than {self._options.max_percent} %, so nothing was; look at `lithify gc` without "
-                "--delete, and if that is right, allow it with --max-percent"
+                f"{self._dataset.url}: {deletable} of {listed} files in the table's folders would be "
+                f"deleted, more than {self._options.max_percent} %, so nothing was deleted; check the list "
+                "of `lithify gc` without --delete, and if it is right, allow it with --max-percent"
             )
 
     def _check_again(self, known: KnownState | None, named: _Named, batch: Sequence[_Listed]) -> None:
@@ -301,8 +302,9 @@ class _Collection:
         needed = next((one for one in batch if one.own.name in named.names), None)
         if needed is not None:
             raise Refused(
-                f"{self._dataset.url}: {url_of(needed.store.url, needed.meta.key)} was named by no snapshot "
-                "and is now, so it and what was to be deleted with it was kept; find out who added it"
+                f"{self._dataset.url}: {url_of(needed.store.url, needed.meta.key)} was referenced by no "
+                "snapshot before but is now, so it and the other files to be deleted with it were kept; "
+                "find the program that added it"
             )
 
     # Lithify's own folder

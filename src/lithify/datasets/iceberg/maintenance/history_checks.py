@@ -65,18 +65,18 @@ def _check_orphans(dataset: IcebergDataset, interval_ms: int, now_ms: int) -> Fi
         ago = duration(max(now_ms - run.at_ms, 0))
         return warning(
             "orphans",
-            f"a look for orphan files {ago} ago was refused: {run.why}",
+            f"a search for orphan files {ago} ago was refused: {run.why}",
             f"remove the cause, then: {look}",
         )
     if run is None or not run.deleting_ms:
-        return ok("orphans", "no coordinator has looked for orphan files yet")
+        return ok("orphans", "no coordinator has searched for orphan files yet")
     ago_ms = max(now_ms - run.deleting_ms, 0)
     if ago_ms > 2 * interval_ms:
         return warning(
             "orphans",
-            f"coordinators are to look for orphan files every {duration(interval_ms)}, and the last one did "
-            f"{duration(ago_ms)} ago",
-            f"see whether a coordinator runs and what its log says; or once: {look} --delete",
+            f"coordinators should search for orphan files every {duration(interval_ms)}, but the last "
+            f"search was {duration(ago_ms)} ago",
+            f"check that a coordinator runs, and its log; or once: {look} --delete",
         )
     return ok("orphans", f"{run.deleted} orphan files were deleted {duration(ago_ms)} ago")
 
@@ -85,20 +85,20 @@ def _check_kept(retained: Retained) -> Finding:
     if retained.damaged:
         return problem(
             "history",
-            f"what is needed of the history cannot be told: {'; '.join(retained.damaged)}",
-            "nothing is expired until it can: restore that object, or delete it if nobody needs it",
+            f"it is unknown which history is needed: {'; '.join(retained.damaged)}",
+            "restore that object, or delete it if it is not needed; nothing is expired until then",
         )
     if retained.lost:
         return problem("history", f"nothing is expired: {lost_text(retained.lost)}", LOST_ADVICE)
     if retained.blocked:
         return problem(
             "history",
-            f"files of expired snapshots stay for good: {'; '.join(retained.blocked)}",
-            "docs/iceberg.md says how such snapshots are recovered",
+            f"files of expired snapshots are never deleted: {'; '.join(retained.blocked)}",
+            "docs/iceberg.md explains how to recover such snapshots",
         )
     past = retained.past
     oldest = f"; the oldest is needed by {retained.needed[0].by}" if retained.needed else ""
-    kept = f"{past.versions} snapshots, {size(past.only_history_bytes)} that only older ones need{oldest}"
+    kept = f"{past.versions} snapshots, {size(past.only_history_bytes)} needed only by older ones{oldest}"
     return ok("history", kept)
 
 
@@ -110,7 +110,7 @@ def _check_readers(dataset: IcebergDataset, table: Table, now_ms: int) -> Iterat
     found = [finding for s in standings if (finding := _reader(s, table.metadata, dataset.url, now_ms))]
     yield from found
     if not found:
-        yield ok("readers", f"{len(standings)} readers are registered, and where they stand is known")
+        yield ok("readers", f"{len(standings)} readers are registered, and their positions are known")
 
 
 def _reader(standing: ReaderNeed, metadata: TableMetadata, url: str, now_ms: int) -> Finding | None:
@@ -132,8 +132,8 @@ def _reader(standing: ReaderNeed, metadata: TableMetadata, url: str, now_ms: int
     if metadata.current_snapshot_id not in standing.read and now_ms - stands > STOPPED_MS:
         return warning(
             "readers",
-            f"reader {name} has read nothing for {duration(now_ms - stands)}, and there is something to read",
-            f"start it, so that history can go; if it is gone for good: {drop}",
+            f"reader {name} has read nothing for {duration(now_ms - stands)}, although there is data to read",
+            f"start it, so that history can expire; if it is gone for good: {drop}",
         )
     return None
 
@@ -156,8 +156,8 @@ def _check_policy(metadata: TableMetadata, is_on: bool, url: str, now_ms: int) -
         return warning(
             "policy",
             f"the table keeps all of its history for ever: {_numbers(age_ms, retention.min_kept)}",
-            "set history.expire.max-snapshot-age-ms and history.expire.min-snapshots-to-keep to what readers "
-            "need, if that is not meant",
+            "if that is not intended, set history.expire.max-snapshot-age-ms and "
+            "history.expire.min-snapshots-to-keep to what readers need",
         )
     if age_ms < SHORTEST_MS and retention.min_kept == 1:
         return warning(
@@ -172,7 +172,7 @@ def _check_policy(metadata: TableMetadata, is_on: bool, url: str, now_ms: int) -
     if free >= FORGOTTEN:
         return warning(
             "policy",
-            f"the policy lets {free} snapshots go that are still there: nothing expires them",
+            f"by the policy {free} snapshots can expire, but nothing expires them",
             f"run `lithify expire {url}`, or set the table's property lithify.expire-snapshots to 1",
         )
     return ok("policy", _numbers(age_ms, retention.min_kept))

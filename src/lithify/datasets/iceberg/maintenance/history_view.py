@@ -56,9 +56,9 @@ def show_hold(url: str, placed: Placed) -> Shown:
     snapshot, until = placed.about.get(SNAPSHOT), text.moment(placed.hold.until_ms)
     written = text.moment(placed.hold.position)
     lines = (
-        Line(f"Snapshot {snapshot} of {written}, and all after it, stay until {until}."),
-        Line(f"Renew it: lithify hold --renew {placed.name} {url}"),
-        Line(f"Give it up: lithify hold --release {placed.name} {url}"),
+        Line(f"Snapshot {snapshot} of {written}, and all later ones, are kept until {until}."),
+        Line(f"Renew: lithify hold --renew {placed.name} {url}"),
+        Line(f"Release: lithify hold --release {placed.name} {url}"),
     )
     return Shown({"url": url, "hold": hold_json(placed)}, (Line("", f"Hold {placed.name}"), *lines))
 
@@ -66,7 +66,7 @@ def show_hold(url: str, placed: Placed) -> Shown:
 def show_holds(url: str, holds: Sequence[Placed]) -> Shown:
     """Show all holds, the oldest first."""
     found = sorted(holds, key=lambda placed: (placed.hold.position, placed.name))
-    block: Block = Line("Nothing is held.")
+    block: Block = Line("There are no holds.")
     if found:
         rows = [
             (
@@ -117,7 +117,9 @@ def show_readers(url: str, standings: Sequence[ReaderNeed]) -> Shown:
 
 def show_dropped(url: str, name: str) -> Shown:
     """Show that a reader was dropped."""
-    return Shown({"url": url, "dropped": name}, (Line(f"Reader {name} is not waited for any more."),))
+    return Shown(
+        {"url": url, "dropped": name}, (Line(f"Reader {name} was dropped, and no longer keeps history."),)
+    )
 
 
 def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
@@ -146,9 +148,9 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
     if found.kept:
         holders = ", ".join(f"{needed.by} from {text.moment(needed.position)}" for needed in found.needed[:5])
         why = f"needed by {holders}" if holders else NEWER
-        blocks.append(Line(f"{found.kept} that the policy lets go stay: {why}."))
+        blocks.append(Line(f"{found.kept} snapshots that can expire by the policy are kept: {why}."))
     if found.dry_run:
-        blocks.append(Line(f"{files:,} files ({text.size(size_bytes)}) would be needed by nothing any more."))
+        blocks.append(Line(f"{files:,} files ({text.size(size_bytes)}) would no longer be needed."))
     deleted = sum(found.deleted.values())
     if deleted:
         counts = ", ".join(
@@ -162,8 +164,8 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
         grace_ms = max(grace_ms, *(entry.grace_ms for entry in going))
         blocks.append(
             Line(
-                f"{waiting:,} files ({text.size(waiting_bytes)}) wait for {text.duration(grace_ms)} in case "
-                "somebody reads them; run this again after that."
+                f"{waiting:,} files ({text.size(waiting_bytes)}) are kept for {text.duration(grace_ms)}, "
+                "because readers may still use them; run this again after that."
             )
         )
     return Shown(document, (*blocks, notes(found.notes)))
@@ -184,7 +186,7 @@ def show_orphans(url: str, found: Orphans) -> Shown:
         "orphan_file_locations": found.paths,
         "notes": list(found.notes),
     }
-    listed = f"{found.listed:,} files ({text.size(found.listed_bytes)}) lie under the table's location"
+    listed = f"{found.listed:,} files ({text.size(found.listed_bytes)}) are under the table's location"
     before = text.moment(found.older_than_ms)
     if not found.found:
         nothing = Line(f"{listed}; none that is older than {before} is an orphan.")
@@ -193,7 +195,7 @@ def show_orphans(url: str, found: Orphans) -> Shown:
     blocks = (
         Table("Orphan files", columns("path"), [(path,) for path in found.paths], of="files"),
         Line(f"{listed}; {found.found:,} ({text.size(found.found_bytes)}) are orphans older than {before}."),
-        Line("Nothing was deleted; add --delete to do it." if found.dry_run else deleted),
+        Line("Nothing was deleted; add --delete to delete these files." if found.dry_run else deleted),
         notes(found.notes),
     )
     return Shown(document, blocks)
@@ -220,11 +222,13 @@ def show_outlook(found: Outlook) -> tuple[Block, ...]:
         rows.append(("can expire", f"{found.going:,}", f"≥ {text.size(found.going_bytes)}", ""))
     if found.staying:
         is_known = found.outcome not in _UNKNOWN
-        why = f"the newest {found.min_kept:,} always stay" if is_known and not found.needed else ""
-        rows.append(("old, and stay", f"{found.staying:,}", f"≥ {text.size(found.staying_bytes)}", why))
+        why = f"the newest {found.min_kept:,} are always kept" if is_known and not found.needed else ""
+        rows.append(("old, but kept", f"{found.staying:,}", f"≥ {text.size(found.staying_bytes)}", why))
     rows += [("", "", "", show_needed(needed)) for needed in found.needed[: text.MAX_SHOWN]]
     if not found.going and not found.staying:
-        return (Line(f"Of the table's history, {found.versions:,} snapshots, nothing is old enough to go."),)
+        return (
+            Line(f"None of the {found.versions:,} snapshots of the table's history is old enough to expire."),
+        )
     blocked: tuple[Block, ...] = ()
     if found.outcome not in (ExpiryOutcome.EXPIRED, ExpiryOutcome.NOTHING_TO_DO, ExpiryOutcome.HELD):
         blocked = (Line(found.why, "Nothing can expire:", is_bad=True),)

@@ -80,9 +80,7 @@ class TableMaintenance:
         snapshot_id, table = renewed.about.get(SNAPSHOT), self._dataset.load()
         if not any(s.snapshot_id == snapshot_id for s in table.metadata.snapshots):
             self._holds.release(renewed)
-            raise HoldLapsed(
-                f"hold {renewed.name}: its snapshot {snapshot_id} is gone; another program expired it"
-            )
+            raise HoldLapsed(f"hold {renewed.name}: another program has expired its snapshot {snapshot_id}")
         self._record(table, state, renewed)
         return renewed
 
@@ -119,7 +117,8 @@ class TableMaintenance:
         found = snapshot_at(metadata, wanted.at_ms)
         if found is None:
             raise Refused(
-                f"{self._dataset.url}: the table does not know any more what was current then; name it"
+                f"{self._dataset.url}: the table no longer records which snapshot was current then; name "
+                "the snapshot"
             )
         return found
 
@@ -147,7 +146,7 @@ class TableMaintenance:
         try:
             OrphanRuns(self._dataset.store, self._dataset.own_folder).note(found, self._clock.now_ms())
         except StoreError as error:  # the caller may have no right to write
-            found.notes.append(f"what was found could not be kept for `lithify plan`: {error}")
+            found.notes.append(f"the result could not be saved for `lithify plan`: {error}")
         return view.show_orphans(self._dataset.url, found)
 
     # Expiry

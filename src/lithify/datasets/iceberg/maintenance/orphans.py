@@ -161,8 +161,8 @@ class _Run:
             older_than_ms = now_ms - options.min_age_ms
         if older_than_ms > now_ms - MIN_AGE_MS:
             raise Refused(
-                f"{dataset.url}: files younger than a day may be of writers that have not committed yet; let "
-                "only what is at least a day old be deleted"
+                f"{dataset.url}: files younger than a day may be of writers that have not committed yet; "
+                "choose an age of at least a day"
             )
         self._found = Orphans(options.dry_run, older_than_ms)
         location = dataset.load().location()
@@ -186,7 +186,7 @@ class _Run:
         with Difference() as difference:
             metadata_files = self._list(difference)
             strays = self._judge_metadata(table, metadata_files)
-            self._tell("reading what the table names")
+            self._tell("reading the files that the table refers to")
             for path in self._named_paths(strays):
                 self._add_name(difference, path)
             for file in self._unnamed(difference):
@@ -205,15 +205,15 @@ class _Run:
         if not may_expire(properties_of(table.metadata)):
             raise Refused(
                 f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "
-                "its files, and none is deleted"
+                "its files, and nothing is deleted"
             )
         state = self._dataset.state.read()
         lost = missing_files(recorded_in(table.metadata), state, self._now_ms)
         if lost:
             raise Refused(
-                f"{self._dataset.url}: the table records {lost}, and Lithify's folder, which says which they "
-                "are, was removed or is another one, so none is deleted; wait until then, or accept the loss "
-                "with `lithify expire --accept-loss`"
+                f"{self._dataset.url}: the table records {lost}, but Lithify's folder, which lists them, "
+                "was removed or replaced, so nothing is deleted; wait until then, or accept the loss with "
+                "`lithify expire --accept-loss`"
             )
         self._marks = marks_of(table.metadata)
         self._since_ms = None if state is None else state.since_ms
@@ -300,8 +300,8 @@ class _Run:
             self._check_same(table, meta, uuid)
         if own:
             self._found.notes.append(
-                f"{len(own)} metadata files that the table does not come from keep what they name; delete "
-                "those that were left by commits that failed"
+                f"{len(own)} metadata files are not in the table's history, and the files that they refer "
+                "to are kept; delete those that failed commits have left"
             )
         return own
 
@@ -332,9 +332,10 @@ class _Run:
     def _check_same(self, table: Table, meta: ObjectMeta, uuid: str) -> None:
         if uuid != str(table.metadata.table_uuid):
             raise Refused(
-                f"{self._dataset.url}: {url_of(self._store.url, meta.key)} is of another table ({uuid}) "
-                "that lies or lay in the same place, and nobody can tell whose a file is that no metadata "
-                "name, so none is deleted; if that table is gone for good, delete its metadata files first"
+                f"{self._dataset.url}: {url_of(self._store.url, meta.key)} belongs to another table "
+                f"({uuid}) that is or was at the same location, so the owner of files that no metadata "
+                "refers to is unknown, and nothing is deleted; if that table is gone for good, delete its "
+                "metadata files first"
             )
 
     # Named files
@@ -402,8 +403,8 @@ class _Run:
         )
         if not self._options.dry_run:
             raise Refused(
-                f"{self._dataset.url}: {what}, so nothing was; look at them without --delete, and if that is "
-                "right, allow it with --max-percent"
+                f"{self._dataset.url}: {what}, so nothing was deleted; check the list without --delete, and "
+                "if it is right, allow it with --max-percent"
             )
         found.notes.append(f"{what}: --delete needs --max-percent")
 
@@ -421,7 +422,9 @@ class _Run:
                 found.deleted_bytes += sum(file.size_bytes for file in compress(going, gone))
                 self._tell(f"deleted {found.deleted:,} of {found.found:,} files")
         if kept:
-            found.notes.append(f"{kept} files were kept: somebody named them while others were deleted")
+            found.notes.append(
+                f"{kept} files were kept: new metadata referred to them while others were deleted"
+            )
 
 
 def _is_usable(key: str) -> bool:

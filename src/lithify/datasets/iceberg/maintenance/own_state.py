@@ -71,8 +71,8 @@ PREFIX = "lithify-state."
 """Not `lithify.`: older versions refuse a table with an unknown property of that prefix."""
 FOREVER_MS = (1 << 62) - 1
 LOST_ADVICE = (
-    "register the readers and put the holds again, then run `lithify expire --accept-loss`; keep the folder "
-    "where other programs do not remove it, see iceberg.state_location"
+    "register the readers and place the holds again, then run `lithify expire --accept-loss`; keep the "
+    "folder where other programs do not remove it, see iceberg.state_location"
 )
 _DAY_MS = 24 * 3_600_000
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -106,7 +106,7 @@ class StateFolder:
         try:
             state_id = text(json.loads(data)["id"])
             if not _ID.fullmatch(state_id):
-                raise ValueError(f"{state_id[:80]!r} is no id")
+                raise ValueError(f"{state_id[:80]!r} is not an id")
         except UNDECODABLE as error:
             reason = f"does not decode: {error}; restore it, or delete it and accept the loss"
             raise CorruptObject(self._key, reason) from error
@@ -121,7 +121,7 @@ class StateFolder:
             self._store.create(self._key, json.dumps({"id": self._ids.uuid().hex}).encode())
         found = self.read()
         if found is None:
-            raise StoreError(f"{self._key} was removed while it was made")
+            raise StoreError(f"{self._key} was removed while it was created")
         return found
 
     def check(self, state: FolderIdentity) -> None:
@@ -195,17 +195,17 @@ def missing(recorded: Recorded, state: FolderIdentity | None, readers: Collectio
     if held_ms is not None:
         found.append(f"holds whose leases may last until {_moment(held_ms)}")
     if _lost_until_ms(recorded.files, state, now_ms) == FOREVER_MS:
-        found.append("files that stay for good")
+        found.append("files that are never deleted")
     if recorded.unknown:
-        found.append(f"what a newer version means by the property {recorded.unknown[0][:80]!r}")
+        found.append(f"state in the unknown property {recorded.unknown[0][:80]!r}")
     return " and ".join(found)
 
 
 def lost_text(lost: str) -> str:
     """Return the message for a loss that `missing` found."""
     return (
-        f"the table records {lost}, and Lithify's folder does not have them: another program may have "
-        "removed it, or iceberg.state_location is another one here"
+        f"the table records {lost}, but Lithify's folder does not contain them: another program may have "
+        "removed it, or iceberg.state_location differs here"
     )
 
 
@@ -215,7 +215,9 @@ def missing_files(recorded: Recorded, state: FolderIdentity | None, now_ms: int)
     if until_ms is None:
         return ""
     return (
-        "files that stay for good" if until_ms == FOREVER_MS else f"files that wait until {_moment(until_ms)}"
+        "files that are never deleted"
+        if until_ms == FOREVER_MS
+        else f"files that wait until {_moment(until_ms)}"
     )
 
 
@@ -247,7 +249,7 @@ def _past(recorded: Recorded, now_ms: int) -> list[str]:
 
 def _checked_id(state_id: str) -> str:
     if not _ID.fullmatch(state_id):
-        raise ValueError("no id")
+        raise ValueError("not an id")
     return state_id
 
 
@@ -256,7 +258,7 @@ def _end_of(day: str) -> int:
     if day == _ALWAYS:
         return FOREVER_MS
     if not _DAY.fullmatch(day):
-        raise ValueError("no day")
+        raise ValueError("not a day")
     begin = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
     return round(begin.timestamp() * 1000) + _DAY_MS
 
@@ -384,7 +386,9 @@ class TableRecord:
             except (StoreError, NotImplementedError) as error:
                 raise Refused(
                     f"{self._url}: the catalog does not let the table record this, so a loss of Lithify's "
-                    "folder could not be noticed; let a process with the right to change the table's "
-                    f"properties do it: {error}"
+                    "folder would not be noticed; run this in a process that may change the table's "
+                    f"properties: {error}"
                 ) from error
-        raise VersionConflict(f"{what}: others changed the table again and again; try again later")
+        raise VersionConflict(
+            f"{what}: other writers changed the table during every attempt; try again later"
+        )

@@ -21,7 +21,7 @@ class PlanDetails:
     orphans: OrphanRun | None
 
 
-UNREAD = PlanDetails(StoreUnavailable("it has not been looked at yet"), None)
+UNREAD = PlanDetails(StoreUnavailable("it has not been read yet"), None)
 
 
 def read_beside(dataset: IcebergDataset, clock: Clock, ids: Ids) -> PlanDetails:

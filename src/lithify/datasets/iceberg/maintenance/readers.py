@@ -137,8 +137,8 @@ class Readers:
             there = _decode(self._store.get(key), key)
             if there.continuous != continuous or canonical(there.checkpoint) != canonical(checkpoint):
                 raise Refused(
-                    f"a reader {name} is registered already, for {there.checkpoint}; drop it or take another "
-                    "name"
+                    f"a reader {name} is already registered, for {there.checkpoint}; drop it or choose "
+                    "another name"
                 ) from None
             is_new = False  # the process that created it may have died before its checks
         table = load()
@@ -152,7 +152,7 @@ class Readers:
             raise Refused(f"{checkpoint}: {standing.why}")
         if is_late:
             raise Refused(
-                f"reader {name} stands on a snapshot that may be expired at any moment; let it catch up first"
+                f"reader {name} needs a snapshot that may be expired at any moment; let it catch up first"
             )
         try:
             record(table, name)
@@ -203,7 +203,7 @@ class Readers:
 def stands(reader: RegisteredReader, found: StreamCheckpoint, metadata: TableMetadata) -> ReaderNeed:
     """Return a reader's needs, by its checkpoint (pure)."""
     if not found.is_begun:
-        why = "it has not begun: its checkpoint has no position yet"
+        why = "it has not started: its checkpoint has no position yet"
         return ReaderNeed(reader, reason=BlockReason.UNPUBLISHED, why=why)
     there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     needed: set[int] = set()
@@ -223,8 +223,8 @@ def stands(reader: RegisteredReader, found: StreamCheckpoint, metadata: TableMet
                 lost.add(snapshot)
     if lost or (gone and not needed):
         why = (
-            f"it stands on snapshot {min(lost or gone)}, which the table does not have (any more); drop it, "
-            "or let it begin anew"
+            f"it needs snapshot {min(lost or gone)}, which the table does not have or no longer has; drop "
+            "it, or restart it from the beginning"
         )
         return ReaderNeed(reader, reason=BlockReason.MISSING_MEMBER, why=why)
     read = frozenset(s.committed for s in found.sources if s.committed is not None)
@@ -260,5 +260,8 @@ def _decode(data: bytes, key: str) -> RegisteredReader:
     try:
         return _READERS.decode(data, key)
     except CorruptObject as error:
-        reason = f"is no reader: it {error.reason}; find out who wrote it, and delete it if nobody needs it"
+        reason = (
+            f"is not a reader: it {error.reason}; find the program that wrote it, and delete it if it is "
+            "not needed"
+        )
         raise CorruptObject(key, reason) from error

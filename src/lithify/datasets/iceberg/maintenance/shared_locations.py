@@ -95,9 +95,9 @@ def not_ours(place: str, others: Iterable[Neighbour], url: str) -> frozenset[str
             is_apart = not is_within(path, place) and not is_within(place, path)
             if not is_apart and not (has_own and is_within(path, other.location)):
                 raise Refused(
-                    f"{url}: {other.name} has its files in /{path}, and this table lies in /{place}; which "
-                    "of the two a file is of cannot be told, so none is deleted; give each table its own "
-                    "place, or drop the one that is not used from the catalog, without its files"
+                    f"{url}: {other.name} has its files in /{path}, and this table is in /{place}, so it is "
+                    "unknown to which of the two a file belongs, and nothing is deleted; give each table "
+                    "its own location, or drop the unused one from the catalog, without its files"
                 )
         if has_own:
             found.add(other.location)
@@ -110,7 +110,7 @@ def check_one_name(place: str, uuid: str, others: Iterable[Neighbour], url: str)
         if other.uuid == uuid and other.location == place:
             raise Refused(
                 f"{url}: {other.name} is the same table under a second name, and may need files that this "
-                "one does not name any more, so none is deleted; drop one of them from the catalog, without "
+                "one no longer refers to, so nothing is deleted; drop one of them from the catalog, without "
                 "its files"
             )
 
@@ -198,8 +198,8 @@ def _read_all(
         found |= {name: one for name, one in zip(new, loaded, strict=True) if one is not None}
         names = None
     raise Refused(
-        f"tables of the same catalog came and went {MAX_LISTINGS} times while they were read, so whether one "
-        "has files in the same place cannot be told; try again later"
+        f"tables of the same catalog were created or dropped {MAX_LISTINGS} times while they were read, so "
+        "it is unknown whether one has files at the same location; try again later"
     )
 
 
@@ -210,8 +210,8 @@ def _load(catalog: Catalog, identifier: _Name) -> Neighbour | Refused | None:
             table = _none_if_gone(catalog, identifier)
     except Exception as error:  # whatever the error, the table cannot be read
         return Refused(
-            f"table {name} of the same catalog cannot be read, so whether it has files in the same place "
-            f"cannot be told; repair or drop it, or name it in iceberg.unrelated_tables: {said(error)}"
+            f"table {name} of the same catalog cannot be read, so it is unknown whether it has files at the "
+            f"same location; repair or drop it, or name it in iceberg.unrelated_tables: {said(error)}"
         )
     if table is None:
         return None
@@ -249,8 +249,9 @@ def _tables(catalog: Catalog, apart: Sequence[str]) -> Iterator[tuple[str, ...]]
         raise
     except StoreError as error:
         raise Refused(
-            "the tables of the catalog cannot be listed, so whether another has files in the same place "
-            f"cannot be told; name what need not be listed in iceberg.unrelated_tables (other.*): {error}"
+            "the tables of the catalog cannot be listed, so it is unknown whether another one has files at "
+            "the same location; name those that need not be listed in iceberg.unrelated_tables (other.*): "
+            f"{error}"
         ) from error
 
 
@@ -273,7 +274,7 @@ def foreign_table(path: str) -> Neighbour | None:
     for n, part in enumerate(parts[:-1]):
         if part in FOREIGN:
             root = "/".join(parts[:n])
-            return Neighbour(f"a table of {FOREIGN[part]}", root, (root,))
+            return Neighbour(f"a {FOREIGN[part]} table", root, (root,))
     return None
 
 
@@ -328,7 +329,7 @@ def _decoded(store: ObjectStore, key: str) -> tuple[str, Mapping[str, Any]]:
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
         fields = json.loads(text)
         if not isinstance(fields, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         return text, fields
     except (ValueError, OSError, EOFError, RecursionError) as error:
         raise CorruptObject(key, _what(error)) from error
@@ -336,8 +337,8 @@ def _decoded(store: ObjectStore, key: str) -> tuple[str, Mapping[str, Any]]:
 
 def _what(error: Exception) -> str:
     return (
-        f"does not decode as metadata of a table, so nobody can tell what it names: {said(error)}; delete it "
-        "if nobody needs it"
+        f"does not decode as metadata of a table, so it is unknown which files it refers to: {said(error)}; "
+        "delete it if it is not needed"
     )
 
 

@@ -35,5 +35,5 @@ class Rewriting:
         """Record that other commits came first in every attempt."""
         self.outcome, self.why = (
             RewriteOutcome.LOST_RACE,
-            f"others committed first {MAX_TRIES} times in a row",
+            f"other writers committed first {MAX_TRIES} times in a row",
         )

@@ -74,7 +74,7 @@ MIN_FILES = 5
 """The minimum number of delete files to drop or merge that is worth a snapshot without a request: Java's
 value."""
 GRANULARITY = "write.delete.granularity"
-_REPEATED = "are listed more than once, or apply to a data file that is"
+_REPEATED = "are listed more than once, or apply to a data file that is listed more than once"
 _LEFT = "delete file(s)"
 
 

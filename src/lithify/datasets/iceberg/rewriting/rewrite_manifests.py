@@ -73,8 +73,8 @@ MAX_SLOW_TRIES = 2
 """The maximum attempts whose manifests are too old when they could be committed: the store was unavailable,
 or writing always takes that long."""
 _ENCRYPTED = "are encrypted"
-_REPEATED = "are named more than once by the manifest list"
-_UNTYPED = "belong to a partition spec whose columns are gone"
+_REPEATED = "are listed more than once in the manifest list"
+_UNTYPED = "belong to a partition spec whose columns were dropped"
 _LEFT = "manifest(s)"
 
 
@@ -175,8 +175,9 @@ class ManifestRewriter:
                 if slow_tries == MAX_SLOW_TRIES:
                     discard(table.io, _paths(work.groups))
                     raise StoreError(
-                        f"{self._dataset.url}: putting new manifests beside the table took too long, so that "
-                        "they could be collected as garbage before they are committed; nothing was changed"
+                        f"{self._dataset.url}: writing the new manifests took so long that they might be "
+                        "collected as garbage before they are committed, so nothing was changed; run it "
+                        "again"
                     )
         if work is not None:
             discard(table.io, _paths(work.groups))

@@ -60,8 +60,8 @@ def _deletes_line(found: RewritingDeletes, removed_bytes: int) -> Line:
     new = f"about {found.would_add:,}" if found.dry_run else f"{len(found.added):,}"
     would = "would be " if found.dry_run else ""
     return Line(
-        f"Of {found.delete_files:,} delete files {merged:,} {would}merged into {new}, and {found.dangling:,} "
-        f"that apply to nothing {would}dropped ({text.size(removed_bytes)} in all)."
+        f"Of {found.delete_files:,} delete files {merged:,} {would}merged into {new}, and "
+        f"{found.dangling:,} dangling ones {would}dropped ({text.size(removed_bytes)} in total)."
     )
 
 

@@ -43,7 +43,8 @@ def checked_topic(name: str) -> str:
     """Return the name of a new topic. Raise `Refused` if Kafka does not allow it."""
     if _TOPIC.fullmatch(name) is None or name in (".", ".."):
         raise Refused(
-            f"{name!r} is no name of a topic: up to 249 letters of A-Z, a-z, 0-9, dot, underscore and hyphen"
+            f"{name!r} is not a valid topic name; use at most 249 characters of A-Z, a-z, 0-9, dot, "
+            "underscore and hyphen"
         )
     return name
 
@@ -66,16 +67,21 @@ class Found:
 def why_not(source: str, name: str, found: Found, state: LogState) -> str:
     """Return why the copy cannot be begun or continued; empty if it can."""
     if found.id is not None and found.id != state.copy_id:
-        return f"there is a topic {name} already, which was not made here; choose another name"
+        return f"a topic {name} exists already that is not a copy made by Lithify; choose another name"
     if found.id is None and state.is_copy_visible:
-        return f"{name} was made here, and was deleted since; choose another name"
+        return f"the copy {name} has been deleted since it was made; choose another name"
     if found.id is None and not state.copy_id and found.has_objects:
-        return f"the broker knows no topic {name}, but there are objects in its folder; choose another name"
+        return (
+            f"the broker does not know a topic {name}, but its folder contains objects; choose another name"
+        )
     if found.partitions < state.announced:
         made = _counted(state.announced)
-        return f"{name} was made with {made}, and has {found.partitions} now; make another copy"
+        return f"the copy {name} was made with {made}, and now has {found.partitions}; make another copy"
     if found.of_source < found.partitions:
-        return f"{source} has {_counted(found.of_source)}, and {name} {found.partitions}; make another copy"
+        return (
+            f"{source} has {_counted(found.of_source)}, but its copy {name} has {found.partitions}; make "
+            "another copy"
+        )
     return ""
 
 
@@ -87,11 +93,11 @@ def why_moved(partition: str, folder: PartitionFolder | None, source_id: str, co
     """Return why the source no longer has the copied part of a partition; empty if it has. `source_id` is the
     present one."""
     if source_id != copied.topic_id:
-        return f"{partition}: the topic was deleted and made again since it was copied; make another copy"
+        return f"{partition}: the topic was deleted and created again after it was copied; make another copy"
     if copied.fingerprint and (folder is None or kept_of(folder, copied) != copied.fingerprint):
         return (
-            f"{partition}: what was copied of it, below offset {copied.end:,}, has changed since, as by a "
-            "compaction in its place; make another copy"
+            f"{partition}: the copied part, below offset {copied.end:,}, has changed since, for example "
+            "because it was compacted in place; make another copy"
         )
     return ""
 
@@ -122,13 +128,13 @@ def with_topic(
         found = json.loads(document)
         topics = found["topics"]
         if name in topics and topics[name]["id"] != id:
-            raise Refused(f"there is a topic {name} already, which was made meanwhile; choose another name")
+            raise Refused(f"a topic {name} was created meanwhile; choose another name")
         if source not in topics:
             raise Refused(f"the topic {source} was deleted meanwhile")
         if topics[source]["id"] != source_id:
-            raise Refused(f"the topic {source} was deleted and made again meanwhile; make another copy")
+            raise Refused(f"the topic {source} was deleted and created again meanwhile; make another copy")
         if (now := _partitions(topics[source])) < count:
-            raise Refused(f"{source} has {_counted(now)} now, and had {count} a moment ago; run again")
+            raise Refused(f"{source} now has {_counted(now)}, but had {count} a moment ago; run again")
         if name not in topics:
             topics[name] = {**copy.deepcopy(topics[source]), "id": id}
             topics[name]["topic"]["name"] = name

@@ -170,7 +170,7 @@ class _Copying:
         listed = listed_objects(self._store, join(partition_folder(task.root, task.number), RECORDS))
         segments = task.cut.chosen(map(as_segment, listed))
         if fingerprint_of_segments(segments, task.topic_id) != task.fingerprint:
-            raise Changed(f"{task.root}: what is copied of partition {task.number} has changed meanwhile")
+            raise Changed(f"{task.root}: the copied part of partition {task.number} has changed meanwhile")
         staged, as_they_are = self._planned(segments)
         self._make_room({*staged, *(one.base_offset for one in as_they_are)})
         self._put_watermark()
@@ -194,9 +194,7 @@ class _Copying:
         found = read_same_topic(self._store, task.root, task.topic_id)
         new = find_topic(self._store, task.root, task.target)
         if new.id not in (None, task.target_id):
-            raise Refused(
-                f"there is a topic {self._name} already, which was made meanwhile; choose another name"
-            )
+            raise Refused(f"a topic {self._name} was created meanwhile; choose another name")
         self._is_shown = self._is_shown or task.number < new.partitions
         self._etag = found.object.etag
 
@@ -311,8 +309,8 @@ class _Copying:
 
     def _written(self, key: str) -> str:
         return (
-            f"{key} was not written here: somebody produces into {self._name} already, so it cannot be "
-            "given what came since. Where that was too early, make another copy"
+            f"{key} was not written by Lithify: a producer already writes to {self._name}, so newer records "
+            "cannot be copied into it; if the producer was started too early, make another copy"
         )
 
 
@@ -325,10 +323,10 @@ def find_topic(store: ObjectStore, root: str, target: str) -> Found:
     try:
         document = store.get(key)
     except ObjectNotFound as error:
-        raise DatasetNotFound(f"{root}: there is no {key} of a broker beside it") from error
+        raise DatasetNotFound(f"{root}: there is no broker metadata at {key}") from error
     source_id, of_source = told_of(document, key, _name(root))
     if source_id is None:
-        raise DatasetNotFound(f"{root}: the broker knows no such topic ({key})")
+        raise DatasetNotFound(f"{root}: the broker does not know this topic ({key})")
     id, partitions = told_of(document, key, _name(target))
     found = store.folder(target)
     return Found(id, partitions, source_id, of_source, bool(found.folders or found.objects))
@@ -343,8 +341,9 @@ def claim_name(store: ObjectStore, root: str, target: str) -> None:
     of = _claimed_for(store, key, source)
     if of != source:
         raise Refused(
-            f"{root}: a copy of {of} is called {name} already, says {key}; choose another name. If nobody "
-            f"makes that copy any more, delete {cluster}/lithify/{of}/copies/{name}, and then that object"
+            f"{root}: the name {name} is already used by a copy of {of} ({key}); choose another name, or, "
+            f"if that copy has been given up, delete {cluster}/lithify/{of}/copies/{name}, and then that "
+            "object"
         )
 
 
@@ -360,7 +359,7 @@ def _claimed_for(store: ObjectStore, key: str, source: str) -> str:
             return _CLAIMS.decode(store.get(key), key).of
         except ObjectNotFound:
             continue  # another process is creating it, or it has just been deleted
-    raise Refused(f"{key} comes and goes; run again")
+    raise Refused(f"{key} is created and deleted repeatedly by other processes; run again")
 
 
 def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str, count: int) -> None:
@@ -380,7 +379,7 @@ def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str
         except PreconditionFailed:
             continue  # the broker has written it, or a response was lost
         return
-    raise Refused(f"the broker writes {key} all the time; run again")
+    raise Refused(f"the broker wrote {key} during each of {_MAX_CONFLICTS} attempts to change it; run again")
 
 
 def _put_empty(store: ObjectStore, root: str, target: str, number: int) -> None:

@@ -41,11 +41,10 @@ from lithify.watermarks.groups import Marks
 
 LEAST_BUILD = "0.7.0-pre.1"
 WARNINGS = (
-    "the end of the log is told too low until the run has ended: who begins at the latest offset reads some "
-    "again, who loads up to the end stops early",
-    "a reader may be given rows again that it has had, older ones after newer ones among them, and may be "
-    "disconnected",
-    "the first object stays as it is, and with it the tombstones of its keys",
+    "until the run has ended, the broker reports too low an end of the log: a consumer that starts at the "
+    "latest offset reads some records again, and one that reads up to the end stops early",
+    "a consumer may receive records again, including older ones after newer ones, and may be disconnected",
+    "the first object is kept unchanged, and so are the tombstones of its keys",
 )
 """The limits of live compaction, as plans and logs show them."""
 _BUILD = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-pre\.(\d+))?")
@@ -56,7 +55,7 @@ def build_order(version: str) -> tuple[int, ...]:
     """Return a sort key of a broker's version. Raise `Refused` if it is not a version."""
     found = _BUILD.fullmatch(version.strip())
     if found is None:
-        raise Refused(f"{version!r} is no version of the broker, like {LEAST_BUILD}")
+        raise Refused(f"{version!r} is not a version of the broker, such as {LEAST_BUILD}")
     *numbers, before = found.groups()
     return (*map(int, numbers), *((1, 0) if before is None else (0, int(before))))
 
@@ -65,18 +64,18 @@ def check_live(url: str, settings: KafkaSettings) -> None:
     """Raise `Refused` if the settings do not allow live compaction."""
     if settings.group is not None:
         raise Refused(
-            f"{url}: belongs to a group of copies, which a live topic cannot say enough to; "
-            "compact it while the broker is stopped"
+            f"{url}: belongs to a group of copies, and live compaction cannot report to a group; compact it "
+            "while the broker is stopped"
         )
     if settings.broker_build is None:
         raise Refused(
-            f"{url}: to compact it live, say with --broker-build which build its broker is; it has to be "
-            f"{LEAST_BUILD} at least, since older ones skip rows of merged objects"
+            f"{url}: live compaction needs --broker-build, the build of its broker; it must be "
+            f"{LEAST_BUILD} or later, because older ones skip records of merged objects"
         )
     if build_order(settings.broker_build) < build_order(LEAST_BUILD):
         raise Refused(
-            f"{url}: a broker of build {settings.broker_build} skips rows of merged objects; it has to "
-            f"be {LEAST_BUILD} at least, or stopped"
+            f"{url}: a broker of build {settings.broker_build} skips records of merged objects; upgrade it "
+            f"to {LEAST_BUILD} or later, or stop it and run without --live"
         )
 
 
@@ -102,7 +101,7 @@ class LiveTopic(CutTopic):
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """Log `WARNINGS`, then take the epoch."""
         for warning in WARNINGS:
-            _log.warning("%s: is compacted live, which is experimental: %s", self.url, warning)
+            _log.warning("%s: live compaction is experimental: %s", self.url, warning)
         return super().take_epoch(permit)
 
     # Reading
@@ -110,7 +109,9 @@ class LiveTopic(CutTopic):
     def _read_snapshot(self) -> LiveSnapshot:
         found = super()._read_snapshot()
         if any(not folder.topic for folder in found.partitions.values()):
-            raise Refused(f"{self.url}: is no topic in a broker's bucket; only such a one can be live")
+            raise Refused(
+                f"{self.url}: is not a topic in a broker's bucket; only such a topic can be compacted live"
+            )
         partitions, cuts = dict(found.partitions), {}
         for name, folder in found.partitions.items():
             if (cut := _cut(folder, found.state, name)) is None:
@@ -130,7 +131,7 @@ class LiveTopic(CutTopic):
     ) -> Plan[LogSpec]:
         rounds = snapshot.state.rounds
         over = [name for name, found in rounds.items() if found.is_whole and not is_past(found.done[-1])]
-        reason = "was compacted in this run; what came since is for the next one"
+        reason = "was compacted in this run; newer records wait for the next one"
         return self.propose(snapshot, ledger, {**dict.fromkeys(over, reason), **held}, full)
 
     def propose(
@@ -148,7 +149,11 @@ class LiveTopic(CutTopic):
             replace(one, spec=replace(one.spec, cut=snapshot.cuts[one.spec.partition]))
             for one in plan.proposals
         ]
-        notes = (*plan.notes, *(f"live, so {warning}" for warning in WARNINGS)) if proposals else plan.notes
+        notes = (
+            (*plan.notes, *(f"live compaction: {warning}" for warning in WARNINGS))
+            if proposals
+            else plan.notes
+        )
         return replace(plan, proposals=tuple(proposals), notes=notes)
 
     def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
@@ -206,8 +211,9 @@ def _why_not(snapshot: LiveSnapshot, name: str) -> str:
     of_this_topic = found is not None and found.topic_id == snapshot.partitions[name].topic_id
     if found is not None and of_this_topic and found.next_step is Step.PUBLISH and not found.below:
         return (
-            "what was begun with the broker stopped is finished with the broker stopped; run without --live"
+            "a compaction that was begun with the broker stopped must be finished with the broker stopped; "
+            "run without --live"
         )
     if name not in snapshot.cuts:
-        return f"has too few objects: the first, and the last {LIVE_TAIL + 1} stay as they are"
+        return f"has too few objects: the first one, and the last {LIVE_TAIL + 1}, are not changed"
     return ""

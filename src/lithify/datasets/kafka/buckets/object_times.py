@@ -70,7 +70,7 @@ def put_times_right(
         touch(listed[-1].key)
     raise Refused(
         f"{records}: the last object does not become the newest, by which the broker finds the end of the "
-        "log; is somebody else writing into the folder? Run again"
+        "log; check that nothing else writes into the folder, and run again"
     )
 
 

@@ -109,7 +109,7 @@ def read_same_topic(store: ObjectStore, root: str, topic_id: str) -> TopicMetada
     except DatasetNotFound as error:
         raise Changed(str(error)) from error
     if found.topic.id != topic_id:
-        raise Changed(f"{root}: the topic was deleted and made again")
+        raise Changed(f"{root}: the topic was deleted and created again")
     return found
 
 
@@ -220,8 +220,8 @@ class _Publication:
 
     def _moves(self) -> str:
         return (
-            f"{self._task.root}: the broker writes (meta.json or a watermark moves); stop it, and run again. "
-            "What was begun goes on then"
+            f"{self._task.root}: the broker is writing (meta.json or a watermark changes); stop it, and run "
+            "again to continue the publication"
         )
 
     def _judge(self, planned: Sequence[Planned]) -> tuple[list[Planned], list[Planned], list[str]]:
@@ -231,7 +231,7 @@ class _Publication:
             return [], [], []
         last, known = planned[-1].base_offset, {one.base_offset for one in planned}
         changed = [
-            f"{listed[base].key} has come meanwhile"
+            f"{listed[base].key} was added meanwhile"
             for base in sorted(listed)
             if base <= last and base not in known
         ]
@@ -254,7 +254,7 @@ class _Publication:
             return True
         if one.action is ManifestAction.PUT and self._store.get(key) == self._own.get(self._staged(one)):
             return False
-        return f"{key} is another one than was read"
+        return f"{key} has changed since it was read"
 
     # Writing
 
@@ -265,7 +265,7 @@ class _Publication:
             self._store.replace(self._key(one), data, one.etag)
         except PreconditionFailed as error:
             if self._store.get(self._key(one)) != data:
-                raise Changed(f"{self._key(one)} is another one than was read") from error
+                raise Changed(f"{self._key(one)} has changed since it was read") from error
         self._movements.moved(len(data), len(data))
 
     def _delete(self, objects: Iterable[Planned]) -> None:
@@ -285,7 +285,7 @@ class _Publication:
         except ObjectNotFound:
             return
         if meta.etag != one.etag:
-            raise Changed(f"{key} is another one than was read")
+            raise Changed(f"{key} has changed since it was read")
         self._store.delete(key)
 
     def _listed(self) -> list[ObjectMeta]:

@@ -146,8 +146,8 @@ class TopicCopy(CutTopic):
         assert settings.copy_to is not None
         if settings.group is not None:
             raise Refused(
-                f"{url}: belongs to a group of copies, in which {settings.copy_to} would be another one; "
-                "unset kafka.group, and let the new topic join"
+                f"{url}: belongs to a group of copies, and {settings.copy_to} would be another copy in it; "
+                "unset kafka.group, and let the new topic join the group"
             )
         super().__init__(url, source, output, clock, ids, settings, source_options, output_options)
         self._name = settings.copy_to
@@ -238,14 +238,18 @@ class TopicCopy(CutTopic):
         if known is None or (known.fingerprint != meant.fingerprint and is_past(known.done[0])):
             spec = LogSpec(name, meant.fingerprint, (), self.terms(folder.topic), snapshot.cuts[name])
             size_bytes, count = meant.size_bytes, len(rest_of(meant.segments, copied))
-            how = "compacted" if copied is None else "as they are"
-            reason = f"{name}: {count:,} objects go to {self._name}, {how}"
+            how = "compacted" if copied is None else "unchanged"
+            reason = f"{name}: copy {count:,} objects to {self._name}, {how}"
             return Proposal(spec, _PRIORITY, max(1, size_bytes), reason)
         if snapshot.has_moved_offsets(name) and is_past(known.done[-1]):
-            return self._again(snapshot, name, known, "groups have committed other offsets since")
+            return self._again(snapshot, name, known, "consumer groups have committed other offsets since")
         left = snapshot.left(name)
-        rest = f"; {left:,} objects of it are young or in an open transaction, or came since" if left else ""
-        return f"is in {self._name} up to offset {known.end:,}{rest}"
+        rest = (
+            f"; {left:,} of its objects are young, in an open transaction, or newer than the copy"
+            if left
+            else ""
+        )
+        return f"is copied to {self._name} up to offset {known.end:,}{rest}"
 
     def _of_others(self, snapshot: CopySnapshot, held: Held, is_past: IsPast) -> list[Proposal[LogSpec]]:
         """Propose to publish a partition again, on behalf of partitions without objects."""
@@ -253,7 +257,7 @@ class TopicCopy(CutTopic):
         if snapshot.partitions_left and not snapshot.missing(state):
             reason = f"the broker knows {state.announced} of {snapshot.count} partitions of {self._name}"
         elif snapshot.to_be_carried(state.announced):
-            reason = "groups have committed other offsets in partitions without objects"
+            reason = "consumer groups have committed other offsets in partitions without objects"
         else:
             return []
         whole = (
@@ -291,7 +295,7 @@ class TopicCopy(CutTopic):
             if known.done == spec.done or (known.is_whole and known.done[:-1] == spec.done):
                 return None
             return f"{spec.partition}: another compaction has done the step ({spec.step}) meanwhile"
-        return f"{spec.partition}: what is copied of it has changed since it was planned"
+        return f"{spec.partition}: the copied part has changed since it was planned"
 
     # Executing
 

@@ -62,7 +62,7 @@ def _number(configs: Mapping[str, str], name: str, form: re.Pattern[str]) -> str
         return None
     text = configs[name].strip()
     if not form.fullmatch(text):
-        raise Refused(f"{name} of the topic is {configs[name][:40]!r}, which is no number")
+        raise Refused(f"{name} of the topic is {configs[name][:40]!r}, which is not a number")
     if text.startswith("-") and text.strip("-0.") != "":
         raise Refused(f"{name} of the topic is {configs[name][:40]!r}, which is negative")
     return text

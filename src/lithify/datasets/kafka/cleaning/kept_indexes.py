@@ -163,7 +163,7 @@ def _check_same(source: ObjectStore, segment: Segment) -> None:
     except ObjectNotFound:
         meta = None
     if meta is None or not _is_same(segment, meta):
-        raise Refused(f"{segment.key}: has changed while it was read; it is planned anew")
+        raise Refused(f"{segment.key}: has changed while it was read; it is planned again")
 
 
 def _is_same(segment: Segment, meta: ObjectMeta) -> bool:

@@ -82,7 +82,7 @@ def _table(store: ObjectStore, key: str, parts: int) -> Records:
     data = _range(store, key, 0, _HEAD.size + parts * _PART.itemsize)
     magic, count, crc = _HEAD.unpack_from(data)
     if magic != _MAGIC or count != parts or _checksum(key, data[_HEAD.size :]) != crc:
-        raise CorruptObject(key, f"is no array of {parts} parts")
+        raise CorruptObject(key, f"is not an array of {parts} parts")
     return np.frombuffer(data, _PART, offset=_HEAD.size)
 
 

@@ -99,7 +99,9 @@ class BatchCodecs:
                 return self._zstd_compressor.compress(data)
 
     def _too_large(self) -> BadCompression:
-        return BadCompression(f"the records unpack to more than the {self._limit >> 20} MiB a batch may have")
+        return BadCompression(
+            f"the records unpack to more than {self._limit >> 20} MiB, the limit of a batch"
+        )
 
     def _gunzip(self, data: memoryview) -> bytes:
         pieces, size = [], 0
@@ -127,7 +129,7 @@ class BatchCodecs:
             length = int.from_bytes(data[position : position + 4])
             position += 4
             if length > len(data) - position:
-                raise BadCompression("a snappy block is longer than what is left")
+                raise BadCompression("a snappy block is longer than the rest of the stream")
             pieces.append(self._unsnap_block(data[position : position + length], self._limit - size))
             size += len(pieces[-1])
             position += length

@@ -273,7 +273,7 @@ def _refusal(
                 f"{name}: at byte {position} begins a message of format {magic}, from before Kafka 0.11; "
                 "let a broker of Kafka 3 convert the topic first"
             )
-        return Unsupported(f"{name}: at byte {position} begins a batch of unknown message format {magic}")
+        return Unsupported(f"{name}: at byte {position} begins a batch of the unknown message format {magic}")
     if status >= KernelStatus.UNKNOWN_ATTRIBUTES:
         return _refused_batch(name, status, batch)
     return CorruptObject(name, f"the batch at byte {position}: {REASONS[status]}")

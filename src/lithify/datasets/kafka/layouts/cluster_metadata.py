@@ -48,12 +48,12 @@ def read_metadata(store: ObjectStore, root: str) -> TopicMetadata:
     try:
         data, meta = store.get_with_meta(key)
     except ObjectNotFound as error:
-        raise DatasetNotFound(f"{root}: there is no {key} of a broker beside it") from error
+        raise DatasetNotFound(f"{root}: there is no broker metadata at {key}") from error
     try:
         found = json.loads(data)
         topics = found.get("topics", {})
         if name not in topics:
-            raise DatasetNotFound(f"{root}: the broker knows no topic {name} ({key})")
+            raise DatasetNotFound(f"{root}: the broker does not know the topic {name} ({key})")
         configs = {
             text(one["name"]): text(one["value"])
             for one in topics[name]["topic"].get("configs") or ()

@@ -56,7 +56,7 @@ class HighWatermarks:
         if self.offsets is None:
             if not self.is_of_a_broker:
                 return ALL_COMMITTED
-            return CommittedOffset(0, f"there is no {CHECKPOINT} beside it, {_NOTHING}", False)
+            return CommittedOffset(0, f"there is no {CHECKPOINT} next to it, {_NOTHING}", False)
         offset = self.offsets.get((topic, number))
         if offset is None:
             return CommittedOffset(0, f"{CHECKPOINT} does not name it, {_NOTHING}", False)
@@ -72,17 +72,17 @@ def parse(data: bytes, key: str) -> dict[tuple[str, int], int]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise CorruptObject(key, "is no text") from error
+        raise CorruptObject(key, "is not text") from error
     if lines and _number(lines[0], key) != 0:
         raise CorruptObject(key, f"is of version {lines[0][:20]!r}; brokers write 0")
     found: dict[tuple[str, int], int] = {}
     entries = lines[2:]
     if len(lines) > 1 and _number(lines[1], key) != len(entries):
-        raise CorruptObject(key, f"has {len(entries)} entries, and says {lines[1]}")
+        raise CorruptObject(key, f"has {len(entries)} entries, but states {lines[1]}")
     for line in entries:
         fields = re.split(r"\s+", line)
         if len(fields) != 3:
-            raise CorruptObject(key, f"has the line {line[:200]!r}, which is no entry")
+            raise CorruptObject(key, f"has the line {line[:200]!r}, which is not an entry")
         of = fields[0], _number(fields[1], key)
         found[of] = min(_number(fields[2], key), found.get(of, _MOST))
     return found

@@ -92,7 +92,7 @@ class ObjectRange:
         if found is None:
             return None
         if not isinstance(found, list) or len(found) != 2:
-            raise ValueError(f"{found!r} is no cut")
+            raise ValueError(f"{found!r} is not a cut")
         return cls(*(whole_number(value, most=NO_BOUND) for value in found))
 
     def chosen(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
@@ -152,8 +152,8 @@ class ObjectTopic:
         if "compact" in [one.strip() for one in policy.split(",")]:
             return None
         return (
-            f"has the cleanup.policy {policy}, so its older records are no rubbish; it can be compacted once "
-            "that is compact"
+            f"has cleanup.policy {policy}, so its older records must be kept; to compact it, set that to "
+            "compact"
         )
 
     def partitions(self) -> Mapping[str, PartitionFolder]:
@@ -232,16 +232,20 @@ def read_objects(store: ObjectStore, objects: Iterable[Segment]) -> Iterator[Rea
     answers = each_of((partial(store.get_with_meta, segment.key) for segment in wanted), REQUESTS)
     for segment, (data, meta) in zip(wanted, answers, strict=True):
         if any(data[:BASE_OFFSET_BYTES]):
-            raise Unsupported(f"{segment.key}: the offset in its batch should be 0, since the name has it")
+            raise Unsupported(
+                f"{segment.key}: the base offset in its batch must be 0, because its name contains the offset"
+            )
         if len(data) != segment.size_bytes or segment.etag not in (None, meta.etag):
-            raise Refused(f"{segment.key}: has changed while it was read; it is planned anew")
+            raise Refused(f"{segment.key}: has changed while it was read; it is planned again")
         if meta.etag is None:
-            raise Refused(f"{segment.key}: the store gives no etag, without which nothing is replaced safely")
+            raise Refused(
+                f"{segment.key}: the store returns no etag, without which objects cannot be replaced safely"
+            )
         last = segment.base_offset + _last_delta(data, segment.key)
         is_leftover = segment.base_offset <= after
         if is_leftover and last > after:
             raise CorruptObject(
-                segment.key, f"begins before, and ends behind {after}, where another one ends"
+                segment.key, f"begins before and ends after {after}, where another object ends"
             )
         after = max(after, last)
         yield ReadObject(segment.base_offset, meta.etag, rebased(data, segment.base_offset), is_leftover)

@@ -60,8 +60,8 @@ class IndexBuilder:
         last_offset = int(batches["last_offset"][-1])
         if end > MAX_OFFSET_DELTA or last_offset - self.base_offset > MAX_OFFSET_DELTA:
             raise Refused(
-                f"a segment from {self.base_offset} to {last_offset} of {end} bytes is more than its index "
-                "can count; let segments be smaller"
+                f"a segment from {self.base_offset} to {last_offset} of {end} bytes is too large for its "
+                "index; set a smaller kafka.segment_bytes"
             )
         greatest = np.maximum.accumulate(np.maximum(batches["max_timestamp"], self._greatest_ms))
         at = self._next(positions, 0)

@@ -85,8 +85,8 @@ class SegmentFolders:
         places = {folder, folder.rpartition("/")[0]}
         if any(_name(meta.key) == _LOCK for place in places for meta in store.folder(place).objects):
             raise Refused(
-                f"{folder}: lies in a broker's directory, and a broker starts in none with folders that are "
-                "no partitions; name another output"
+                f"{folder}: lies in a broker's directory, and a broker does not start in a directory with "
+                "folders other than partitions; name another output"
             )
 
 
@@ -110,7 +110,7 @@ def find_partitions(store: ObjectStore, root: str) -> Directory:
     parent, _, name = root.rpartition("/")
     if any(_SEGMENT.fullmatch(_name(meta.key)) for meta in listed.objects):
         if not _PARTITION.fullmatch(name):
-            raise Refused(f"{root}: a folder of segments is named after its partition, like orders-0")
+            raise Refused(f"{root}: a folder of segments must be named after its partition, such as orders-0")
         around = store.folder(parent)
         _check_stopped(parent, around)
         return Directory(parent, around, {name: root})
@@ -139,11 +139,11 @@ def read_folder(
         name = _name(meta.key)
         if name.endswith(".swap"):
             raise Refused(
-                f"{meta.key}: a broker died while it replaced segments; let it start and stop first"
+                f"{meta.key}: a broker died while it replaced segments; start it and stop it cleanly first"
             )
         if (found := _SEGMENT.fullmatch(name)) is None:
             if name.endswith(LOG_SUFFIX):
-                raise Refused(f"{meta.key}: a segment's name is its base offset in 20 digits")
+                raise Refused(f"{meta.key}: a segment must be named by its base offset in 20 digits")
             continue
         if (base_offset := int(found[1])) > _MAX_OFFSET:
             raise CorruptObject(meta.key, "there is no such offset")
@@ -227,8 +227,8 @@ def _check_stopped(directory: str, listed: FolderListing) -> None:
     names = {_name(meta.key) for meta in listed.objects}
     if _LOCK in names and _STOPPED not in names:
         raise Refused(
-            f"{directory}: a broker works in this directory, or has died in it ({_LOCK} and no {_STOPPED}); "
-            "stop it cleanly, or take a copy"
+            f"{directory}: a broker runs in this directory, or died in it ({_LOCK} and no {_STOPPED}); stop "
+            "it cleanly, or take a copy"
         )
 
 

@@ -95,11 +95,11 @@ class Commit:
                 self._files.update_manifest(self._renewed)
             except StoreError as error:
                 url = self._files.url
-                _log.warning("%s: the checkpoint of a commit could not be lengthened: %s", url, error)
+                _log.warning("%s: the checkpoint of a commit could not be extended: %s", url, error)
                 return
         _log.warning(
             "%s: publishing takes so long that readers may lose the inputs of a commit before "
-            "checkpoint_lifetime (%d s) is over; is the store very slow?",
+            "checkpoint_lifetime (%d s) is over; check whether the store is slow",
             self._files.url,
             self._lifetime_s,
         )

@@ -101,7 +101,7 @@ def _run_merge(
         try:
             merge.outputs.abort()
         except StoreError as abort_error:
-            error.add_note(f"and its unfinished output could not be thrown away: {abort_error}")
+            error.add_note(f"and its unfinished output could not be discarded: {abort_error}")
         raise
     finally:
         merge.close()
@@ -260,7 +260,7 @@ class _Merge:
             case _:
                 source = self.inputs[self.merger["at_source"]]
                 if not source.provide(status):
-                    raise AssertionError(f"the kernel came back with unknown status {status}")
+                    raise AssertionError(f"the kernel returned the unknown status {status}")
                 self._ensure_key_capacity(source.key_capacity)
 
     def _ensure_key_capacity(self, capacity: int) -> None:
@@ -354,7 +354,7 @@ def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
     start = sst.info.last_entry
     bounds = bounds_of(source, KeyRange(start))
     if start is None or bounds is None:
-        raise CorruptObject(source.key, "it does not say its last key")
+        raise CorruptObject(source.key, "it does not state its last key")
     records = np.zeros(1, SOURCE)
     codecs = Codecs({sst.info.compression}, Codec.NONE)
     try:

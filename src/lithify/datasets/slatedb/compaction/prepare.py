@@ -126,9 +126,7 @@ class CompactionPreparer:
         """Return the spec, its tree, and the sources to read. Raise `Refused` if any of them is missing."""
         spec = compaction.spec
         if not isinstance(spec, TieredSpec):
-            raise Refused(
-                f"compaction {compaction.id} drains a segment, which the coordinator does by itself"
-            )
+            raise Refused(f"compaction {compaction.id} drains a segment, which only the coordinator does")
         tree = manifest.tree(spec.segment)
         if tree is None:
             raise Refused(f"compaction {compaction.id}: {tree_label(spec.segment)} is gone from the manifest")

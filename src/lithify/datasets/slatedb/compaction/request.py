@@ -24,14 +24,12 @@ def spec_of(
     the oldest run among them, or becomes a new run."""
     tree = snapshot.tree(segment)
     if tree is None:
-        raise Refused(
-            f"there is no segment {segment.hex()}; `lithify inspect manifest` shows those there are"
-        )
+        raise Refused(f"there is no segment {segment.hex()}; `lithify inspect manifest` shows the segments")
     missing: list[str] = [v for v in l0_view_ids if v not in {view.id for view in tree.l0}]
     missing += [str(run) for run in runs if run not in {run.id for run in tree.runs}]
     if missing:
         raise Refused(
-            f"{', '.join(missing)} is no source there; `lithify inspect manifest` shows the views and runs"
+            f"{', '.join(missing)} is not a source there; `lithify inspect manifest` shows the views and runs"
         )
     chosen_l0 = tuple(view.id for view in tree.l0 if all_l0 or view.id in l0_view_ids)
     chosen_runs = tuple(run.id for run in tree.runs if run.id in runs)
@@ -44,5 +42,5 @@ def _free_run_id(snapshot: Manifest, ledger: SlateLedger) -> int:
     taken += [c.spec.destination for c in ledger.active() if isinstance(c.spec, TieredSpec)]
     free = max(taken, default=-1) + 1
     if free > MAX_RUN_ID:
-        raise Refused("all run ids are used up; name a sorted run as a source, whose id is taken over")
+        raise Refused("all run ids are used up; name a sorted run as a source, so that its id is reused")
     return free

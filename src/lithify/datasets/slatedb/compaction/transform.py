@@ -85,7 +85,7 @@ def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
 def _tree_of(manifest: Manifest, spec: Spec) -> Tree:
     tree = manifest.tree(spec.segment)
     if tree is None:
-        raise Refused(f"{tree_label(spec.segment)} does not exist any more")
+        raise Refused(f"{tree_label(spec.segment)} no longer exists")
     if gone := _missing(tree, spec):
         raise Refused(f"{', '.join(gone)} of {tree_label(spec.segment)} is gone from the manifest")
     return tree

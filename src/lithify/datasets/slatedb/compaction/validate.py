@@ -54,7 +54,10 @@ def validate(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedge
         CompactionState.SCHEDULED,
         CompactionState.COMPACTED,
     ):
-        return f"it is {compaction.state.value}, a state in which none is validated"
+        return (
+            f"it is {compaction.state.value}; only Submitted, Scheduled and Compacted compactions are "
+            "validated"
+        )
     return next(_refusals(compaction, manifest, ledger), None)
 
 
@@ -99,11 +102,11 @@ def _missing(spec: Spec, tree: Tree, label: str) -> Iterator[str]:
     if gone and len(gone) + stays >= len(spec.l0_view_ids) + len(spec.sorted_runs):
         others = ", nor is any other" if len(gone) > 1 else ""
         yield (
-            f"its source {gone[0]} is not in {label} any more{others}: it was committed before a crash, or "
-            "another compaction took them"
+            f"its source {gone[0]} is no longer in {label}{others}: it was committed before a crash, or "
+            "another compaction took its sources"
         )
     for source in gone:
-        yield f"its source {source} is not in {label} any more"
+        yield f"its source {source} is no longer in {label}"
 
 
 def _bad_destination(
@@ -137,7 +140,7 @@ def _others(compaction: SlateCompaction, ledger: SlateLedger) -> Iterator[SlateC
 def _parallel_l0(spec: Spec, others: Iterable[SlateCompaction], label: str) -> Iterator[str]:
     for other in others:
         if other.state in _UNDER_WAY and other.spec.segment == spec.segment and other.spec.l0_view_ids:
-            yield f"compaction {other.id} of L0 SSTs in {label} is under way"
+            yield f"compaction {other.id} of L0 SSTs in {label} is in progress"
 
 
 def _not_neighbours(spec: TieredSpec, tree: Tree) -> Iterator[str]:
@@ -155,9 +158,9 @@ def _conflicts(spec: TieredSpec, others: Iterable[SlateCompaction]) -> Iterator[
         if other.state is CompactionState.SUBMITTED:
             continue
         if isinstance(other.spec, TieredSpec) and other.spec.destination == spec.destination:
-            yield f"compaction {other.id} under way has the same destination {spec.destination}"
+            yield f"compaction {other.id}, which is in progress, has the same destination {spec.destination}"
         if {*spec.l0_view_ids, *spec.sorted_runs} & {*other.spec.l0_view_ids, *other.spec.sorted_runs}:
-            yield f"compaction {other.id} under way has a source in common"
+            yield f"compaction {other.id}, which is in progress, has a source in common"
 
 
 def _bad_outputs(compaction: SlateCompaction) -> Iterator[str]:
@@ -167,10 +170,10 @@ def _bad_outputs(compaction: SlateCompaction) -> Iterator[str]:
             yield f"its output {sst.id} is older than the compaction itself; a worker's clock is behind"
         first, last = sst.info.first_entry, sst.info.last_entry
         if first is None or last is None or last < first:
-            yield f"its output {sst.id} does not say its first and last key"
+            yield f"its output {sst.id} does not state its first and last key"
             return
         if problem := layout_problem(sst.info):
-            yield f"its output {sst.id} is described as none can be: {problem}"
+            yield f"the description of its output {sst.id} is impossible: {problem}"
     for before, after in pairwise(outputs):
         if _first(after) < _last(before):
             yield f"its output {after.id} starts before the end of output {before.id}"

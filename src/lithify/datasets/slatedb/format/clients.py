@@ -34,6 +34,6 @@ def why_too_old(manifest: Manifest) -> str | None:
     else:
         return None
     return (
-        f"{evidence}: such a client would miss keys, or stall, beside Lithify; end all of them, readers too, "
-        "then open it with SlateDB 0.16 or later, write and flush"
+        f"{evidence}: such a client would miss keys or stall if Lithify compacts; end all such clients, "
+        "including readers, then open the database with SlateDB 0.16 or later, write and flush"
     )

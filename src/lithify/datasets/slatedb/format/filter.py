@@ -65,7 +65,7 @@ def decode_names(raw: BytesLike, where: str) -> list[str]:
         if position != len(raw):
             raise ValueError(f"{len(raw)} bytes, of which the filters take {position}")
     except (struct.error, ValueError) as error:
-        raise CorruptObject(where, f"is no block of filters: {error}") from error
+        raise CorruptObject(where, f"is not a filter block: {error}") from error
     return names
 
 

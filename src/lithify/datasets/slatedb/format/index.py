@@ -48,7 +48,7 @@ _PROBLEMS = {
     fb.OUTSIDE: "lies outside the block",
     fb.UNALIGNED: "is not aligned",
     _MISSING: "lacks a required field",
-    _OFFSET_ORDER: "does not start behind the block before and in front of the data's end",
+    _OFFSET_ORDER: "does not start after the block before it and before the end of the data",
     _KEY_ORDER: "has a key below the one before",
     _TOO_LARGE: f"shares bytes with others, to more than {SHARING_FACTOR} times the size of the whole",
 }

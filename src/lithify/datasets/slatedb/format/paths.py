@@ -128,9 +128,12 @@ def check_whole(url: str, root: str, *, has_manifest: bool) -> None:
         return  # a database at an odd path was copied there
     what = f"there is no SlateDB database at {url}: no manifest was found"
     if has_manifest:
-        what = f"what lies at {url} is a part of a SlateDB database"
+        what = f"{url} contains only a part of a SlateDB database"
     odd = _ENCODED.search(root)
     do = "check the URL"
     if odd is not None:
-        do = f"of a path with {odd[0]!r} SlateDB puts manifests and SSTs in two other places; use one without"
+        do = (
+            f"SlateDB puts the manifests and SSTs of a path with {odd[0]!r} in two different places; use a "
+            "path without it"
+        )
     raise (Refused if has_manifest else DatasetNotFound)(f"{what}; {do}")

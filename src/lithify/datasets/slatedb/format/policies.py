@@ -49,6 +49,7 @@ def check_policies(part: SourceSst, stored: bytes) -> None:
     others = sorted(set(names) - {BLOOM_NAME})
     if others:
         raise Refused(
-            f"{name}: it has filters of the policy {others[0]!r}, which Lithify cannot make, so clients "
-            "would read its outputs without any; leave this database to a SlateDB compactor with that policy"
+            f"{name}: it has filters of the policy {others[0]!r}, which Lithify cannot write, so clients "
+            "would read the outputs without filters; leave this database to a SlateDB compactor with that "
+            "policy"
         )

@@ -90,7 +90,7 @@ def unseal(
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, lz4.block.LZ4BlockError) as error:
         raise CorruptObject(name, f"does not decompress as {codec.name.lower()}: {error}") from error
     if raw is None:
-        raise CorruptObject(name, f"claims to hold more than it can, or than {most} bytes")
+        raise CorruptObject(name, f"claims to unpack to more than is possible, or to more than {most} bytes")
     return raw
 
 

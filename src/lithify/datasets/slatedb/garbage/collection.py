@@ -288,9 +288,9 @@ class _Collection:
             except ObjectNotFound as error:
                 raise CorruptObject(
                     key,
-                    f"checkpoint {checkpoint.id} pins this manifest and it is missing, so nobody knows which "
-                    "SSTs it needs and no file was deleted; delete the checkpoint if it is of no use any "
-                    "more, or run again if it was deleted just now",
+                    f"checkpoint {checkpoint.id} pins this manifest, which is missing, so it is unknown "
+                    "which SSTs it needs, and nothing was deleted; delete the checkpoint if it is no longer "
+                    "needed, or run again if it was deleted just now",
                 ) from error
         return pinned
 
@@ -300,7 +300,7 @@ class _Collection:
         assert version is not None
         manifest = decode_manifest(version.data, self._manifests.key(version.id))
         if not manifest.initialized:
-            raise Refused(f"{where} is a clone that is still being made; collect its garbage afterwards")
+            raise Refused(f"{where} is a clone that is still being created; collect its garbage afterwards")
         if too_old := why_too_old(manifest):
             raise Refused(f"{where}: {too_old}")
         return manifest
@@ -368,8 +368,8 @@ class _Collection:
         revived = next((meta.key for meta in garbage if meta.key not in still), None)
         if revived is not None:
             raise Refused(
-                f"{revived}: manifest {state.manifest_id} did not need it and manifest {manifest_id} does, "
-                "so nothing of its kind was deleted; find out who brought it back"
+                f"{revived}: manifest {state.manifest_id} did not need it, but manifest {manifest_id} does, "
+                "so nothing of its kind was deleted; find the program that added it again"
             )
         return garbage
 

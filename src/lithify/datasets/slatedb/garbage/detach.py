@@ -82,9 +82,9 @@ class Detacher:
                 return
         if not is_database:
             raise Refused(
-                f"the database at {tie.path!r}, which this one was cloned from, was not found from the store "
-                f"{self._store.url}, so its checkpoint {tie.final_checkpoint_id} stays; collect through the "
-                "store that holds both"
+                f"the database at {tie.path!r}, which this one was cloned from, was not found from the "
+                f"store {self._store.url}, so its checkpoint {tie.final_checkpoint_id} is kept; collect "
+                "garbage through the store that contains both"
             )
 
     def _delete_checkpoint(self, parent: VersionedFiles, tie: ExternalDb) -> None:

@@ -64,12 +64,12 @@ def live_ssts(manifests: Iterable[Manifest]) -> frozenset[Ulid]:
 def sst_cutoff(now_ms: int, min_age_ms: int, ledger: SlateLedger | None, latest: Manifest) -> Cutoff:
     """Return the time from which on SSTs are kept although nothing names them."""
     if ledger is None:
-        return Cutoff(0, "there is no compactions file: nothing says what is being written")
+        return Cutoff(0, "there is no compactions file, so it is unknown which SSTs are being written")
     if not ledger.compactions:
-        return Cutoff(0, "the compactions file has no entries: nothing says what is being written")
+        return Cutoff(0, "the compactions file has no entries, so it is unknown which SSTs are being written")
     newest_l0s = [ms for tree in latest.trees() if (ms := _newest_l0_ms(tree)) is not None]
     if not newest_l0s:
-        return Cutoff(0, "there never was an L0 SST: the first may be being uploaded")
+        return Cutoff(0, "there has been no L0 SST yet, and the first one may be being uploaded")
     return min(
         Cutoff(now_ms - min_age_ms, "the minimum age"),
         Cutoff(min(ulid_ms(c.id) for c in ledger.compactions), "the oldest compaction in the ledger"),

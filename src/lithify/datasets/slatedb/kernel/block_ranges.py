@@ -43,11 +43,11 @@ def held_range(source: SourceSst) -> KeyRange:
     """Return the range from the first to the last key of an SST."""
     info = source.sst.info
     if info.first_entry is None:
-        raise CorruptObject(source.key, "it does not say its first key")
+        raise CorruptObject(source.key, "it does not state its first key")
     if info.last_entry is None:  # written by an old client
         return KeyRange(info.first_entry)
     if info.first_entry > info.last_entry:
-        raise CorruptObject(source.key, f"its first key is behind its last: {info.first_entry!r}")
+        raise CorruptObject(source.key, f"its first key is above its last: {info.first_entry!r}")
     return KeyRange(info.first_entry, info.last_entry, end_inclusive=True)
 
 

@@ -111,7 +111,7 @@ class Outputs:
         self._committers: ThreadPoolExecutor | None = None
         self._spare: Bytes
         self._id: Ulid | None = None
-        assert options.block_size is not None, "whoever has the inputs finds out"
+        assert options.block_size is not None, "the caller sets it from the inputs"
         self.bound["block_size"] = options.block_size
         self.bound["max_sst_size"] = options.max_sst_size
         self.bound["codec"] = options.compression

@@ -278,7 +278,7 @@ class Windows:
     def _check_size(self, span: Span, start: int, size: int) -> None:
         key = span.part.key
         if size > _SUSPICIOUS_BLOCK_BYTES and start + size > self._reader.store.head(key).size:
-            raise CorruptObject(key, f"a block at {start} ends behind the object")
+            raise CorruptObject(key, f"a block at {start} ends after the end of the object")
 
     def _give_back(self) -> None:
         """Release the window that the merge used last."""

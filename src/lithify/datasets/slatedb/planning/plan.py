@@ -264,7 +264,7 @@ def _why_done(tree: Tree) -> str:
     if not tree.l0 and not tree.runs:
         return "empty"
     count = len(tree.l0)
-    later = f"; {count} L0 SST{'s' if count > 1 else ''} came later" if count else ""
+    later = f"; {count} L0 SST{'s' if count > 1 else ''} were added later" if count else ""
     return ("one sorted run already" if tree.runs else "nothing left from the time of the request") + later
 
 
@@ -276,7 +276,7 @@ def as_plan(manifest: Manifest, proposals: tuple[TieredProposal, ...], notes: tu
 
 def _proposal(manifest: Manifest, proposal: TieredProposal) -> Proposal:
     tree = manifest.tree(proposal.key)
-    assert tree is not None, "the planner was asked about the manifest's own trees"
+    assert tree is not None, "the planner judges only trees of the manifest"
     l0 = _with_namesakes(tree, len(proposal.l0_ids))
     more = l0[: len(l0) - len(proposal.l0_ids)]
     return Proposal(

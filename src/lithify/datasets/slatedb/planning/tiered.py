@@ -273,7 +273,7 @@ def full_compaction(
         parts = [_count(tree.l0, "L0 SST"), *([_count(tree.runs, "sorted run")] if tree.runs else [])]
         what = f"{' and '.join(parts)} into one run"
     else:
-        what = f"{_count(tree.runs, 'sorted run')} {'into one' if len(tree.runs) > 1 else 'anew'}"
+        what = f"{_count(tree.runs, 'sorted run')} {'into one' if len(tree.runs) > 1 else 'rewritten'}"
     return TieredProposal(
         tree.key,
         tuple(sst.id for sst in tree.l0),
@@ -368,7 +368,7 @@ class _TreeState:
             f"min_compaction_sources {policy.min_compaction_sources}"
         )
         if len(sources) < len(available):
-            reason += f"; the oldest {len(sources)} are taken (max_compaction_sources)"
+            reason += f"; only the oldest {len(sources)} are merged (max_compaction_sources)"
         return TieredProposal(
             self.shape.key,
             tuple(sst.id for sst in sources),
@@ -415,7 +415,7 @@ class _TreeState:
                 return self._merge(
                     group,
                     f"{projected} sorted runs, more than sorted_run_consolidation_threshold {threshold}: "
-                    f"{len(group)} neighbours ({_sizes(group)}) are merged whatever their sizes",
+                    f"{len(group)} neighbours ({_sizes(group)}) are merged regardless of their sizes",
                     weight=0.25,
                 )
         return None

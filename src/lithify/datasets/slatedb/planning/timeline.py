@@ -93,8 +93,8 @@ class SegmentTimes:
         is_number = _NUMBER.fullmatch(self.pattern) is not None
         if not is_number and ("{" in self.pattern or "%" not in self.pattern):
             raise Refused(
-                f"the pattern {self.pattern!r} tells no time; use directives such as %Y-%m-%d, or end it "
-                "in a number such as {u64:ms}"
+                f"the pattern {self.pattern!r} contains no time; use directives such as %Y-%m-%d, or end it "
+                "with a number such as {u64:ms}"
             )
 
     def interval(self, prefix: bytes) -> Interval | None:
@@ -123,9 +123,9 @@ class SettledSegment:
         run_bytes = max((file.size_bytes for file in chunk.files if _is_run(file)), default=0)
         late_bytes = chunk.size_bytes - run_bytes
         if 1 < count < self.min_sources and late_bytes * LATE_PARTS < run_bytes:
-            return ChunkVerdict(ChunkAction.STABLE, f"{count} sequences, little came late")
+            return ChunkVerdict(ChunkAction.STABLE, f"{count} sequences, with little late data")
         runs = sum(map(_is_run, chunk.files))
-        reason = f"{count - runs} L0 SSTs and {runs} sorted runs in a segment that is not written any more"
+        reason = f"{count - runs} L0 SSTs and {runs} sorted runs in a segment that is no longer written"
         return ChunkVerdict(ChunkAction.COMPACT, reason, count / (count + _HALF_URGENT_SEQUENCES))
 
 
@@ -170,7 +170,7 @@ def _in_one_row(segments: TimelinePlan) -> TimelinePlan:
     chunks = []
     for planned in segments.chunks:
         chunk = planned.chunk
-        assert chunk.interval is not None, "segments without a time are no part of the timeline"
+        assert chunk.interval is not None, "segments without a time are not in the timeline"
         files = tuple(replace(file, times=chunk.interval, group="") for file in chunk.files)
         chunks.append(replace(planned, chunk=replace(chunk, key=key(chunk.key), files=files)))
     tasks = tuple(replace(task, group="", chunks=tuple(map(key, task.chunks))) for task in segments.tasks)
@@ -233,10 +233,10 @@ def _notes(manifest: Manifest, segments: TimelinePlan, times: SegmentTimes) -> t
         notes.append(f"{names}{more}: {held[-1].held}; compacted by size until then")
     idle = [planned for planned in segments.chunks if planned.held is None and planned.task is None]
     if idle:
-        notes.append(f"{len(idle)} segment(s) are as they should stay")
+        notes.append(f"{len(idle)} segment(s) need no compaction")
     foreign = sum(times.interval(tree.prefix) is None for tree in manifest.segments)
     if foreign:
-        notes.append(f"{foreign} segment(s) do not fit the pattern {times.pattern}; compacted by size")
+        notes.append(f"{foreign} segment(s) do not match the pattern {times.pattern}; compacted by size")
     return tuple(notes)
 
 

@@ -91,19 +91,19 @@ class KernelStatus(IntEnum):
 
 
 REASONS = {
-    KernelStatus.CUT_OFF: "the batch is longer than what is left of the object",
+    KernelStatus.CUT_OFF: "the batch is longer than the rest of the object",
     KernelStatus.BAD_SIZE: "the batch is shorter than its header",
     KernelStatus.BAD_CHECKSUM: "the checksum does not match",
     KernelStatus.UNKNOWN_ATTRIBUTES: "the batch has attributes that this version does not know",
     KernelStatus.UNKNOWN_CODEC: "the batch is compressed by a codec that this version does not know",
     KernelStatus.BAD_OFFSET: "the offsets are negative or too large",
     KernelStatus.BAD_ORDER: "the batch begins at or before the last offset of the one before",
-    KernelStatus.BAD_COUNT: "the batch claims more records than it has offsets or bytes for, or less "
-    "than none",
+    KernelStatus.BAD_COUNT: "the batch claims more records than it has offsets or bytes for, or a "
+    "negative number of them",
     KernelStatus.BAD_PRODUCER: "the batch is transactional and has no producer id, or has negative "
     "numbers of one",
     KernelStatus.BAD_HORIZON: "the batch has a delete horizon before 1970",
-    KernelStatus.BAD_LENGTH: "a length does not fit into what holds it",
+    KernelStatus.BAD_LENGTH: "a length exceeds its container",
     KernelStatus.UNKNOWN_RECORD_ATTRIBUTES: "a record has attributes that this version does not know",
     KernelStatus.BAD_RECORD_OFFSET: "an offset is outside the batch or not above the one before",
     KernelStatus.BAD_HEADERS: "the headers of a record do not fit into it",
