@@ -36,8 +36,8 @@ Fail = Callable[[str, str], Violation]
 
 FAIR_EVERY = 4
 FIRST_REST_MS, MAX_REST_MS = 60_000, 6 * 3_600_000
-MAX_LOST = 25
-"""Claims that may be lost beside three of ten that succeed."""
+MAX_LOST = 8
+"""So many claims may be lost beside three for ten that succeed."""
 
 
 def most_claims(waiting: int) -> int:
@@ -255,7 +255,7 @@ def _has_room(
 class JudgedChoice(HintChoice):
     """The choice of one worker. `reserved`: how many of its slots it keeps of a queue, `None` if that is not
     known. `may_lose`: whether nothing but another claim is to blame if it cannot claim something of this
-    dataset."""
+    dataset. `tally`: the claims of all workers."""
 
     def __init__(
         self,
@@ -264,13 +264,14 @@ class JudgedChoice(HintChoice):
         fail: Fail,
         reserved: Callable[[str], int | None],
         may_lose: Callable[[str], bool],
+        tally: Counter[str],
     ) -> None:
         super().__init__(worker)
         self._slots = slots
         self._fail = fail
         self._reserved = reserved
         self._may_lose = may_lose
-        self._claims = self._losses = 0
+        self._tally = tally
 
     def claimed(
         self,
@@ -280,14 +281,19 @@ class JudgedChoice(HintChoice):
         weights: Mapping[str, int],
         now_ms: int,
     ) -> None:
-        self._claims += self._may_lose(hint.url)
+        self._tally["claimed"] += self._is_counted(hint)
         reserved = self._reserved(self._seen[hint.key].queue) if hint.key in self._seen else None
         if reserved is not None and not hint.may_use_reserve and usage.ordinary >= self._slots - reserved:
             raise self._fail(rules.RESERVE, f"{hint} is claimed beside {usage}, of {self._slots}, {reserved}")
         super().claimed(hint, slots, usage, weights, now_ms)
 
     def lost(self, hint: ClaimOffer, now_ms: int) -> None:
-        self._losses += self._may_lose(hint.url)
-        if self._losses > 0.3 * self._claims + MAX_LOST:
-            raise self._fail(rules.LOST, f"{self._losses} claims are lost beside {self._claims}")
+        tally = self._tally
+        tally["lost"] += self._is_counted(hint)
+        if tally["lost"] > 0.3 * tally["claimed"] + MAX_LOST:
+            raise self._fail(rules.LOST, f"{tally['lost']} claims are lost beside {tally['claimed']}")
         super().lost(hint, now_ms)
+
+    def _is_counted(self, hint: ClaimOffer) -> bool:
+        """An offer made while nobody was idle is for all at once, so all but one may lose it."""
+        return hint.idle_workers > 0 and self._may_lose(hint.url)

@@ -8,7 +8,7 @@ in memory only to know what they need, lead, and have been told.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -116,6 +116,9 @@ class Judge:
         """Since when, or from when on, the members know each other; `None` before peace."""
         self._sick: defaultdict[str, _Sickness] = defaultdict(_Sickness)
         """By worker."""
+        self.tally: Counter[str] = Counter()
+        """How many claims of all workers have succeeded since the members know each other, and how many were
+        lost."""
         self._idle_ms: dict[tuple[str, str], int] = {}
         """Since when a worker has a free slot beside a compaction that it may claim."""
         self._shown: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)

@@ -38,7 +38,7 @@ Of admission (`admission_rules`):
 | SEEN       | a change is seen after a tenth of the silence before it                                    |
 | SICK       | a worker that fails whatever it tries rests, longer each time                              |
 | WORK       | no worker idles beside work it may do                                                      |
-| LOST       | claims are rarely lost                                                                     |
+| LOST       | claims of what is offered to an idle worker are rarely lost                                |
 """
 
 from __future__ import annotations

@@ -199,7 +199,8 @@ def _shelves(rng: random.Random) -> tuple[ShelfPlan, ...]:
         shelves.append(replace(shelf, units=6) if shelf.is_hot else shelf)
     shelves[1] = replace(shelves[1], is_idle=True, units=1, trouble=None)
     if rng.random() < 0.4:
-        shelves[2] = replace(shelves[2], is_poisoned=True, units=1, trouble=None)
+        # It holds one of its tenant's slots between its attempts, for many minutes.
+        shelves[2] = replace(shelves[2], is_poisoned=True, units=1, trouble=None, tenant=None)
     elif rng.random() < 0.5:
         shelves[2] = replace(shelves[2], is_damaged=True, trouble=None)
     return tuple(shelves)

@@ -232,6 +232,7 @@ class WorkerSeat(Seat):
             judge.fail,
             partial(judge.reserved, process.member),
             partial(judge.may_lose, self.plan),
+            judge.tally,
         )
         worker.start()
         return worker
