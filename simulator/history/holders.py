@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.base.errors import HoldLapsed, LithifyError
+from lithify.base.errors import HoldLapsed, LithifyError, Replaced
 from lithify.datasets.holding import Held
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.operations import TableMaintenance
@@ -132,16 +134,20 @@ def run_compactor(process: Process) -> None:
         if not dataset:
             dataset.append(process.dataset())
             process.sleep_ms(process.rng.randint(1, scenario.compaction_pause_ms))
-        if dataset[0].stored_ledger() is None:  # it was removed
-            dataset[0]._ledger.take_epoch(lambda taking: None)
-        dataset[0].update_ledger(_end_all)
+        try:
+            if dataset[0].stored_ledger() is None:  # it was removed
+                dataset[0]._ledger.take_epoch(lambda taking: None)
+            dataset[0].update_ledger(_end_all)
+        except Replaced:
+            dataset.clear()  # as in a process that starts again
+            raise
 
     insist(process, open_it)
-    now_and_then(process, scenario.compaction_pause_ms, lambda: _compact(process, dataset[0]))
+    now_and_then(process, scenario.compaction_pause_ms, lambda: _compact(process, dataset[0], open_it))
     insist(process, open_it)
 
 
-def _compact(process: Process, dataset: IcebergDataset) -> None:
+def _compact(process: Process, dataset: IcebergDataset, end: Callable[[], None]) -> None:
     rng, now_ms = process.rng, process.clock.now_ms()
     head = dataset.load().metadata.current_snapshot()
     assert head is not None, "a table begins with a snapshot"
@@ -158,7 +164,7 @@ def _compact(process: Process, dataset: IcebergDataset) -> None:
         process.count("event: compaction")
         for _ in range(rng.randint(1, 10)):
             process.sleep_ms(rng.randint(1, 4 * _READ_PAUSE_MS))
-    insist(process, lambda: dataset.update_ledger(_end_all))
+    insist(process, end)
 
 
 def _end_all(ledger: IcebergLedger) -> IcebergLedger:

@@ -98,7 +98,8 @@ def _finish(process: Process, judge: Judge) -> bool:
         for _ in range(2):
             if judge.was_removed:
                 judge.accepted()
-            accepts = judge.was_removed
+            refused_late_record = world.has_late_record and RunOutcome.STATE_LOST in outcomes
+            accepts = judge.was_removed or refused_late_record
             outcomes.append(runs.run(ExpireOptions(grace_ms=scenario.grace_ms, accept_loss=accepts)))
             process.sleep_ms(wait_ms)
     is_idle = outcomes[-1] is not RunOutcome.HELD or judge.has_readers

@@ -39,6 +39,7 @@ class Stream:
         self._number = number
         self._incarnation = 0
         self.is_registered = False
+        self._is_leaving = False
         self._is_continuous = True
         self._begins_first = True
 
@@ -64,19 +65,23 @@ class Stream:
             raise self._world.fail(rules.READERS, f"{self.name} never comes to the end of the table")
         if self.is_registered and self._judge.was_removed:
             insist(process, lambda: self._register(process))  # as a person does who hears that it is lost
-        if not self.is_registered:
+        if not self.is_registered or self._is_leaving:
             insist(process, lambda: self._give_up(process, process.dataset()))
 
     def _begin_anew(self, process: Process) -> None:
         """With a checkpoint of its own, as if nothing had been before."""
         self._incarnation += 1
         self.is_registered = False
+        self._is_leaving = False
         self._is_continuous = process.rng.random() < 0.7
         self._begins_first = process.rng.random() < 0.6
 
     def _step(self, process: Process) -> None:
         if process.rng.random() < 0.05:
             process.sleep_ms(_LAG * self._world.scenario.stream_pause_ms)
+        if self._is_leaving:  # its registration could not be dropped
+            self._give_up(process, process.dataset())
+            return
         planned, committed = self._positions(process)
         is_begun = committed is not None
         if not self.is_registered and is_begun == self._begins_first:
@@ -115,6 +120,7 @@ class Stream:
 
     def _give_up(self, process: Process, dataset: IcebergDataset) -> None:
         """Begin anew. What may be left of the registration is dropped."""
+        self._is_leaving = True
         self._judge.dropped(self.name)
         there = {reader.name for reader in dataset.readers().list()}
         if self.name in there | recorded_in(dataset.load().metadata).readers:

@@ -50,6 +50,9 @@ class World(SharedWorld[Scenario, Watcher]):
         super().__init__("history", seed, Scenario.draw, trace)
         self.faults = self.scenario.faults
         self.lake = Lake(self.ids)
+        self.has_late_record = False
+        """Whether the catalog wrote table properties long after the request: the table may record a reader or
+        a hold that was given up meanwhile, and then expiry refuses until a person accepts it."""
 
     def process(self, kind: str) -> Process:
         """A new process with a name of its own."""
@@ -124,5 +127,6 @@ class Process(FaultyProcess):
             self.log(f"{what}: comes late")
             try:
                 action()
+                self.world.has_late_record |= "set-properties" in what
             except Exception as error:
                 self.log(f"{what}: {error}")
