@@ -126,35 +126,40 @@ public class IcebergJudge {
   public String genericRows(Table table, long snapshotId) throws IOException {
     StringWriter text = new StringWriter();
     JsonGenerator out = new JsonFactory().createGenerator(text);
-    genericRows(table, snapshotId, false, out);
+    genericRows(table, snapshotId, false, false, out);
     out.close();
     return text.toString();
   }
 
   /**
-   * Rows of several snapshots by the same reader, each by the schema that the table had then, as an object by ids.
+   * Rows of several snapshots by the same reader, each by the schema that the table had then, or by the current one,
+   * as an object by ids.
    * With `lineage`, `_row_id` and `_last_updated_sequence_number` follow the columns.
    */
-  public String genericSnapshots(Table table, List ids, boolean lineage) throws IOException {
+  public String genericSnapshots(Table table, List ids, boolean lineage, boolean current) throws IOException {
     StringWriter text = new StringWriter();
     JsonGenerator out = new JsonFactory().createGenerator(text);
     out.writeStartObject();
     for (Iterator i = ids.iterator(); i.hasNext(); ) {
       Object id = i.next();
       out.writeFieldName(id.toString());
-      genericRows(table, ((Number) id).longValue(), lineage, out);
+      genericRows(table, ((Number) id).longValue(), lineage, current, out);
     }
     out.writeEndObject();
     out.close();
     return text.toString();
   }
 
-  private void genericRows(Table table, long snapshotId, boolean lineage, JsonGenerator out) throws IOException {
+  private void genericRows(
+      Table table, long snapshotId, boolean lineage, boolean current, JsonGenerator out) throws IOException {
     IcebergGenerics.ScanBuilder scan = IcebergGenerics.read(table);
     Schema schema = table.schema();
     if (snapshotId >= 0) {
       scan = scan.useSnapshot(snapshotId);
-      schema = SnapshotUtil.schemaFor(table, snapshotId);
+      schema = current ? schema : SnapshotUtil.schemaFor(table, snapshotId);
+    }
+    if (current) {
+      scan = scan.project(schema);
     }
     if (lineage) {
       List columns = new ArrayList(schema.columns());

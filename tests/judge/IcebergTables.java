@@ -44,6 +44,7 @@ import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.TableScan;
+import org.apache.iceberg.UpdateSchema;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.SupportsNamespaces;
 import org.apache.iceberg.catalog.TableIdentifier;
@@ -65,6 +66,8 @@ import org.apache.iceberg.exceptions.AlreadyExistsException;
 import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.exceptions.NoSuchNamespaceException;
 import org.apache.iceberg.exceptions.NoSuchTableException;
+import org.apache.iceberg.expressions.Expressions;
+import org.apache.iceberg.expressions.Literal;
 import org.apache.iceberg.hadoop.HadoopFileIO;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.DataWriter;
@@ -430,6 +433,27 @@ public class IcebergTables {
     }
     change.commit();
     return found;
+  }
+
+  /** Raise the format version. */
+  public void upgrade(String name, int version) {
+    TableOperations operations = ((BaseTable) load(name)).operations();
+    TableMetadata base = operations.current();
+    operations.commit(base, base.upgradeToFormatVersion(version));
+  }
+
+  /** Add a column, from version 3 with a default (JSON) for the rows that are there. */
+  public void addColumn(String name, String column, String type, String given) throws IOException {
+    Type kind = Types.fromPrimitiveName(type);
+    UpdateSchema change = load(name).updateSchema();
+    if (given == null) {
+      change.addColumn(column, kind);
+    } else {
+      Object value = value(kind, new ObjectMapper().readTree(given));
+      Literal literal = value instanceof String ? Expressions.lit(value) : Expressions.lit(value).to(kind);
+      change.addColumn(column, kind, literal);
+    }
+    change.commit();
   }
 
   private void addPositionDeletes(Table table, Map positions, RowDelta change) throws IOException {

@@ -141,11 +141,11 @@ class IcebergJava:
         return _rows(self.ask("rows_in_s3", metadata_location=metadata_location, properties=dict(properties)))
 
     def snapshots(
-        self, metadata_location: str, ids: Sequence[int], *, lineage: bool = False
+        self, metadata_location: str, ids: Sequence[int], *, lineage: bool = False, current: bool = False
     ) -> dict[int, Rows]:
         """Rows of several snapshots of the table with this metadata file, each by the schema that the table had
-        then, by the generic reader. With `lineage`, `_row_id` and `_last_updated_sequence_number` follow."""
-        found = self.ask("snapshots", metadata_location=metadata_location, ids=list(ids), lineage=lineage)
+        then, or by the `current` one, by the generic reader. With `lineage`, `_row_id` and `_last_updated_sequence_number` follow."""
+        found = self.ask("snapshots", metadata_location=metadata_location, ids=list(ids), lineage=lineage, current=current)
         return {int(snapshot_id): _rows(answer) for snapshot_id, answer in found.items()}
 
     def serve(self, warehouse: str) -> str:

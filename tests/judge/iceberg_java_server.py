@@ -28,7 +28,7 @@ from tests.judge.iceberg_runtimes import Runtime, java_home, newest, with_s3
 
 SOURCE = Path(__file__).with_name("IcebergJudge.java")
 TABLES = SOURCE.with_name("IcebergTables.java")
-_FRAMES = 60
+_FRAMES = 16
 """Of a stack that are told."""
 JVM_OPTIONS = (
     "-Duser.timezone=UTC",
@@ -125,10 +125,10 @@ class Server:
         path = metadata_location if part is None else f"{metadata_location}#{part}"
         return self._collect(self._session.read.format("iceberg").options(**options).load(path))
 
-    def _snapshots(self, metadata_location: str, ids: list[int], lineage: bool) -> Any:
+    def _snapshots(self, metadata_location: str, ids: list[int], lineage: bool, current: bool) -> Any:
         """See `IcebergJudge.genericSnapshots`."""
         table = self._judge.table(metadata_location, None, None)
-        return json.loads(self._judge.genericSnapshots(table, self._list(ids), lineage))
+        return json.loads(self._judge.genericSnapshots(table, self._list(ids), lineage, current))
 
     def _serve(self, warehouse: str) -> str:
         """See `IcebergTables.serve`."""
