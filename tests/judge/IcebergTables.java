@@ -444,7 +444,7 @@ public class IcebergTables {
 
   /** Add a column, from version 3 with a default (JSON) for the rows that are there. */
   public void addColumn(String name, String column, String type, String given) throws IOException {
-    Type kind = Types.fromPrimitiveName(type);
+    Type kind = Types.fromPrimitiveString(type);
     UpdateSchema change = load(name).updateSchema();
     if (given == null) {
       change.addColumn(column, kind);

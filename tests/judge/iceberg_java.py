@@ -143,14 +143,17 @@ class IcebergJava:
     def snapshots(
         self, metadata_location: str, ids: Sequence[int], *, lineage: bool = False, current: bool = False
     ) -> dict[int, Rows]:
-        """Rows of several snapshots of the table with this metadata file, each by the schema that the table had
-        then, or by the `current` one, by the generic reader. With `lineage`, `_row_id` and `_last_updated_sequence_number` follow."""
-        found = self.ask("snapshots", metadata_location=metadata_location, ids=list(ids), lineage=lineage, current=current)
+        """Rows of several snapshots of the table with this metadata file, by the generic reader and the schema
+        that the table had then, or with `current` by the one it has now. With `lineage`, `_row_id` and
+        `_last_updated_sequence_number` follow the columns."""
+        found = self.ask(
+            "snapshots", metadata_location=metadata_location, ids=list(ids), lineage=lineage, current=current
+        )
         return {int(snapshot_id): _rows(answer) for snapshot_id, answer in found.items()}
 
     def serve(self, warehouse: str) -> str:
-        """Start a REST catalog of Java's own, of every format version, and return its address. It replaces the
-        one that `tables` writes to."""
+        """Start a REST catalog of Java's own, for every format version, and return its address. From then on
+        `tables` works on its tables."""
         return str(self.ask("serve", warehouse=warehouse))
 
     def tables(self, method: str, *arguments: Any) -> Any:

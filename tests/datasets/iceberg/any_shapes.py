@@ -277,9 +277,7 @@ _IN_PYTHON: dict[type[IcebergType], Callable[[Any], Any]] = {
 def canonical_rows(fields: Sequence[NestedField], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Rows in a form that can be hashed and is equal for all readers. Values beyond the fields stay."""
     kinds, extra = [f.field_type for f in fields], len(fields)
-    return [
-        (*(canonical(k, v) for k, v in zip(kinds, one, strict=False)), *one[extra:]) for one in rows
-    ]
+    return [(*(canonical(k, v) for k, v in zip(kinds, one, strict=False)), *one[extra:]) for one in rows]
 
 
 def canonical(kind: IcebergType, found: Any) -> Any:
