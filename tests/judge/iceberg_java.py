@@ -143,8 +143,8 @@ class IcebergJava:
     def snapshots(
         self, metadata_location: str, ids: Sequence[int], *, lineage: bool = False, current: bool = False
     ) -> dict[int, Rows]:
-        """Rows of several snapshots of the table with this metadata file, by the generic reader and the schema
-        that the table had then, or with `current` by the one it has now. With `lineage`, `_row_id` and
+        """Rows of several snapshots of the table with this metadata file, by the generic reader and the
+        schema that the table had then, or with `current` by the one it has now. With `lineage`, `_row_id` and
         `_last_updated_sequence_number` follow the columns."""
         found = self.ask(
             "snapshots", metadata_location=metadata_location, ids=list(ids), lineage=lineage, current=current

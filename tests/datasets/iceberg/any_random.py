@@ -511,7 +511,8 @@ class Subject:
         self.sql(
             "MERGE INTO events t USING (SELECT s.k, r.* FROM "
             f"(SELECT explode(array({', '.join(f'{n}L' for n in ids)})) k) s "
-            f"CROSS JOIN (SELECT {', '.join(f'first({n}) {n}' for n in others)} FROM events) r) s ON t.id = s.k "
+            f"CROSS JOIN (SELECT {', '.join(f'first({n}) {n}' for n in others)} FROM events) r) s "
+            "ON t.id = s.k "
             "WHEN MATCHED AND t.id % 2 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET tenant = 'm' "
             f"WHEN NOT MATCHED AND s.k = {ids[-1]} THEN INSERT (id, {', '.join(others)}) "
             f"VALUES (s.k, {', '.join(f's.{n}' for n in others)})"
