@@ -16,8 +16,8 @@
    were. Each older snapshot still has all its files, and at the end all readers read all snapshots.
 4. A refusal must be one of `REFUSALS`, and then neither the table nor its folder has changed.
 
-The command prints counts of operations, refusals and skipped readers. They show kinds of tables that are never
-served, and refusals that no longer occur.
+The command prints counts of operations, refusals and skipped readers. They show kinds of tables that are
+never served, and refusals that no longer occur.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
-from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
 import lithify
 from lithify.api.client import Dataset
@@ -215,12 +215,8 @@ class Judge:
             if snapshot.snapshot_id in before.snapshots:
                 self._counts["snapshots left"] += 1
                 found = {path: _size(path) for path in self._files[snapshot.snapshot_id]}
-                expect(
-                    found == self._files[snapshot.snapshot_id],
-                    lambda found=found: (
-                        f"files of a snapshot are gone: {[p for p, n in found.items() if n < 0]}"
-                    ),
-                )
+                gone = [path for path, size in found.items() if size < 0]
+                expect(found == self._files[snapshot.snapshot_id], f"files of a snapshot are gone: {gone}")
 
     def read_all(self, table: Table) -> None:
         """All readers read all snapshots, and the main branch by the current schema."""
@@ -386,7 +382,8 @@ class Subject:
     @property
     def table(self) -> Table:
         """As it is now."""
-        return self._lake.rest.load_table(self._identifier)
+        table: Table = self._lake.rest.load_table(self._identifier)
+        return table
 
     # Writers
 
@@ -548,20 +545,13 @@ class Subject:
         return True
 
     def _widen_column(self, table: Table) -> bool:
-        wider = {IntegerType: LongType(), FloatType: DoubleType()}
-        found = {
-            f.name: wider[type(f.field_type)] for f in table.schema().fields if type(f.field_type) in wider
-        }
-        decimals = [f for f in table.schema().fields if isinstance(f.field_type, DecimalType)]
-        found |= {f.name: DecimalType(f.field_type.precision + 4, f.field_type.scale) for f in decimals}
-        names = sorted(
-            name for name in found if name in self._free_columns(table) and _width(found[name]) < 39
-        )
+        wider = {f.name: _wider(f.field_type) for f in table.schema().fields}
+        names = [name for name in self._free_columns(table) if wider[name] is not None]
         if not names:
             return False
         name = self._rng.choice(names)
         with table.update_schema() as change:
-            change.update_column(name, field_type=found[name])
+            change.update_column(name, field_type=wider[name])
         return True
 
     def _free_columns(self, table: Table) -> list[str]:
@@ -748,8 +738,15 @@ WRITES = {
 """By how likely they are."""
 
 
-def _width(kind: Any) -> int:
-    return kind.precision if isinstance(kind, DecimalType) else 0
+def _wider(kind: IcebergType) -> IcebergType | None:
+    """A type to which a column of this one may be changed."""
+    if isinstance(kind, IntegerType):
+        return LongType()
+    if isinstance(kind, FloatType):
+        return DoubleType()
+    if isinstance(kind, DecimalType) and kind.precision < 35:
+        return DecimalType(kind.precision + 4, kind.scale)
+    return None
 
 
 def _class_of(note: str) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from tests.datasets.iceberg import any_shapes as shapes
 from tests.datasets.iceberg.any_random import Lake, Subject, a_lake, play
@@ -34,10 +36,10 @@ def test_all_readers_read_what_they_read_before(lake: Lake, seed: int) -> None:
 def a_subject(lake: Lake, name: str, version: int) -> Subject:
     """A table of three commits from which rows 1 and 2 are deleted."""
     rng = random.Random(name)
-    schema = shapes.Schema(
-        shapes.NestedField(1, "id", shapes.LongType(), required=True),
-        shapes.NestedField(2, "tenant", shapes.StringType()),
-        shapes.NestedField(3, "x", shapes.DoubleType()),
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=True),
+        NestedField(2, "tenant", StringType()),
+        NestedField(3, "x", DoubleType()),
     )
     properties = {"format-version": str(version), **shapes.PROPERTIES}
     shape = shapes.Shape(
