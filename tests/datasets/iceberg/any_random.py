@@ -765,7 +765,9 @@ def play(lake: Lake, seed: int) -> Counter[str]:
         raise
     for aspect, says in shape.says.items():
         subject.counts[f"shape: {aspect}: {says}"] += 1
-    subject.counts[f"tables that were {served(subject.counts)}"] += 1
+    says = shape.says
+    axis = "without time" if says["time"] == "none" else "with time"
+    subject.counts[f"tables of version {says['version']} {axis}: {served(subject.counts)}"] += 1
     location = subject.table.location()
     lake.rest.drop_table(("db", subject.name))
     shutil.rmtree(_path(location))
