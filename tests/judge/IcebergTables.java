@@ -533,9 +533,6 @@ public class IcebergTables {
     for (Iterator l = lists.elements(); l.hasNext(); ) {
       JsonNode rows = (JsonNode) l.next();
       Map groups = byPartition(table, rows);
-      if (groups.isEmpty() && table.spec().isUnpartitioned()) {
-        groups.put("", new ArrayList()); // an empty file
-      }
       for (Iterator i = groups.entrySet().iterator(); i.hasNext(); ) {
         Map.Entry group = (Map.Entry) i.next();
         StructLike key = table.spec().isUnpartitioned() ? null : (StructLike) group.getKey();
