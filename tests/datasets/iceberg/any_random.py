@@ -70,8 +70,8 @@ REFUSALS = {
     "version 3, manifests": "manifests: format version 3 has deletion vectors",
     "version 3, expiry": "expiry: .* does not know .* which files a table of format version 3",
     "version 3, orphans": "(orphans|files): .* does not know .* which files a table of format version 3",
-    "no time": "data: .* no timestamp and no date column",
-    "several times": "data: .* several (time|timestamp) .*columns",
+    "no time": r"data: the time column is ambiguous \(no timestamp and no date column\)",
+    "time column type": "data: the time column 'at' .*timestamp(tz)?_ns",
     "transformed sort order": "data: the sort order uses the transform",
 }
 """What Lithify refuses today: the part of maintenance, and its reason. This list may only shrink."""
