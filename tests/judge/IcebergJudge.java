@@ -28,7 +28,6 @@ import org.apache.iceberg.FileFormat;
 import org.apache.iceberg.FileMetadata;
 import org.apache.iceberg.FileScanTask;
 import org.apache.iceberg.Metrics;
-import org.apache.iceberg.MetadataColumns;
 import org.apache.iceberg.MetricsConfig;
 import org.apache.iceberg.Schema;
 import org.apache.iceberg.TableProperties;
@@ -106,7 +105,8 @@ import org.apache.spark.sql.types.TimestampType;
  *
  * <p>A value is null, a boolean, a number (int, long), a string, or an object with one field that says
  * what it is: "f" float or double, "dec" decimal, "b" hex bytes, "uuid", "d" days, "t" "ts" "tz"
- * microseconds (time of day; timestamp; timestamp with zone), "ns" nanoseconds since 1970, "l" list, "m" map as pairs, "s" struct.
+ * microseconds (time of day; timestamp; timestamp with zone), "ns" nanoseconds since 1970,
+ * "l" list, "m" map as pairs, "s" struct.
  */
 public class IcebergJudge {
 
@@ -163,8 +163,10 @@ public class IcebergJudge {
     }
     if (lineage) {
       List columns = new ArrayList(schema.columns());
-      columns.add(MetadataColumns.ROW_ID);
-      columns.add(MetadataColumns.LAST_UPDATED_SEQUENCE_NUMBER);
+      // The older Iceberg, for which this is compiled too, has no constants for these.
+      columns.add(Types.NestedField.optional(2147483540, "_row_id", Types.LongType.get()));
+      columns.add(
+          Types.NestedField.optional(2147483539, "_last_updated_sequence_number", Types.LongType.get()));
       schema = new Schema(columns);
       scan = scan.project(schema);
     }

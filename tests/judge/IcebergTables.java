@@ -96,14 +96,18 @@ import org.apache.iceberg.shaded.org.apache.parquet.schema.MessageType;
  */
 public class IcebergTables {
   private Tables catalog;
+  private HttpServer server;
   private long files = 0;
 
   // The catalog
 
-  /** Serve a new catalog on the loopback interface; its address. */
+  /** Serve a new catalog on the loopback interface in place of the one before; its address. */
   public String serve(String warehouse) throws IOException {
     this.catalog = new Tables(warehouse);
-    HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+    if (server != null) {
+      server.stop(0);
+    }
+    server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
     server.setExecutor(Executors.newCachedThreadPool(new java.util.concurrent.ThreadFactory() {
       public Thread newThread(Runnable task) {
         Thread thread = new Thread(task);

@@ -78,6 +78,8 @@ REFUSALS = {
 
 PARTS = ("data", "deletes", "manifests", "expiry", "orphans", "files", "all")
 STEPS = 6
+CHUNK = 20
+"""Tables that are played in one lake."""
 AN_AGE_S = 4 * 24 * 3600
 LATER = datetime(2090, 1, 1, tzinfo=UTC)
 ORPHAN = "nobody.parquet"
@@ -858,7 +860,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     started_s, totals, failures, done = time.monotonic(), Counter[str](), list[str](), 0
-    size = max(1, min(50, -(-given.count // given.jobs)))
+    size = max(1, min(CHUNK, -(-given.count // given.jobs)))
     end = given.first + given.count
     chunks = [(first, min(size, end - first)) for first in range(given.first, end, size)]
     context = multiprocessing.get_context("spawn")
