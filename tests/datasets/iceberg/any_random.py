@@ -413,14 +413,17 @@ class Subject:
             what = self._rng.choices(list(weights), list(weights.values()))[0]
         self.log.append(what)
         version = table.metadata.format_version
-        if getattr(self, f"_{what.replace(' ', '_')}")(table) is False:
+        with self.timed("other writers"):
+            is_done = getattr(self, f"_{what.replace(' ', '_')}")(table) is not False
+        if not is_done:
             self.log.pop()
             return
         self.counts[f"write: {what}"] += 1
         now = self.table
-        if now.metadata.format_version != version:
-            self.judge.relearn(now)
-        self.judge.learn(now)
+        with self.timed("readers"):
+            if now.metadata.format_version != version:
+                self.judge.relearn(now)
+            self.judge.learn(now)
 
     def _new_rows(self, schema: Schema, most: int = 4, least: int = 0) -> list[shapes.Row]:
         count = self._rng.randint(least, most)
@@ -663,7 +666,8 @@ class Subject:
         if self.shape.by_sql:
             self._hand_over(table.metadata_location)
         try:
-            outcome = self._run(what)
+            with self.timed("Lithify"):
+                outcome = self._run(what)
         except Refused as error:
             outcome = self._refusal(what, error)
         if self.shape.by_sql:
@@ -673,8 +677,17 @@ class Subject:
         if outcome.startswith("refused"):
             self.judge.check_unchanged(before, now)
         elif now.metadata_location != before.location or _files_in(now) != before.files:
-            self.judge.check(before, now)
+            with self.timed("readers"):
+                self.judge.check(before, now)
         self.counts[f"Lithify: {what}: {outcome}"] += 1
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        started_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.counts[f"milliseconds of {part}"] += round((time.monotonic() - started_s) * 1000)
 
     def _hand_over(self, location: str) -> None:
         """Let the catalog in SQLite know the table as it is now."""
@@ -805,7 +818,8 @@ def _live(subject: Subject, rng: random.Random) -> None:
         subject.operate(operation)
         for _ in range(rng.choice((0, 0, 1, 2))):
             subject.write()
-    subject.judge.read_all(subject.table)
+    with subject.timed("readers"):
+        subject.judge.read_all(subject.table)
 
 
 def served(counts: Mapping[str, int]) -> str:
@@ -840,10 +854,8 @@ def play_some(first: int, count: int) -> tuple[Counter[str], list[str]]:
     totals, failures = Counter[str](), list[str]()
     with _worker_lake() as (lake, folder):
         for seed in range(first, first + count):
-            started_s = time.monotonic()
             try:
                 totals.update(play(lake, seed))
-                print(f"{seed}: {time.monotonic() - started_s:.1f} s", flush=True)
             except Exception as error:
                 replay = f"replay: python -m tests.datasets.iceberg.any_random 1 {seed}"
                 failures.append("".join(traceback.format_exception(error)) + f"{folder}\n{replay}")
