@@ -802,9 +802,8 @@ def play(lake: Lake, seed: int) -> Counter[str]:
         raise
     for aspect, says in shape.says.items():
         subject.counts[f"shape: {aspect}: {says}"] += 1
-    says = shape.says
-    axis = "without time" if says["time"] == "none" else "with time"
-    subject.counts[f"tables of version {says['version']} {axis}: {served(subject.counts)}"] += 1
+    axis = "without time" if shape.says["time"] == "none" else "with time"
+    subject.counts[f"tables of version {shape.says['version']} {axis}: {served(subject.counts)}"] += 1
     shutil.rmtree(subject.drop())
     return subject.counts
 
