@@ -528,7 +528,7 @@ class Subject:
     def _merge(self, table: Table) -> bool:
         if not self._by_spark:
             return False
-        ids = [*self._some_ids(), self._next_id]
+        ids = sorted({*self._some_ids(), self._next_id})
         self._next_id += 1
         others = [f.name for f in table.schema().fields if f.name != "id"]
         # Spark wants all columns without defaults: those of a row that is there.
