@@ -593,7 +593,7 @@ class Subject:
 
     def _partition(self, table: Table) -> bool:
         choices: list[tuple[str, Any]] = [("tenant", IdentityTransform()), ("id", BucketTransform(3))]
-        if "at" in table.schema().column_names:
+        if "at" in table.schema().column_names and self._by_spark:
             choices.append(("at", DayTransform()))
         name, transform = self._rng.choice(choices)
         now = [f.name for f in table.spec().fields]
