@@ -4,8 +4,8 @@
 2. Merge their intervals to spans: two files are in one span when they overlap or touch. A gap is where one
 ends before the next begins.
 3. Files that meet more than `max_chunks_per_file` chunks go to the bucket `WIDE`; those without usable times
-are in `NULL` or `UNKNOWN` already. Those of `NULL` are packed by size. Files of an active task keep a pack of its
-number, so that no other task rewrites them.
+are in `NULL` or `UNKNOWN` already. Those of `NULL` are packed by size. Files of an active task are in a pack
+of its number, so that no other task rewrites them.
 4. Take the calendar's edges over the spans of the others, once for all groups, and find each file's first and
 last chunk among them by bisection.
 5. Write out all pairs of file and chunk, sort them by chunk, and reduce each stretch: sizes, rows, overlaps,
@@ -96,9 +96,9 @@ def merge(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def lay_out(
     files: Iterable[TimelineFile], policy: TimelinePolicy, active: Sequence[ActiveTask] = ()
 ) -> TimelineLayout:
-    """Lay the files out over the chunks of the policy's calendar, those without a place over packs. `active` are
-    the active tasks that rewrite packs. Raise `Refused` when two files have one id, or a size or a number of rows
-    is impossible."""
+    """Lay the files out over the chunks of the policy's calendar, those without a place over packs. `active`
+    are the active tasks that rewrite packs. Raise `Refused` when two files have one id, or a size or a number
+    of rows is impossible."""
     ordered = tuple(sorted(files, key=_order))
     _check(ordered)
     starts, ends = _bounds(ordered)
@@ -214,27 +214,37 @@ def _packs(
     """Return the number of the pack of each file without a place; `WELL_SIZED` for the others."""
     numbers = np.full(len(files), WELL_SIZED, np.int64)
     unplaced = np.flatnonzero(buckets == ChunkBucket.NULL)
+    if not len(unplaced):
+        return numbers
     position = {files[index].id: index for index in unplaced.tolist()}
+    taken, in_use = _packs_in_use(active)
     for members in np.split(unplaced, np.flatnonzero(np.diff(group_of[unplaced])) + 1):
-        if not len(members):
-            continue
         group = groups[group_of[members[0]]]
-        taken: dict[str, int] = {}
-        skipped: set[int] = set()
-        for task in active:
-            if own := task.packs_of(group):
-                taken |= dict.fromkeys(task.files, own[0])
-                skipped.update(own)
         loose = []
         for index in members.tolist():
-            if files[index].id in taken:
-                numbers[index] = taken[files[index].id]
+            number = taken.get(files[index].id, {}).get(group)
+            if number is not None:
+                numbers[index] = number
             elif not is_well_sized(files[index], policy):
                 loose.append(files[index])
-        free = (number for number in itertools.count() if number not in skipped)
+        free = (number for number in itertools.count() if number not in in_use.get(group, ()))
         for number, one in zip(free, pack(loose, policy.max_file_bytes, policy.max_task_bytes), strict=False):
             numbers[[position[file.id] for file in one]] = number
     return numbers
+
+
+def _packs_in_use(active: Sequence[ActiveTask]) -> tuple[dict[str, dict[str, int]], dict[str, set[int]]]:
+    """Return the packs of active tasks: for each file a number by group, and all numbers of each group."""
+    taken: dict[str, dict[str, int]] = {}
+    in_use: dict[str, set[int]] = {}
+    for task in active:
+        own: dict[str, int] = {}
+        for key in task.chunks:
+            if key.bucket is ChunkBucket.NULL:
+                in_use.setdefault(key.group, set()).add(key.start_us)
+                own[key.group] = min(key.start_us, own.get(key.group, key.start_us))
+        taken |= dict.fromkeys(task.files, own)
+    return taken, in_use
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ class ChunkBucket(IntEnum):
     TIME = 0
     """Assigned by its interval."""
     NULL = 1
-    """The file has no place on the axis: no row has a time, or the table has no axis. Files of a good size are one
-    chunk; the others are packed by size, and each pack is a chunk (`packing`)."""
+    """The file has no place on the axis: no row has a time, or the table has no axis. Files of a good size
+    are one chunk; the others are packed by size, and each pack is a chunk (`packing`)."""
     WIDE = 2
     """The interval meets more than `max_chunks_per_file` chunks, for example because of one wrong timestamp.
     Such files are rewritten by themselves, which cuts them at the chunk edges."""
@@ -94,7 +94,7 @@ class ChunkKey:
     group: str
     bucket: ChunkBucket
     start_us: int
-    """The first instant. In the bucket `NULL` the number of the pack, from 0, or `WELL_SIZED`; 0 in others."""
+    """The first instant. In the bucket `NULL` the number of the pack, from 0, or `WELL_SIZED`; else 0."""
 
     @property
     def is_well_sized(self) -> bool:
@@ -251,11 +251,6 @@ class ActiveTask:
     key: str
     chunks: frozenset[ChunkKey]
     files: frozenset[str]
-
-    def packs_of(self, group: str) -> list[int]:
-        """Return the numbers of its packs in a group, ascending."""
-        keys = (key for key in self.chunks if key.group == group and key.bucket is ChunkBucket.NULL)
-        return sorted(key.start_us for key in keys)
 
 
 class DeletesStatus(Enum):

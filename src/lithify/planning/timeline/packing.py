@@ -1,9 +1,9 @@
 """Packs of files by size, for files whose order does not matter.
 
-A *pack* is the analogue of a time chunk: it is judged, and rewritten, by itself. Files are taken in order of age,
-so rows that arrived together stay together. A pack ends as soon as its bytes fill files of the target size to
-`MIN_FILL`; only the last pack may fill them less. A pack does not depend on files before it, so a pack that is not
-rewritten is the same in the next plan.
+A *pack* is the analogue of a time chunk: it is judged, and rewritten, by itself. Files are taken in order of
+age, so rows that arrived together stay together. A pack ends as soon as its bytes fill files of the target
+size to `MIN_FILL`; only the last pack may fill them less. A pack does not depend on files before it, so a
+pack that is not rewritten is the same in the next plan.
 """
 
 from __future__ import annotations

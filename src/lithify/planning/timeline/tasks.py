@@ -16,9 +16,9 @@ tasks and not thousands.
 A run's cost counts each file once. Files are only ever shared by neighbours, so when a chunk is added to a
 run that ends just before it, the cost grows by the files that begin in it.
 
-Buckets without times have no neighbours. Packs share no file, so those of one group are combined up to the limit.
-Of wide files as many are rewritten as the limit allows, since each that is cut leaves the bucket, and the next
-plan takes the rest.
+Buckets without times have no neighbours. Packs share no file, so those of one group are combined up to the
+limit. Of wide files as many are rewritten as the limit allows, since each that is cut leaves the bucket, and
+the next plan takes the rest.
 
 Invariants: combining and splitting keep the chunks and their order; every task has a chunk that must be
 compacted; no task has one that must not be rewritten.
