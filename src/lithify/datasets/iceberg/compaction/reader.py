@@ -70,8 +70,8 @@ class RangeReader:
         self._newest_delete = max((delete.number for delete in task.equality_deletes), default=-1)
 
     def column_name(self, field_id: int) -> str:
-        """Return the name of a top-level column in the outputs."""
-        return next(f.name for f in self.file_schema.fields if f.field_id == field_id)
+        """Return the name of a top-level column in the outputs; empty for `NO_COLUMN`."""
+        return next((f.name for f in self.file_schema.fields if f.field_id == field_id), "")
 
     def opened_ahead(self) -> OpenedAhead:
         """Open the sources' files ahead, in order."""

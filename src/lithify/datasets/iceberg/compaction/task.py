@@ -49,8 +49,9 @@ class RewriteTask:
     spec_id: int
     """The partition spec of all sources and all outputs."""
     time_field_id: int
+    """The time column; `NO_COLUMN` without one."""
     sort_order_id: int
-    """0 sorts by time."""
+    """0 sorts by time, or not at all without a time column."""
     target_bytes: int
     """The maximum size of outputs, which have roughly equal sizes."""
     name_prefix: str = ""

@@ -1,4 +1,5 @@
-"""Sorting rows by a table's sort order, or by time if it has none.
+"""Sorting rows by a table's sort order, or by time if it has none. Rows of a table with neither keep their
+order.
 
 Iceberg orders NaN after all other numbers, and each sort field decides where its nulls are. Arrow puts NaN
 next to the nulls, so a column with NaN gets an additional key. UUIDs are sorted by their bytes, as the
@@ -28,10 +29,12 @@ class SortKey:
 @dataclass(frozen=True, slots=True)
 class RowOrder:
     keys: tuple[SortKey, ...]
+    """Empty: rows keep their order."""
     order_id: int
     """The sort order id of outputs; 0 if the order is not one of the table's."""
     is_by_time: bool
-    """Whether rows ascend by time first, those without a time before all others."""
+    """Whether rows ascend by time first, those without a time before all others; or keep their order. So
+    files may continue from one part of a piece to the next."""
 
 
 def sort_fields(metadata: TableMetadata, order_id: int) -> tuple[SortField, ...]:
@@ -45,10 +48,11 @@ def sort_fields(metadata: TableMetadata, order_id: int) -> tuple[SortField, ...]
 
 
 def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_name: str) -> RowOrder:
-    """Return the table's sort order with this id, with the file schema's names; by time if there is none."""
+    """Return the table's sort order with this id, with the file schema's names; by time if there is none, and
+    no order if `time_name` is empty too."""
     fields = sort_fields(metadata, order_id)
     if not fields:
-        return RowOrder((SortKey(time_name),), 0, True)
+        return RowOrder((SortKey(time_name),) if time_name else (), 0, True)
     names = {field.field_id: field.name for field in file_schema.fields}
     keys = tuple(
         SortKey(
@@ -62,7 +66,7 @@ def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_
 
 
 def sort_rows(table: pa.Table, order: RowOrder) -> pa.Table:
-    if table.num_rows < 2:
+    if table.num_rows < 2 or not order.keys:
         return table
     columns = {key.name: table.column(key.name) for key in order.keys}
     sort_keys: list[tuple[str, str, str]] = []

@@ -40,16 +40,53 @@ _TIME_TYPES = (TimestampType, TimestamptzType, DateType)
 _OF_TIME = (IdentityTransform, HourTransform, DayTransform, MonthTransform, YearTransform)
 
 
+def find_axis(
+    metadata: TableMetadata, axis: str, wanted: str | None, url: str
+) -> tuple[NestedField | None, tuple[str, ...]]:
+    """Return the time column of a table's axis, `None` if its files have no order, and notes about that.
+    Raise `Refused` when the policy requires a time column that is not found, `Unsupported` when it is of
+    another type."""
+    if axis == "none":
+        return None, ()
+    if axis == "time" or wanted is not None:
+        return find_time_column(metadata, wanted, url), ()
+    candidates = _time_columns(metadata)
+    found = _preferred(metadata, candidates)
+    if found is None and candidates:
+        names = ", ".join(field.name for field in candidates.values())
+        return None, (
+            f"files are compacted by size and not by time, because the table has several time columns "
+            f"({names}); to compact by time, name one in the table property lithify.time-column",
+        )
+    return found, ()
+
+
 def find_time_column(metadata: TableMetadata, wanted: str | None, url: str) -> NestedField:
     """Return the column `wanted`; else the first of time type in the sort order, then in the partition spec;
     else the schema's only one. Raise `Refused` if none is found, `Unsupported` if `wanted` has another
     type."""
-    schema = metadata.schema()
     if wanted is not None:
-        return _named(schema, wanted, url)
-    candidates = {
-        field.field_id: field for field in schema.fields if isinstance(field.field_type, _TIME_TYPES)
+        return _named(metadata.schema(), wanted, url)
+    candidates = _time_columns(metadata)
+    found = _preferred(metadata, candidates)
+    if found is not None:
+        return found
+    names = ", ".join(field.name for field in candidates.values())
+    raise Refused(
+        f"{url}: the time column is ambiguous ({names or 'no timestamp and no date column'}); name it in "
+        "the table property lithify.time-column"
+    )
+
+
+def _time_columns(metadata: TableMetadata) -> dict[int, NestedField]:
+    return {
+        field.field_id: field
+        for field in metadata.schema().fields
+        if isinstance(field.field_type, _TIME_TYPES)
     }
+
+
+def _preferred(metadata: TableMetadata, candidates: dict[int, NestedField]) -> NestedField | None:
     order = [field.source_id for field in metadata.sort_order().fields]
     order += [field.source_id for field in metadata.spec().fields if isinstance(field.transform, _OF_TIME)]
     for source_id in order:
@@ -57,11 +94,7 @@ def find_time_column(metadata: TableMetadata, wanted: str | None, url: str) -> N
             return candidates[source_id]
     if len(candidates) == 1:
         return next(iter(candidates.values()))
-    names = ", ".join(field.name for field in candidates.values())
-    raise Refused(
-        f"{url}: the time column is ambiguous ({names or 'no timestamp and no date column'}); name it in "
-        "the table property lithify.time-column"
-    )
+    return None
 
 
 def _named(schema: Schema, wanted: str, url: str) -> NestedField:

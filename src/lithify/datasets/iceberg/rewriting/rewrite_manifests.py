@@ -65,7 +65,7 @@ from lithify.datasets.iceberg.format.publish import (
     tries,
 )
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.time_column import find_time_column
+from lithify.datasets.iceberg.format.time_column import find_axis
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
 from lithify.datasets.iceberg.rewriting.manifest_merge import ManifestMerge
 
@@ -185,10 +185,10 @@ class ManifestRewriter:
         return done
 
     def _time_column(self, table: Table) -> NestedField | None:
-        """Return the time column. If it is ambiguous, entries are sorted only by their partitions."""
+        """Return the time column. Without one, entries are sorted only by their partitions."""
         try:
-            wanted = self._dataset.policy(table).time_column
-            return find_time_column(table.metadata, wanted, self._dataset.url)
+            policy = self._dataset.policy(table)
+            return find_axis(table.metadata, policy.axis, policy.time_column, self._dataset.url)[0]
         except Refused:
             return None
 
