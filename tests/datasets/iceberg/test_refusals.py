@@ -81,19 +81,28 @@ TIMES = NestedField(1, "created", TimestamptzType(), required=False)
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted", "pattern"),
+    ("fields", "properties", "pattern"),
     [
-        ([NestedField(1, "id", LongType())], None, "no timestamp and no date column"),
-        ([TIMES, NestedField(2, "day", DateType())], None, "ambiguous .*created, day"),
+        (
+            [NestedField(1, "id", LongType())],
+            {"lithify.axis": "time"},
+            "no timestamp and no date column",
+        ),
+        (
+            [TIMES, NestedField(2, "day", DateType())],
+            {"lithify.axis": "time"},
+            "ambiguous .*created, day",
+        ),
         (
             [NestedField(1, "at", StructType(NestedField(2, "time", TimestamptzType())))],
-            "at.time",
+            {"lithify.time-column": "at.time"},
             "nested",
         ),
     ],
 )
-def test_time_columns(catalog: Catalog, fields: list[NestedField], wanted: str | None, pattern: str) -> None:
-    properties = {} if wanted is None else {"lithify.time-column": wanted}
+def test_time_columns(
+    catalog: Catalog, fields: list[NestedField], properties: dict[str, str], pattern: str
+) -> None:
     refuse(new_table(catalog, schema=Schema(*fields), properties=properties), pattern)
 
 

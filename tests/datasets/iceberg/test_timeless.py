@@ -146,7 +146,7 @@ def test_each_task_divides_its_files_into_ranges_of_whole_files(catalog: Catalog
     assert ledger is not None
     (compaction,) = ledger.active()
     job = dataset.prepare(compaction, dataset.snapshot())
-    ranges = [one for work in job.ranges for one in work.range]
+    ranges = [one for work in job.works for one in work.range]
     assert len(ranges) > 3
     inputs = [one.inputs for one in ranges if one.inputs is not None]
     assert [first for first, _ in inputs] == [0, *(end for _, end in inputs[:-1])]
