@@ -110,7 +110,8 @@ def test_a_table_without_a_time_column_is_maintained_like_any_other(lake: SqlCat
         done = dataset.maintain()
         assert done.is_done
         assert not dataset.compact().document["did_anything"]
-        dataset.submit(full=True)
+        with pytest.raises(Refused, match="nothing to compact"):
+            dataset.submit(full=True)
         status = dataset.show_status()
     assert len(done.document["data"]["committed"]) == 1
     assert done.document["expiry"]["outcome"] == "expired"

@@ -13,9 +13,9 @@ from typing import Any
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
+from lithify.datasets.iceberg.format.sorting import unsortable
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.format.write_options import check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
@@ -45,18 +45,6 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     if written.lower() != "parquet":
         raise Unsupported(f"{url}: write.format.default is {written}; only Parquet can be written")
     _check_sound(metadata, url)
-    for sort_field in metadata.sort_order().fields:
-        if not isinstance(sort_field.transform, IdentityTransform):
-            raise Unsupported(
-                f"{url}: the sort order uses the transform {sort_field.transform}; only untransformed "
-                "columns are supported"
-            )
-        if metadata.schema().find_column_name(sort_field.source_id) is None or not any(
-            field.field_id == sort_field.source_id for field in metadata.schema().fields
-        ):
-            raise Unsupported(
-                f"{url}: the sort order uses a column that is nested or was dropped; change the sort order"
-            )
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
 
@@ -214,7 +202,16 @@ class Refusals:
 
 def table_notes(metadata: TableMetadata) -> tuple[str, ...]:
     """Return notes on properties of the table that a rewrite ignores."""
-    return (*_unused(metadata), *_no_blooms(metadata))
+    return (*_unused(metadata), *_unsorted(metadata), *_no_blooms(metadata))
+
+
+def _unsorted(metadata: TableMetadata) -> tuple[str, ...]:
+    part = unsortable(metadata, metadata.sort_order())
+    if part is None:
+        return ()
+    return (
+        f"the table's sort order is not followed, because it uses {part}; outputs are recorded as not sorted",
+    )
 
 
 def _unused(metadata: TableMetadata) -> tuple[str, ...]:
