@@ -373,3 +373,17 @@ def test_files_that_are_too_large_for_the_buffer_are_streamed(catalog: Catalog) 
     ids = pq.read_table(file.file_path.removeprefix("file://")).column("id").to_pylist()
     assert ids == [row[1] for row in rows]
     same(table, rows)
+
+
+def test_files_that_cannot_be_sorted_in_memory_are_as_few_as_others(catalog: Catalog) -> None:
+    order = SortOrder(SortField(source_id=1, transform=IdentityTransform()))
+    table = new_table(catalog, schema=SCHEMA, order=order)
+    rows = fill(table, 5, rows=3000)
+    for _ in range(2):
+        dataset = dataset_of(table)
+        dataset.buffer_bytes = 50_000
+        compact(dataset)
+        (file,) = files_of(table)
+        assert file.sort_order_id is None, "it is sorted only in parts"
+    assert not compact(dataset_of(table)).started
+    same(table, rows)

@@ -11,7 +11,7 @@ no other field follows. An order with other transforms, or of nested columns, is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,10 @@ class RowOrder:
     is_by_time: bool
     """Whether rows ascend by time first, those without a time before all others; or keep their order. So
     files may continue from one part of a piece to the next."""
+
+    def within_parts(self) -> RowOrder:
+        """Return the order of rows that are sorted only within parts of a file."""
+        return replace(self, order_id=0, is_by_time=True)
 
 
 _MONOTONIC = (TruncateTransform, YearTransform, MonthTransform, DayTransform, HourTransform)
