@@ -45,6 +45,12 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     if written.lower() != "parquet":
         raise Unsupported(f"{url}: write.format.default is {written}; only Parquet can be written")
     _check_sound(metadata, url)
+    for field in metadata.sort_order().fields:
+        if metadata.schema().find_column_name(field.source_id) is None:
+            raise Unsupported(
+                f"{url}: the sort order uses a column that was dropped, so catalogs would refuse every "
+                "commit; change the sort order"
+            )
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
 
