@@ -40,6 +40,7 @@ from pyiceberg.types import (
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     SCHEMA,
+    Row,
     append,
     as_arrow,
     check,
@@ -180,7 +181,7 @@ def test_a_column_of_the_order_that_is_dropped_meanwhile(catalog: Catalog) -> No
 def test_transforms(catalog: Catalog, fields: list[SortField], is_followed: bool, axis: str) -> None:
     """One that keeps the order of its column is met by sorting by the column; another refuses nothing."""
     table = new_table(catalog, order=SortOrder(*fields), properties={"lithify.axis": axis})
-    rows = []
+    rows: list[Row] = []
     for device in "cab":
         rows += append(table, make_rows(30, device=f"{device}{len(rows) % 7}"))
     says = [note for note in dataset_of(table).snapshot().notes if "sort order is not followed" in note]

@@ -201,14 +201,21 @@ def test_tasks_run_side_by_side_and_are_committed_apart(catalog: Catalog) -> Non
     same(table, rows)
 
 
-MEANWHILE: dict[str, Callable[[Table, list[tuple[Any, ...]]], list[tuple[Any, ...]]]] = {
-    "an append": lambda table, rows: [*rows, *append(table, make_rows(3))],
-    "an equality delete": lambda table, rows: (delete_equal(table, [rows[0][1]]), rows[1:])[1],
-    "a rewrite of a file": lambda table, rows: (rewrite_without(table, rows[0][1]), rows[1:])[1],
-}
+def _append(table: Table, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [*rows, *append(table, make_rows(3))]
 
 
-@pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE)
+def _delete(table: Table, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    delete_equal(table, [rows[0][1]])
+    return rows[1:]
+
+
+def _rewrite(table: Table, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    rewrite_without(table, rows[0][1])
+    return rows[1:]
+
+
+@pytest.mark.parametrize("meanwhile", [_append, _delete, _rewrite])
 def test_changes_of_others_meanwhile(
     catalog: Catalog, meanwhile: Callable[[Table, list[tuple[Any, ...]]], list[tuple[Any, ...]]]
 ) -> None:
@@ -217,9 +224,9 @@ def test_changes_of_others_meanwhile(
     rows: list[tuple[Any, ...]] = [row for _ in range(8) for row in append(table, make_rows(5))]
     after: list[tuple[Any, ...]] = []
     Steps(dataset_of(table)).until_committed(lambda: after.extend(meanwhile(table, rows)))
-    check(table, after, by_pyiceberg=meanwhile is not MEANWHILE["an equality delete"])
+    check(table, after, by_pyiceberg=meanwhile is not _delete)
     compact(dataset_of(table))
-    check(table, after, by_pyiceberg=meanwhile is not MEANWHILE["an equality delete"])
+    check(table, after, by_pyiceberg=meanwhile is not _delete)
 
 
 def test_deletes_of_both_kinds_are_applied(catalog: Catalog) -> None:

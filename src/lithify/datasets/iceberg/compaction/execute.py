@@ -6,8 +6,8 @@
 3. Sort each piece by the table's sort order, or by time if it has a time column, and write it to as few files
    of equal size as the target allows. A piece too large for the buffer is processed in parts that follow each
    other in time: if rows are sorted by time first, or not at all, files continue across the parts; with any
-   other order each part has its own files, since a file must be sorted as a whole. Without a time column those
-   would be many small files, so files continue, and are recorded as not sorted.
+   other order each part has its own files, since a file must be sorted as a whole. Without a time column that
+   would be many small files: files continue, and are recorded as not sorted.
 4. Files of a piece name the sources that had a row in it, so that every source's rows can be traced. A file
    in a store is uploaded while the next file is written; the task waits for all uploads at the end.
 
