@@ -83,10 +83,16 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
 def check_deletable(metadata: TableMetadata, url: str) -> None:
     """Raise `Refused` when it is not certain which files the table's snapshots need."""
     version = metadata.format_version
-    if version not in (1, 2):
+    if version not in (1, 2, 3):
         raise Unsupported(
-            f"{url}: Lithify does not know for certain which files a table of format version {version} "
-            "needs, so it expires and removes nothing; versions 1 and 2 are supported"
+            f"{url}: format version {version} is newer than this version of Lithify, which does not know for "
+            "certain which files such a table needs, so it expires and removes nothing; versions 1, 2 and 3 "
+            "are supported"
+        )
+    if version > 2 and any(key.startswith("encryption.") for key in properties_of(metadata)):
+        raise Unsupported(
+            f"{url}: the table is encrypted, so it cannot be known which files it needs, and nothing is "
+            "expired or removed; this is not supported"
         )
 
 
