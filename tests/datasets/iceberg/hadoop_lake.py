@@ -1,7 +1,7 @@
 """Tables that Java Iceberg writes by itself, of any format version, and PyIceberg commits to as well.
 
-The catalog is a folder, as Java's `HadoopCatalog` keeps it: metadata files are numbered, and of two writers of
-the same number one succeeds. So both programs work on the same tables, with no server between them.
+The catalog is a folder, as Java's `HadoopCatalog` keeps it: metadata files are numbered, and of two writers
+of the same number one succeeds. So both programs work on the same tables, with no server between them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class FolderCatalog(ClosedCatalog, MetastoreCatalog, NoopCatalog):
             raise CommitFailedException(f"{path} exists")
         self._write_metadata(staged.metadata, staged.io, str(path))
         (path.parent / "version-hint.text").write_text(str(number))
-        return CommitTableResponse(metadata=staged.metadata, metadata_location=str(path))
+        answer = {"metadata": staged.metadata, "metadata-location": str(path)}
+        return CommitTableResponse.model_validate(answer)
 
     def _place(self, name: Sequence[str]) -> Path:
         return self._folder.joinpath(*name, "metadata")
