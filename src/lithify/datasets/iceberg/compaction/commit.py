@@ -46,6 +46,7 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.format.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
+from lithify.datasets.iceberg.format.manifests import ContentKey, key_of
 from lithify.datasets.iceberg.format.partitions import place_of
 from lithify.datasets.iceberg.format.publish import MAX_TRIES, Uncommitted, discard, publish, tries
 from lithify.datasets.iceberg.format.replace import (
@@ -238,7 +239,9 @@ def _gone_specs(metadata: TableMetadata) -> frozenset[int]:
     )
 
 
-def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[str]) -> dict[str, str]:
+def _refusals(
+    base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[ContentKey]
+) -> dict[str, str]:
     """Return which inputs must not be replaced in `head` by outputs made from `base`, and why."""
     found: dict[str, str] = {}
     gone = _gone_specs(head.metadata)
@@ -264,7 +267,7 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
         return f"{path} is not a file of the planned snapshot {spec.snapshot_id}"
     if current is None or current.sequence_number != planned.sequence_number:
         return f"{path} was removed or rewritten by another process"
-    if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
+    if _keys(base.deletes_of(planned)) != _keys(head.deletes_of(current)):
         return f"rows of {path} were deleted meanwhile"
     applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
     if _named(applied) != _named(head.equality_deletes.of(current, until)):
@@ -299,8 +302,8 @@ def committed_ids(table: Table, head: Snapshot) -> set[str]:
     return found
 
 
-def _paths(files: set[DataFile]) -> set[str]:
-    return {file.file_path for file in files}
+def _keys(files: set[DataFile]) -> set[ContentKey]:
+    return {key_of(file) for file in files}
 
 
 def _named(deletes: Iterable[EqualityDelete]) -> set[tuple[str, int]]:
