@@ -380,7 +380,9 @@ print(len(blob), len(vector), found, (resource.getrusage(resource.RUSAGE_SELF).r
 
 
 def test_a_vector_of_a_hundred_million_positions_takes_about_twice_its_size() -> None:
-    result = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=120, check=True
+    )
     size_bytes, cardinality, found, grown_bytes = map(int, result.stdout.split())
     assert cardinality == found == 100_000_000
     assert size_bytes < 26 << 20

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Set
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
@@ -38,7 +37,7 @@ from lithify.datasets.iceberg.compaction.parquet_source import (
     with_small_offsets,
 )
 from lithify.datasets.iceberg.compaction.task import RewriteTask, SourceFile
-from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
+from lithify.datasets.iceberg.deletes.deleted_rows import DeletedPositions, DeletedRows
 from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import FileColumn, columns_of, open_file, why_unfit
@@ -139,14 +138,14 @@ class RangeReader:
         return Projection(columns, self.arrow_schema, constants, source.file.file_path)
 
 
-def _without(batch: pa.RecordBatch, deleted: npt.NDArray[np.int64], start: int) -> pa.RecordBatch:
+def _without(batch: pa.RecordBatch, deleted: DeletedPositions, start: int) -> pa.RecordBatch:
     """Return the rows of a batch without those at deleted positions; `start` is the batch's position in its
     file."""
-    first, last = np.searchsorted(deleted, [start, start + batch.num_rows])
-    if first == last:
+    positions = deleted.between(start, start + batch.num_rows)
+    if not len(positions):
         return batch
     keep = np.ones(batch.num_rows, np.bool_)
-    keep[deleted[first:last] - start] = False
+    keep[positions - start] = False
     return batch.filter(pa.array(keep))
 
 

@@ -27,7 +27,7 @@ from pyiceberg.typedef import Record
 from pyroaring import BitMap64
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, referenced_data_file
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, is_vector, referenced_data_file
 from lithify.datasets.iceberg.format.puffin import PuffinReader, PuffinWriter
 
 MAX_VECTOR_BYTES = 256 * 1024 * 1024
@@ -47,6 +47,18 @@ _FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields
 _OFFSET, _SIZE = _FILE_FIELDS.index(144), _FILE_FIELDS.index(145)
 
 Positions = npt.NDArray[np.int64]
+
+
+def vector_offset(file: DataFile) -> int | None:
+    """Return the place of a deletion vector in its file; `None` for other files."""
+    offset: int | None = file[_OFFSET] if is_vector(file) else None
+    return offset
+
+
+def vector_bytes(file: DataFile) -> int:
+    """Return the size of a deletion vector's blob, as its manifest states."""
+    size_bytes: int = file[_SIZE] or 0
+    return size_bytes
 
 
 class DeletionVector:
@@ -134,7 +146,9 @@ class VectorReader:
         self._check_described(described, entry, data_path)
         vector = decoded(blob, self._path)
         if len(vector) != entry.record_count:
-            says = f"has a deletion vector of {len(vector)} rows, but its manifest states {entry.record_count}"
+            says = (
+                f"has a deletion vector of {len(vector)} rows, but its manifest states {entry.record_count}"
+            )
             raise CorruptObject(self._path, says)
         if vector.last >= rows:
             says = f"has a deletion vector that deletes row {vector.last} of a file of {rows} rows"

@@ -230,6 +230,12 @@ def _check(entry: ManifestEntry) -> None:
             (bounds or {}).get(PATH_FIELD_ID, b"").decode()
 
 
+def is_vector(file: DataFile) -> bool:
+    """Return whether a delete file's entry is a deletion vector: a part of a Puffin file that deletes rows of
+    one data file."""
+    return bool(file.file_format == FileFormat.PUFFIN)
+
+
 def referenced_data_file(delete_file: DataFile) -> str | None:
     """Return the data file that a delete file's entry names, if any."""
     path: str | None = delete_file._data[_REFERENCED]
