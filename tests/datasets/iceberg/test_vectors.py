@@ -3,7 +3,6 @@ damaged one no row is deleted."""
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 import subprocess
@@ -210,10 +209,9 @@ def test_a_changed_file_is_refused_or_deletes_the_same_rows(
     path.write_bytes(content[:cut])
     try:
         found = read(entry)
-    except CorruptObject as error:
-        assert str(error).startswith(str(path))
-    else:
-        assert found.between(0, 10_000).tolist() == positions.tolist()
+    except CorruptObject:
+        return
+    assert found.between(0, 10_000).tolist() == positions.tolist()
 
 
 @pytest.mark.parametrize(
@@ -234,18 +232,18 @@ def test_an_entry_that_differs_from_its_file_is_refused(
     tmp_path: Path, change: Mapping[str, Any], reason: str
 ) -> None:
     (entry,) = stored(tmp_path, np.array([1, 2], np.int64))
-    given_fields = dict(
-        content=DataFileContent.POSITION_DELETES,
-        file_path=entry.file_path,
-        file_format=FileFormat.PUFFIN,
-        record_count=2,
-        file_size_in_bytes=entry.file_size_in_bytes,
-        referenced_data_file=DATA,
-        content_offset=4,
-        content_size_in_bytes=entry[19],
-    )
+    correct = {
+        "content": DataFileContent.POSITION_DELETES,
+        "file_path": entry.file_path,
+        "file_format": FileFormat.PUFFIN,
+        "record_count": 2,
+        "file_size_in_bytes": entry.file_size_in_bytes,
+        "referenced_data_file": DATA,
+        "content_offset": 4,
+        "content_size_in_bytes": entry[19],
+    }
     with pytest.raises(CorruptObject, match=reason):
-        read(DataFile.from_args(ENTRY_VERSION, **{**given_fields, **change}))
+        read(DataFile.from_args(ENTRY_VERSION, **{**correct, **change}))
 
 
 def test_a_vector_of_another_data_file_is_refused(tmp_path: Path) -> None:

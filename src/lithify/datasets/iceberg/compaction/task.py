@@ -30,8 +30,8 @@ DEFAULT_BUFFER_BYTES = 512 * MIB
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input: a data file, without its statistics, and the position deletes that apply to it: delete files,
-    or a deletion vector."""
+    """One input: a data file, without its statistics, and the position deletes that apply to it: delete
+    files, or a deletion vector."""
 
     position: int
     """The position among the compaction's inputs."""

@@ -1,4 +1,4 @@
-"""Deletion vectors: the deleted positions of one data file, as a blob of a Puffin file (`deletion-vector-v1`).
+"""Deletion vectors: the deleted positions of a data file, in a blob of a Puffin file (`deletion-vector-v1`).
 
 1. A blob is the length of magic number and bitmap, the magic number, a 64-bit Roaring bitmap in the portable
    form, and a CRC-32 of magic number and bitmap; length and CRC are big-endian, the bitmap little-endian.

@@ -1,7 +1,7 @@
 """Puffin files: blobs of any kind, and a footer that describes them (Puffin specification, version 1).
 
-1. A file is a magic number, the blobs, and the footer: a magic number, JSON, the size of the JSON, flags and a
-   magic number. The JSON may be compressed, as one frame of LZ4.
+1. A file is a magic number, the blobs, and the footer: a magic number, JSON, the size of the JSON, flags
+   and a magic number. The JSON may be compressed, as one frame of LZ4.
 2. Any program may have written a file: sizes and offsets are checked against the file's size before memory is
    allocated, and blobs may not overlap.
 
