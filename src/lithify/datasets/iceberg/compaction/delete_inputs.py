@@ -13,6 +13,7 @@ from lithify.datasets.iceberg.compaction.task import SourceFile, without_statist
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.vectors import vector_offset
 from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.format.row_ids import first_row_id
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.planning.timeline.model import Interval, TimelineFile
 
@@ -40,8 +41,16 @@ class Sources:
                 deletes = sorted(self._listing.deletes_of(entry), key=lambda d: d.file_path)
                 slim_deletes = tuple(map(self._without_statistics, deletes))
                 slim_file = self._without_statistics(entry.data_file)
-                number = entry.sequence_number or 0
-                found.append(SourceFile(self._positions[file.id], slim_file, slim_deletes, is_inside, number))
+                found.append(
+                    SourceFile(
+                        self._positions[file.id],
+                        slim_file,
+                        slim_deletes,
+                        is_inside,
+                        number=entry.sequence_number or 0,
+                        first_row_id=first_row_id(entry.data_file),
+                    )
+                )
         return tuple(found)
 
     def equality_deletes(self, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:

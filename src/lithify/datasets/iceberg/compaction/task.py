@@ -12,11 +12,13 @@ from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.format.row_ids import with_row_ids
 from lithify.datasets.iceberg.format.table_properties import writing_properties
 from lithify.datasets.iceberg.model import Output, TimeRange
 
@@ -41,6 +43,8 @@ class SourceFile:
     """Whether all its rows belong to the range, so that no filter is needed."""
     number: int
     """The data sequence number: equality deletes with a higher one apply to it."""
+    first_row_id: int | None = None
+    """The id of its first row; `None` if its rows have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,17 @@ class RewriteTask:
     """Field ids of text columns that are processed as dictionaries."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     """The size of rows held in memory before they are written to the local disk, in Arrow's format."""
+
+    @property
+    def has_row_ids(self) -> bool:
+        """Return whether outputs have the identity of rows, since a source has."""
+        return any(source.first_row_id is not None for source in self.sources)
+
+    @property
+    def schema(self) -> Schema:
+        """Return the schema of the outputs, with the table's column names."""
+        schema = self.metadata.schema()
+        return with_row_ids(schema) if self.has_row_ids else schema
 
 
 @dataclass(frozen=True, slots=True)
