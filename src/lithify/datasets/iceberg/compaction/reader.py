@@ -23,7 +23,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
-    _get_column_projection_values,
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
@@ -41,7 +40,7 @@ from lithify.datasets.iceberg.deletes.deleted_rows import DeletedPositions, Dele
 from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import FileColumn, columns_of, open_file, why_unfit
-from lithify.datasets.iceberg.format.projection import Projection
+from lithify.datasets.iceberg.format.projection import Projection, constants_of
 from lithify.datasets.iceberg.format.row_ids import RowIds
 from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, PrefetchExtent
 from lithify.datasets.iceberg.model import TimeRange
@@ -155,10 +154,8 @@ class RangeReader:
         return DeletedKeys(self._task.io, self._task.equality_deletes, schema, self._names)
 
     def _projection(self, columns: tuple[FileColumn, ...], source: SourceFile) -> Projection:
-        ids = {column.field_id for column in columns if column.field_id is not None}
         spec = self._task.metadata.specs()[self._task.spec_id]
-        schema = self._task.metadata.schema()
-        constants = _get_column_projection_values(source.file, schema, schema, spec, ids)
+        constants = constants_of(source.file, columns, self._task.metadata.schema(), spec)
         return Projection(columns, self.arrow_schema, constants, source.file.file_path)
 
 

@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import _get_column_projection_values
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 
 from lithify.base.concurrency import all_of
@@ -39,7 +38,7 @@ from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file
 from lithify.datasets.iceberg.format.listing import Listing
 from lithify.datasets.iceberg.format.manifests import is_vector
-from lithify.datasets.iceberg.format.projection import Projection
+from lithify.datasets.iceberg.format.projection import Projection, constants_of
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
 JOINED_ROWS = 1024 * 1024
@@ -201,10 +200,7 @@ class _Joins:
         with translated(f"reading {path}"), DataPath.of(file, PrefetchExtent.SOME).open(self._io) as stream:
             source = open_file(stream)
             columns = columns_of(source.schema_arrow, self._names)
-            ids = {column.field_id for column in columns if column.field_id is not None}
-            constants = _get_column_projection_values(
-                file, self._schema, self._schema, self._metadata.specs()[file.spec_id], ids
-            )
+            constants = constants_of(file, columns, self._schema, self._metadata.specs()[file.spec_id])
             # At least one column, so that the table has rows.
             read = [column for column in columns if column.field_id in field_ids] or columns[:1]
             projection = Projection(read, key_schema(self._schema, field_ids), constants, path)

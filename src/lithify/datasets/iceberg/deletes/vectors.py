@@ -111,12 +111,13 @@ def decoded(blob: bytes, path: str) -> DeletionVector:
     if stated_bytes != len(content):
         says = f"states {stated_bytes} bytes in a deletion vector that has {len(content)}"
         raise CorruptObject(path, says)
-    if content[: len(_MAGIC)] != _MAGIC:
+    if bytes(content[: len(_MAGIC)]) != _MAGIC:
         raise CorruptObject(path, "has a deletion vector with a wrong magic number")
     if zlib.crc32(content) != int.from_bytes(blob[-_CRC_BYTES:], "big"):
         raise CorruptObject(path, "has a deletion vector with a wrong checksum")
     try:
-        return DeletionVector(BitMap64.deserialize(content[len(_MAGIC) :]))
+        # Any buffer is decoded, without a copy.
+        return DeletionVector(BitMap64.deserialize(content[len(_MAGIC) :]))  # type: ignore[arg-type]
     except (ValueError, IndexError) as error:
         raise CorruptObject(path, f"has a deletion vector that does not decode: {error}") from error
 

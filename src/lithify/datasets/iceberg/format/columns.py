@@ -38,7 +38,9 @@ from pyiceberg.types import (
     MapType,
     StringType,
     StructType,
+    TimestampNanoType,
     TimestampType,
+    TimestamptzNanoType,
     TimestamptzType,
     TimeType,
     UUIDType,
@@ -233,6 +235,8 @@ def _is_stored(stored: _Stored, wanted: IcebergType) -> bool:
         case TimestampType() | TimestamptzType():
             is_micros = kind == "Timestamp" and logical["timeUnit"] == "microseconds"
             return physical == _INT96 or (physical == "INT64" and is_micros)
+        case TimestampNanoType() | TimestamptzNanoType():
+            return (physical, kind) == ("INT64", "Timestamp") and logical["timeUnit"] == "nanoseconds"
         case StringType():
             return physical == "BYTE_ARRAY" and kind in ("String", "Enum", "JSON")
         case UUIDType():
