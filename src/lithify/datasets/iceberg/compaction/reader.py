@@ -41,7 +41,7 @@ from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import FileColumn, columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.format.projection import Projection, constants_of
-from lithify.datasets.iceberg.format.row_ids import RowIds
+from lithify.datasets.iceberg.format.row_ids import ROW_ID_COLUMNS, RowIds
 from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, PrefetchExtent
 from lithify.datasets.iceberg.model import TimeRange
 
@@ -59,7 +59,7 @@ class RangeReader:
         """The schema of the outputs: the table's, with the identity of rows if they have one, and with column
         names as in files."""
         plain: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
-        shorter = [pa.schema(list(plain)[: len(task.metadata.schema().fields)])] if task.has_row_ids else []
+        shorter = [pa.schema(list(plain)[:-ROW_ID_COLUMNS])] if task.has_row_ids else []
         self._stored = [one for schema in (plain, *shorter) for one in (schema, with_small_offsets(schema))]
         """The schemas in which Arrow may read a file that needs no projection."""
         repeating = frozenset(task.repeating)

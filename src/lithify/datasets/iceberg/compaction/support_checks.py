@@ -17,6 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
 from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES, vector_bytes
+from lithify.datasets.iceberg.format.columns import why_opaque
 from lithify.datasets.iceberg.format.manifests import is_vector
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.format.write_options import check_writing
@@ -184,6 +185,7 @@ class Refusals:
             if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
         }
         """Partition specs made from columns that no longer exist."""
+        self._opaque = why_opaque(schema)
 
     def why_left_alone(
         self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
@@ -197,6 +199,8 @@ class Refusals:
             return "are encrypted"
         if data_file.file_format != FileFormat.PARQUET:
             return f"are in the format {data_file.file_format.value}, not Parquet"
+        if self._opaque is not None:
+            return self._opaque
         if unfit_deletes is not None:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
         for delete in position_deletes:

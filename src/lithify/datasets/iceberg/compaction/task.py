@@ -17,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.format.columns import stored_schema
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.format.row_ids import with_row_ids
 from lithify.datasets.iceberg.format.table_properties import writing_properties
@@ -80,7 +81,7 @@ class RewriteTask:
     @property
     def schema(self) -> Schema:
         """Return the schema of the outputs, with the table's column names."""
-        schema = self.metadata.schema()
+        schema = stored_schema(self.metadata.schema())
         return with_row_ids(schema) if self.has_row_ids else schema
 
 

@@ -26,6 +26,7 @@ from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 
 ROW_ID: Final = NestedField(2147483540, "_row_id", LongType(), required=False)
 LAST_UPDATED: Final = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
+ROW_ID_COLUMNS: Final = 2
 _FIRST_ROW_ID = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields].index(142)
 
 Positions = npt.NDArray[np.int64]

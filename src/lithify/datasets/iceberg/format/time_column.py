@@ -97,8 +97,8 @@ def bounded(start_us: int, end_us: int) -> Interval:
 
 
 def bound_us(kind: Any, bound: bytes | None) -> int | None:
-    """Return a file's bound in microseconds, rounded down; upper bounds are inclusive, a date is its midnight.
-    `None` if it is missing or has the wrong size."""
+    """Return a file's bound in microseconds, rounded down; upper bounds are inclusive, a date is its
+    midnight. `None` if it is missing or has the wrong size."""
     is_date = isinstance(kind, DateType)
     if bound is None or len(bound) != (_DATE_BYTES if is_date else _TIMESTAMP_BYTES):
         return None
@@ -114,10 +114,10 @@ def times_us(column: pa.Array) -> Times:
         days = pc.fill_null(column.cast(pa.int32()).cast(pa.int64()), NO_TIME).to_numpy()
         return np.where(days == NO_TIME, NO_TIME, np.clip(days, _MIN_DAY, _MAX_DAY) * MICROSECONDS_PER_DAY)
     numbers = column.cast(pa.int64())
-    if column.type.unit == "ns":
-        values: Times = pc.fill_null(numbers, 0).to_numpy() // 1000
-        if numbers.null_count:
-            values[numbers.is_null().to_numpy(zero_copy_only=False)] = NO_TIME
+    values: Times = pc.fill_null(numbers, NO_TIME).to_numpy()
+    if column.type.unit != "ns":
         return values
-    values = pc.fill_null(numbers, NO_TIME).to_numpy()
-    return values
+    micros = values // 1000
+    if numbers.null_count:
+        micros[numbers.is_null().to_numpy(zero_copy_only=False)] = NO_TIME
+    return micros
