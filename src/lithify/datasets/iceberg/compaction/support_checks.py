@@ -32,15 +32,10 @@ BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch to compact. Raise `Refused` when the table's data cannot be compacted."""
-    if metadata.format_version == 1:
-        raise Unsupported(
-            f"{url}: format version 1 has no sequence numbers, without which a late delete could be lost; "
-            "upgrade the table to version 2"
-        )
-    if metadata.format_version != 2:
+    if metadata.format_version not in (1, 2):
         raise Unsupported(
             f"{url}: Lithify cannot write format version {metadata.format_version}, and a rewrite would "
-            "lose the identity of the rows; only version 2 is supported"
+            "lose the identity of the rows; only versions 1 and 2 are supported"
         )
     if any(key.startswith("encryption.") for key in properties_of(metadata)):
         raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
@@ -86,10 +81,16 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
 def check_deletable(metadata: TableMetadata, url: str) -> None:
     """Raise `Refused` when it is not certain which files the table's snapshots need."""
     version = metadata.format_version
-    if version not in (1, 2):
+    if version not in (1, 2, 3):
         raise Unsupported(
-            f"{url}: Lithify does not know for certain which files a table of format version {version} "
-            "needs, so it expires and removes nothing; versions 1 and 2 are supported"
+            f"{url}: format version {version} is newer than this version of Lithify, which does not know for "
+            "certain which files such a table needs, so it expires and removes nothing; versions 1, 2 and 3 "
+            "are supported"
+        )
+    if version > 2 and any(key.startswith("encryption.") for key in properties_of(metadata)):
+        raise Unsupported(
+            f"{url}: the table is encrypted, so it cannot be known which files it needs, and nothing is "
+            "expired or removed; this is not supported"
         )
 
 

@@ -33,7 +33,12 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.fetching import MAX_READERS
 from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN, ManifestScan, WholeManifest
-from lithify.datasets.iceberg.format.manifests import live_entries, manifests_of, referenced_data_file
+from lithify.datasets.iceberg.format.manifests import (
+    first_row_id_of,
+    live_entries,
+    manifests_of,
+    referenced_data_file,
+)
 from lithify.datasets.iceberg.format.partitions import place_of
 
 MAX_CACHED_ENTRIES = 100_000
@@ -43,6 +48,9 @@ MAX_CACHED_LISTS = 8
 
 ListingKey = tuple[str, int]
 """A metadata file of the table, and the id of one of its snapshots."""
+_ManifestKey = tuple[str, int | None]
+"""A manifest's path and first row id. The first commit after an upgrade to format version 3 gives an old
+manifest an id, on every branch another one."""
 
 
 class ManifestCache:
@@ -51,7 +59,7 @@ class ManifestCache:
 
     def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
         self.max_entries = max_entries
-        self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
+        self._kept: OrderedDict[_ManifestKey, Sequence[ManifestEntry]] = OrderedDict()
         self._entries = 0
         self._lists: OrderedDict[str, Sequence[ManifestFile]] = OrderedDict()
         self._listings: OrderedDict[ListingKey, Listing] = OrderedDict()
@@ -92,27 +100,31 @@ class ManifestCache:
         self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
     ) -> list[Sequence[ManifestEntry]]:
         with self._lock:
-            kept = {m.manifest_path: self._kept.get(m.manifest_path) for m in manifests}
-        missing = [m for m in manifests if kept[m.manifest_path] is None]
-        fetched: dict[str, Sequence[ManifestEntry]] = {}
+            kept = {_key_of(m): self._kept.get(_key_of(m)) for m in manifests}
+        missing = [m for m in manifests if kept[_key_of(m)] is None]
+        fetched: dict[_ManifestKey, Sequence[ManifestEntry]] = {}
         if missing:
             reading = (partial(live_entries, io, m, specs[m.partition_spec_id]) for m in missing)
             read = all_of(reading, MAX_READERS)
-            fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
-        found = {path: fetched[path] if entries is None else entries for path, entries in kept.items()}
+            fetched = {_key_of(m): entries for m, entries in zip(missing, read, strict=True)}
+        found = {key: fetched[key] if entries is None else entries for key, entries in kept.items()}
         with self._lock:
-            for path, entries in found.items():
-                self._keep(path, entries)
-        return [found[m.manifest_path] for m in manifests]
+            for key, entries in found.items():
+                self._keep(key, entries)
+        return [found[_key_of(m)] for m in manifests]
 
-    def _keep(self, path: str, entries: Sequence[ManifestEntry]) -> None:
-        if path not in self._kept:
+    def _keep(self, key: _ManifestKey, entries: Sequence[ManifestEntry]) -> None:
+        if key not in self._kept:
             self._entries += len(entries)
-        self._kept[path] = entries
-        self._kept.move_to_end(path)
+        self._kept[key] = entries
+        self._kept.move_to_end(key)
         while self._entries > self.max_entries and len(self._kept) > 1:
             _, forgotten = self._kept.popitem(last=False)
             self._entries -= len(forgotten)
+
+
+def _key_of(manifest: ManifestFile) -> _ManifestKey:
+    return manifest.manifest_path, first_row_id_of(manifest)
 
 
 def _entries_in(listing: Listing) -> int:

@@ -274,7 +274,8 @@ class SnapshotWriter:
 
     def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
         schema = schema_for(self._metadata, spec) or self._metadata.schema()
-        return SpecManifestWriter(content, spec, schema, output, self.snapshot_id)
+        version = self._metadata.format_version
+        return SpecManifestWriter(content, spec, schema, output, self.snapshot_id, version)
 
 
 def _content_of(file: DataFile) -> ManifestContent:

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any, cast
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from lithify.base.errors import Refused
+from lithify.datasets.iceberg.format.metadata_writer import write_metadata
 from lithify.datasets.iceberg.format.table_properties import locations_of
 from lithify.datasets.iceberg.io.catalog_requests import configuration_of, is_rest
 from lithify.datasets.iceberg.io.reach import REACH, reach_of
@@ -88,6 +90,15 @@ class ClosedCatalog(Catalog):
             catalog=self,
         )
 
+    @staticmethod
+    def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        _write_metadata(metadata, io, metadata_path, overwrite=False)
+
+    @staticmethod
+    def _write_metadata_no_exist_check(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        """The same where the catalog chose the place, as S3 Tables does."""
+        _write_metadata(metadata, io, metadata_path, overwrite=True)
+
 
 class ClosedRestCatalog(ClosedCatalog, RestCatalog):
     """A REST catalog that uses only what the protocol lets its server provide."""
@@ -117,6 +128,14 @@ class ClosedRestCatalog(ClosedCatalog, RestCatalog):
             catalog=self,
             config=table_response.config,
         )
+
+
+def _write_metadata(metadata: TableMetadata, io: FileIO, path: str, *, overwrite: bool) -> None:
+    output = io.new_output(path)
+    if metadata.format_version > 2:
+        write_metadata(metadata, io, output, overwrite=overwrite)
+    else:
+        ToOutputFile.table_metadata(metadata, output, overwrite=overwrite)
 
 
 def check_signing(table: Table) -> None:
