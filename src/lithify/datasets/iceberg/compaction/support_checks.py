@@ -16,7 +16,10 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
+from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES, vector_bytes
+from lithify.datasets.iceberg.format.columns import why_opaque
 from lithify.datasets.iceberg.format.manifest_list import next_row_id
+from lithify.datasets.iceberg.format.manifests import is_vector
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.format.write_options import check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
@@ -212,6 +215,7 @@ class Refusals:
             if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
         }
         """Partition specs made from columns that no longer exist."""
+        self._opaque = why_opaque(schema)
 
     def why_left_alone(
         self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
@@ -225,6 +229,8 @@ class Refusals:
             return "are encrypted"
         if data_file.file_format != FileFormat.PARQUET:
             return f"are in the format {data_file.file_format.value}, not Parquet"
+        if self._opaque is not None:
+            return self._opaque
         if unfit_deletes is not None:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
         for delete in position_deletes:
@@ -235,7 +241,10 @@ class Refusals:
                 )
             if delete.key_metadata is not None:
                 return "have position deletes that are encrypted"
-            if delete.file_format not in _READABLE_DELETES:
+            if is_vector(delete):
+                if vector_bytes(delete) > MAX_VECTOR_BYTES:
+                    return f"have a deletion vector of more than {MAX_VECTOR_BYTES // (1024 * 1024)} MiB"
+            elif delete.file_format not in _READABLE_DELETES:
                 return f"have position deletes in the format {delete.file_format.value}, not Parquet"
         if data_file.spec_id in self._gone:
             return f"are partitioned by a column that was dropped (partition spec {data_file.spec_id})"
