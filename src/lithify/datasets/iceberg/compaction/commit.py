@@ -15,9 +15,10 @@
    the manifests are kept and the outcome is reported as unknown: the next call finds out in step 2.
 
 The rows of the outputs are those of the inputs in the planned snapshot. So the following must hold between
-that snapshot and the head for every input: the file is still there, exactly the same position deletes apply
-to it, and the same equality deletes up to the planned snapshot's sequence number. This covers all changes in
-between, in any order, whether or not intermediate snapshots have expired; only the planned one is needed.
+that snapshot and the head for every input: the file is still there, with the same row ids, exactly the same
+position deletes apply to it, and the same equality deletes up to the planned snapshot's sequence number. This
+covers all changes in between, in any order, whether or not intermediate snapshots have expired; only the
+planned one is needed.
 Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
 already applied do not apply to the outputs, where they would delete rows that were added in between. Later
 ones do apply to the outputs and need no conflict.
@@ -56,6 +57,7 @@ from lithify.datasets.iceberg.format.replace import (
     obsolete_deletes,
     write,
 )
+from lithify.datasets.iceberg.format.row_ids import first_row_id
 from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 
@@ -267,6 +269,8 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
         return f"{path} is not a file of the planned snapshot {spec.snapshot_id}"
     if current is None or current.sequence_number != planned.sequence_number:
         return f"{path} was removed or rewritten by another process"
+    if first_row_id(planned.data_file) != first_row_id(current.data_file):
+        return f"the rows of {path} were given ids meanwhile, which the outputs do not have"
     if _keys(base.deletes_of(planned)) != _keys(head.deletes_of(current)):
         return f"rows of {path} were deleted meanwhile"
     applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0

@@ -28,12 +28,14 @@ from lithify.datasets.maintenance import ORPHANS
 MAX_FIELD_ID = (1 << 31) - 201
 """The highest field id that is not reserved (Iceberg format: reserved field ids)."""
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
+COMPACTED_VERSIONS: tuple[int, ...] = (1, 2)
+"""The format versions of tables whose data can be compacted."""
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
 def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch to compact. Raise `Refused` when the table's data cannot be compacted."""
-    if metadata.format_version not in (1, 2):
+    if metadata.format_version not in COMPACTED_VERSIONS:
         raise Unsupported(
             f"{url}: Lithify cannot write format version {metadata.format_version}, and a rewrite would "
             "lose the identity of the rows; only versions 1 and 2 are supported"
