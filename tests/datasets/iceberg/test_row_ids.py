@@ -25,6 +25,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lithify.base.errors import LithifyError, Unsupported
 from lithify.base.ids import RandomIds
+from lithify.datasets.iceberg.compaction.commit import conflict
 from lithify.datasets.iceberg.compaction.execute import run_rewrite
 from lithify.datasets.iceberg.compaction.task import (
     RewriteTask,
@@ -33,7 +34,8 @@ from lithify.datasets.iceberg.compaction.task import (
 )
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
-from lithify.datasets.iceberg.model import NewFile, TimeRange
+from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, read_listing
+from lithify.datasets.iceberg.model import ChunkSpec, Lane, NewFile, SpecPart, TimeRange
 from tests.datasets.iceberg.java_table import Identity, JavaTable, source
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -303,6 +305,21 @@ def test_an_upgraded_table_has_ids_from_its_next_commit_on(java: IcebergJava, tm
     assert one.first_row_id is None
     (output,) = rewritten(task_of(table.table.metadata, [one]))
     assert stored(output.path).column_names == ["event_time", "id", "device"]
+    before = listed(table)
     table.sql(f"INSERT INTO events SELECT {at}, id, 'b' FROM range(100, 110)")
+    (path,) = before.data
+    assert conflict_of(before, listed(table), path) == f"rows of {path} got their ids meanwhile"
+    assert conflict_of(before, before, path) is None
     sources = table.sources()
     assert identities(rewritten(task_of(table.table.metadata, sources))) == table.identities()
+
+
+def listed(table: JavaTable) -> Listing:
+    found = read_listing(table.table, "main", ManifestCache())
+    assert found is not None
+    return found
+
+
+def conflict_of(base: Listing, head: Listing, path: str) -> str | None:
+    spec = ChunkSpec("t", base.snapshot.snapshot_id, (), (SpecPart(Lane(0, ""), (), (path,)),), 0)
+    return conflict(base, head, spec, Lane(0, ""), path)

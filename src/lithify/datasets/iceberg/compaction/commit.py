@@ -55,6 +55,7 @@ from lithify.datasets.iceberg.format.replace import (
     obsolete_deletes,
     write,
 )
+from lithify.datasets.iceberg.format.row_ids import first_row_id
 from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 
@@ -264,6 +265,8 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
         return f"{path} is not a file of the planned snapshot {spec.snapshot_id}"
     if current is None or current.sequence_number != planned.sequence_number:
         return f"{path} was removed or rewritten by another process"
+    if first_row_id(current.data_file) != first_row_id(planned.data_file):
+        return f"rows of {path} got their ids meanwhile"
     if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
         return f"rows of {path} were deleted meanwhile"
     applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
