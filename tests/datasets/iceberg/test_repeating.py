@@ -86,7 +86,7 @@ def test_a_repeating_text_may_be_younger_than_some_files(catalog: Catalog) -> No
     append(table, make_rows(500))
     with fresh(table).update_schema() as update:
         update.add_column("kind", StringType())
-        update.add_column("kinds", ListType(20, StringType()))
+        update.add_column("kinds", ListType(20, StringType(), element_required=False))
     kinds = [pa.array(["x"] * 5000), pa.array([["x"]] * 5000)]
     rows = as_arrow(make_rows(5000)).append_column("kind", kinds[0]).append_column("kinds", kinds[1])
     fresh(table).append(rows)

@@ -294,7 +294,7 @@ def test_rows_keep_the_identity_that_java_reports(java: IcebergJava, tmp_path: P
     assert {row["id"]: row["device"] for row in rows} == {row["id"]: row["device"] for row in expected_rows}
 
 
-def test_an_upgraded_table_has_ids_from_its_next_commit_on(java: IcebergJava, tmp_path: Path) -> None:
+def test_an_upgraded_table_has_the_ids_that_java_assigns_with_its_next_commit(java: IcebergJava, tmp_path: Path) -> None:
     """Before, its rows have none; its position delete files apply until there is a vector."""
     table = JavaTable(java, tmp_path)
     table.create("event_time timestamp, id bigint, device string", version=2)
