@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -36,7 +36,7 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, read_listing
 from lithify.datasets.iceberg.model import ChunkSpec, Lane, NewFile, SpecPart, TimeRange
-from tests.datasets.iceberg.java_table import Identity, JavaTable, source
+from tests.datasets.iceberg.java_table import Identity, JavaTable, data_file, source
 from tests.datasets.iceberg.tables import (
     DAY,
     SCHEMA,
@@ -196,19 +196,6 @@ def as_data_file(output: NewFile) -> DataFile:
     return data_file(output.path, output.rows, output.size_bytes)
 
 
-def data_file(path: str, rows: int, size_bytes: int) -> DataFile:
-    file = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=path,
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=rows,
-        file_size_in_bytes=size_bytes,
-    )
-    file.spec_id = 0
-    return file
-
-
 def written(path: Path, ids: list[int | None], numbers: list[int | None]) -> DataFile:
     """A file whose rows store these identities, as after Java's `UPDATE`."""
     schema = pa.schema(
@@ -294,8 +281,10 @@ def test_rows_keep_the_identity_that_java_reports(java: IcebergJava, tmp_path: P
     assert {row["id"]: row["device"] for row in rows} == {row["id"]: row["device"] for row in expected_rows}
 
 
-def test_an_upgraded_table_has_the_ids_that_java_assigns_with_its_next_commit(java: IcebergJava, tmp_path: Path) -> None:
-    """Before, its rows have none; its position delete files apply until there is a vector."""
+def test_an_upgraded_table_has_the_ids_that_java_assigns(
+    java: IcebergJava, tmp_path: Path
+) -> None:
+    """They come with the first commit after the upgrade; before, rows have none."""
     table = JavaTable(java, tmp_path)
     table.create("event_time timestamp, id bigint, device string", version=2)
     at = f"timestamp_seconds({round(START.timestamp())} + id * 60)"
