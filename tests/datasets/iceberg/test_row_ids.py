@@ -281,9 +281,7 @@ def test_rows_keep_the_identity_that_java_reports(java: IcebergJava, tmp_path: P
     assert {row["id"]: row["device"] for row in rows} == {row["id"]: row["device"] for row in expected_rows}
 
 
-def test_an_upgraded_table_has_the_ids_that_java_assigns(
-    java: IcebergJava, tmp_path: Path
-) -> None:
+def test_an_upgraded_table_has_the_ids_that_java_assigns(java: IcebergJava, tmp_path: Path) -> None:
     """They come with the first commit after the upgrade; before, rows have none."""
     table = JavaTable(java, tmp_path)
     table.create("event_time timestamp, id bigint, device string", version=2)
@@ -297,7 +295,9 @@ def test_an_upgraded_table_has_the_ids_that_java_assigns(
     before = listed(table)
     table.sql(f"INSERT INTO events SELECT {at}, id, 'b' FROM range(100, 110)")
     (path,) = before.data
-    assert conflict_of(before, listed(table), path) == f"rows of {path} got their ids meanwhile"
+    assert conflict_of(before, listed(table), path) == (
+        f"the rows of {path} were given ids meanwhile, which the outputs do not have"
+    )
     assert conflict_of(before, before, path) is None
     sources = table.sources()
     assert identities(rewritten(task_of(table.table.metadata, sources))) == table.identities()

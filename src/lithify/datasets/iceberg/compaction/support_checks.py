@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyiceberg.manifest import DataFile, FileFormat
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2, TableMetadataV3
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
 from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES
 from lithify.datasets.iceberg.format.columns import why_opaque
+from lithify.datasets.iceberg.format.manifest_list import next_row_id
 from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.format.write_options import check_writing
@@ -27,12 +28,14 @@ from lithify.datasets.maintenance import ORPHANS
 MAX_FIELD_ID = (1 << 31) - 201
 """The highest field id that is not reserved (Iceberg format: reserved field ids)."""
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
+COMPACTED_VERSIONS: tuple[int, ...] = (1, 2)
+"""The format versions of tables whose data can be compacted."""
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
 def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch to compact. Raise `Refused` when the table's data cannot be compacted."""
-    if metadata.format_version not in (1, 2):
+    if metadata.format_version not in COMPACTED_VERSIONS:
         raise Unsupported(
             f"{url}: Lithify cannot write format version {metadata.format_version}, and a rewrite would "
             "lose the identity of the rows; only versions 1 and 2 are supported"
@@ -59,15 +62,27 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     return _branch(metadata, branch, url)
 
 
-def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """Return the branch whose manifests or delete files are rewritten. Raise `Refused` when the table's
-    cannot be."""
+def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch whose manifests are rewritten. Raise `Refused` when the table's cannot be."""
+    if metadata.format_version not in (1, 2, 3):
+        raise Unsupported(
+            f"{url}: format version {metadata.format_version} is newer than this version of Lithify, which "
+            "cannot write its manifests; only versions 1, 2 and 3 are rewritten"
+        )
+    return _check_rewritable(metadata, branch, url)
+
+
+def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch whose delete files are rewritten. Raise `Refused` when the table's cannot be."""
     if metadata.format_version not in (1, 2):
         raise Unsupported(
-            f"{url}: format version {metadata.format_version} has deletion vectors, and row ids that depend "
-            "on the position of entries in manifests, which Lithify cannot preserve; only versions 1 and 2 "
-            "are rewritten"
+            f"{url}: format version {metadata.format_version} has deletion vectors, which Lithify cannot "
+            "write; only versions 1 and 2 are rewritten"
         )
+    return _check_rewritable(metadata, branch, url)
+
+
+def _check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
     if any(key.startswith("encryption.") for key in properties_of(metadata)):
         raise Unsupported(
             f"{url}: the table is encrypted, and rewritten metadata and delete files would not be; this is "
@@ -101,8 +116,8 @@ def refused_parts(
     show. `check_compaction` raises `Refused` when the table's data cannot be compacted."""
     checks: dict[str, Callable[[], object]] = {
         "data": check_compaction,
-        "deletes": lambda: check_rewritable(metadata, branch, url),
-        "manifests": lambda: check_rewritable(metadata, branch, url),
+        "deletes": lambda: check_deletes(metadata, branch, url),
+        "manifests": lambda: check_manifests(metadata, branch, url),
         "expiry": lambda: check_deletable(metadata, url),
         ORPHANS: lambda: check_deletable(metadata, url),
     }
@@ -128,7 +143,11 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     if not all(field.name for spec in metadata.partition_specs for field in spec.fields):
         raise CorruptObject(what, "have a partition field without a name, which manifests cannot contain")
     numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
-    last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
+    last = max(numbers, default=0)
+    if isinstance(metadata, TableMetadataV2 | TableMetadataV3):
+        last = metadata.last_sequence_number
+    if isinstance(metadata, TableMetadataV3):
+        _check_row_ids(metadata, what)
     if last >= MAX_SEQUENCE_NUMBER:
         raise CorruptObject(what, f"name {last} as the last sequence number, so there is no next one")
     wrong = [number for number in numbers if not 0 <= number <= last]
@@ -145,6 +164,18 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
             what,
             f"name {metadata.current_snapshot_id} as the current snapshot, but {head} as the head of "
             f"{MAIN_BRANCH}, so readers see different rows; restore older metadata",
+        )
+
+
+def _check_row_ids(metadata: TableMetadataV3, what: str) -> None:
+    """Raise `CorruptObject` if the next row id may have been given already."""
+    following = next_row_id(metadata)
+    used = max(((one.first_row_id or 0) + (one.added_rows or 0) for one in metadata.snapshots), default=0)
+    if used > following:
+        raise CorruptObject(
+            what,
+            f"name {following} as the next row id, but a snapshot has assigned ids up to {used}, so two rows "
+            "would get the same id; restore older metadata",
         )
 
 

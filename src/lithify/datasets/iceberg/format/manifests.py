@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
@@ -70,7 +70,9 @@ _CHECKED = itemgetter(*(_FILE_FIELDS.index(field) for field in (134, 100, 103, 1
 _STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
 _COUNTS = (504, 505, 506, 512, 513, 514)
 """The fields of a manifest list for numbers of files, then of rows; each in the order of `_STATUSES`."""
-_LISTED = MANIFEST_LIST_FILE_SCHEMAS[ENTRY_VERSION].fields
+LIST_VERSION: Final = 3
+"""The format version of the fields that entries of manifest lists have in memory."""
+_LISTED = MANIFEST_LIST_FILE_SCHEMAS[LIST_VERSION].fields
 _PLACES = [[field.field_id for field in _LISTED].index(count) for count in _COUNTS]
 _LIST_SCHEMA = Schema(
     *(f.model_copy(update={"required": False}) if f.field_id in _COUNTS else f for f in _LISTED)
@@ -198,6 +200,15 @@ def first_row_id_of(manifest: ManifestFile) -> int | None:
     return found
 
 
+ManifestKey: TypeAlias = tuple[str, int | None]
+"""A manifest's path and first row id, on which the row ids of its files depend. The first commit after an
+upgrade to format version 3 gives an old manifest an id, on every branch another one."""
+
+
+def manifest_key(manifest: ManifestFile) -> ManifestKey:
+    return manifest.manifest_path, first_row_id_of(manifest)
+
+
 def is_counted(manifest: ManifestFile) -> bool:
     """Return whether the manifest list has all numbers."""
     return all(manifest[place] is not None for place in _PLACES)
@@ -288,6 +299,15 @@ def is_vector(file: DataFile) -> bool:
     """Return whether a delete file's entry is a deletion vector: a part of a Puffin file that deletes rows of
     one data file."""
     return bool(file.file_format == FileFormat.PUFFIN)
+
+
+ContentKey: TypeAlias = str | tuple[str, int]
+"""The identity of an entry's content: its file's path, and of a deletion vector also its offset there."""
+
+
+def key_of(file: DataFile) -> ContentKey:
+    """Return the identity of an entry's content."""
+    return (file.file_path, file._data[_OFFSET]) if is_vector(file) else file.file_path
 
 
 def content_bytes(file: DataFile) -> int:

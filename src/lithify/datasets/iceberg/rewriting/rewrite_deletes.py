@@ -46,7 +46,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
-from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
+from lithify.datasets.iceberg.compaction.support_checks import check_deletes, count_notes
 from lithify.datasets.iceberg.compaction.writer import KnownPartition
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deletes.position_deletes import Unmergeable, merged, write
@@ -123,7 +123,7 @@ class DeleteRewriter:
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
             policy = self._dataset.policy(table, of_data=False)
-            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
+            branch = check_deletes(table.metadata, policy.branch, self._dataset.url)
             by_partition = _by_partition(table)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
@@ -224,7 +224,7 @@ class DeleteRewriter:
                     writer.keep_whole(manifest)
                 else:
                     writer.keep(manifest, entries, removed)
-            path = writer.manifest_list(head.parent)
+            listed = writer.manifest_list(head.parent)
         gone = [entry.data_file for entry in removed.values()]
         new = [added.file for added in work.added]
         summary = deletes_summary(head.parent.summary, gone, new)
@@ -234,7 +234,7 @@ class DeleteRewriter:
             discard(table.io, written)
             return None
         prepared = prepare(
-            table, branch, head.parent, writer.snapshot_id, path, summary, now_ms, written, writer.written
+            table, branch, head.parent, writer.snapshot_id, listed, summary, now_ms, written, writer.written
         )
         if not publish(table, prepared, self._dataset.load):
             discard(table.io, written)
