@@ -35,6 +35,7 @@ from lithify.datasets.iceberg.compaction.task import (
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, read_listing
+from lithify.datasets.iceberg.format.row_ids import check_names
 from lithify.datasets.iceberg.model import ChunkSpec, Lane, NewFile, SpecPart, TimeRange
 from tests.datasets.iceberg.java_table import Identity, JavaTable, data_file, source
 from tests.datasets.iceberg.tables import (
@@ -235,11 +236,12 @@ def test_rows_of_a_file_without_a_first_row_id_have_no_identity(catalog: Catalog
     ]
 
 
-def test_a_column_of_a_reserved_name_is_refused(catalog: Catalog) -> None:
-    table = new_table(catalog, schema=Schema(*SCHEMA.fields, NestedField(4, "_row_id", LongType())))
-    file = data_file("nowhere", 1, 1)
-    with pytest.raises(Unsupported, match="has a column _row_id, which format version 3 reserves"):
-        rewritten(task_of(table.metadata, [source(0, file, 0)]))
+@pytest.mark.parametrize("name", ["_row_id", "_last_updated_sequence_number"])
+def test_a_column_of_a_reserved_name_is_refused(name: str) -> None:
+    schema = Schema(*SCHEMA.fields, NestedField(4, name, LongType()))
+    with pytest.raises(Unsupported, match=f"^lake: format version 3 reserves the name of column {name}"):
+        check_names(schema, "lake")
+    check_names(SCHEMA, "lake")
 
 
 def test_ids_that_are_no_numbers_are_refused(catalog: Catalog, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES
 from lithify.datasets.iceberg.format.columns import why_opaque
 from lithify.datasets.iceberg.format.manifest_list import next_row_id
 from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
+from lithify.datasets.iceberg.format.row_ids import check_names
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.format.write_options import check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
@@ -46,6 +47,8 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     if written.lower() != "parquet":
         raise Unsupported(f"{url}: write.format.default is {written}; only Parquet can be written")
     _check_sound(metadata, url)
+    if metadata.format_version > 2:
+        check_names(metadata.schema(), url)
     for sort_field in metadata.sort_order().fields:
         if not isinstance(sort_field.transform, IdentityTransform):
             raise Unsupported(
