@@ -108,3 +108,17 @@ def source(
     """An input of a rewrite, all of whose rows are wanted."""
     slim_deletes = tuple(without_statistics(delete) for delete in deletes)
     return SourceFile(position, without_statistics(file), slim_deletes, True, number, first)
+
+
+def data_file(path: str, rows: int, size_bytes: int) -> DataFile:
+    """A Parquet file of an unpartitioned table."""
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=rows,
+        file_size_in_bytes=size_bytes,
+    )
+    file.spec_id = 0
+    return file

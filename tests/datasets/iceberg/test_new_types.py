@@ -47,9 +47,9 @@ from lithify.datasets.iceberg.format.time_column import NO_TIME, bound_us, times
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 from lithify.datasets.iceberg.model import NewFile, TimeRange
 from lithify.planning.timeline.model import Interval
-from tests.datasets.iceberg.java_table import source
+from tests.datasets.iceberg.java_table import data_file, source
 from tests.datasets.iceberg.tables import SCHEMA, new_table
-from tests.datasets.iceberg.test_row_ids import IO, data_file, rewritten, stored, task_of
+from tests.datasets.iceberg.test_row_ids import IO, rewritten, stored, task_of
 
 
 def metadata_of(catalog: Catalog, schema: Schema) -> TableMetadata:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -25,6 +25,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lithify.base.errors import LithifyError, Unsupported
 from lithify.base.ids import RandomIds
+from lithify.datasets.iceberg.compaction.commit import conflict
 from lithify.datasets.iceberg.compaction.execute import run_rewrite
 from lithify.datasets.iceberg.compaction.task import (
     RewriteTask,
@@ -33,8 +34,10 @@ from lithify.datasets.iceberg.compaction.task import (
 )
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
-from lithify.datasets.iceberg.model import NewFile, TimeRange
-from tests.datasets.iceberg.java_table import Identity, JavaTable, source
+from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, read_listing
+from lithify.datasets.iceberg.format.row_ids import check_names
+from lithify.datasets.iceberg.model import ChunkSpec, Lane, NewFile, SpecPart, TimeRange
+from tests.datasets.iceberg.java_table import Identity, JavaTable, data_file, source
 from tests.datasets.iceberg.tables import (
     DAY,
     SCHEMA,
@@ -194,19 +197,6 @@ def as_data_file(output: NewFile) -> DataFile:
     return data_file(output.path, output.rows, output.size_bytes)
 
 
-def data_file(path: str, rows: int, size_bytes: int) -> DataFile:
-    file = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=path,
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=rows,
-        file_size_in_bytes=size_bytes,
-    )
-    file.spec_id = 0
-    return file
-
-
 def written(path: Path, ids: list[int | None], numbers: list[int | None]) -> DataFile:
     """A file whose rows store these identities, as after Java's `UPDATE`."""
     schema = pa.schema(
@@ -246,11 +236,12 @@ def test_rows_of_a_file_without_a_first_row_id_have_no_identity(catalog: Catalog
     ]
 
 
-def test_a_column_of_a_reserved_name_is_refused(catalog: Catalog) -> None:
-    table = new_table(catalog, schema=Schema(*SCHEMA.fields, NestedField(4, "_row_id", LongType())))
-    file = data_file("nowhere", 1, 1)
-    with pytest.raises(Unsupported, match="has a column _row_id, which format version 3 reserves"):
-        rewritten(task_of(table.metadata, [source(0, file, 0)]))
+@pytest.mark.parametrize("name", ["_row_id", "_last_updated_sequence_number"])
+def test_a_column_of_a_reserved_name_is_refused(name: str) -> None:
+    schema = Schema(*SCHEMA.fields, NestedField(4, name, LongType()))
+    with pytest.raises(Unsupported, match=f"^lake: format version 3 reserves the name of column {name}"):
+        check_names(schema, "lake")
+    check_names(SCHEMA, "lake")
 
 
 def test_ids_that_are_no_numbers_are_refused(catalog: Catalog, tmp_path: Path) -> None:
@@ -292,8 +283,8 @@ def test_rows_keep_the_identity_that_java_reports(java: IcebergJava, tmp_path: P
     assert {row["id"]: row["device"] for row in rows} == {row["id"]: row["device"] for row in expected_rows}
 
 
-def test_an_upgraded_table_has_ids_from_its_next_commit_on(java: IcebergJava, tmp_path: Path) -> None:
-    """Before, its rows have none; its position delete files apply until there is a vector."""
+def test_an_upgraded_table_has_the_ids_that_java_assigns(java: IcebergJava, tmp_path: Path) -> None:
+    """They come with the first commit after the upgrade; before, rows have none."""
     table = JavaTable(java, tmp_path)
     table.create("event_time timestamp, id bigint, device string", version=2)
     at = f"timestamp_seconds({round(START.timestamp())} + id * 60)"
@@ -303,6 +294,23 @@ def test_an_upgraded_table_has_ids_from_its_next_commit_on(java: IcebergJava, tm
     assert one.first_row_id is None
     (output,) = rewritten(task_of(table.table.metadata, [one]))
     assert stored(output.path).column_names == ["event_time", "id", "device"]
+    before = listed(table)
     table.sql(f"INSERT INTO events SELECT {at}, id, 'b' FROM range(100, 110)")
+    (path,) = before.data
+    assert conflict_of(before, listed(table), path) == (
+        f"the rows of {path} were given ids meanwhile, which the outputs do not have"
+    )
+    assert conflict_of(before, before, path) is None
     sources = table.sources()
     assert identities(rewritten(task_of(table.table.metadata, sources))) == table.identities()
+
+
+def listed(table: JavaTable) -> Listing:
+    found = read_listing(table.table, "main", ManifestCache())
+    assert found is not None
+    return found
+
+
+def conflict_of(base: Listing, head: Listing, path: str) -> str | None:
+    spec = ChunkSpec("t", base.snapshot.snapshot_id, (), (SpecPart(Lane(0, ""), (), (path,)),), 0)
+    return conflict(base, head, spec, Lane(0, ""), path)

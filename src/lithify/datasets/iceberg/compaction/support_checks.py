@@ -16,10 +16,11 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
-from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES, vector_bytes
+from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES
 from lithify.datasets.iceberg.format.columns import why_opaque
 from lithify.datasets.iceberg.format.manifest_list import next_row_id
-from lithify.datasets.iceberg.format.manifests import is_vector
+from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
+from lithify.datasets.iceberg.format.row_ids import check_names
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
 from lithify.datasets.iceberg.format.write_options import check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
@@ -46,6 +47,8 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     if written.lower() != "parquet":
         raise Unsupported(f"{url}: write.format.default is {written}; only Parquet can be written")
     _check_sound(metadata, url)
+    if metadata.format_version > 2:
+        check_names(metadata.schema(), url)
     for sort_field in metadata.sort_order().fields:
         if not isinstance(sort_field.transform, IdentityTransform):
             raise Unsupported(
@@ -244,7 +247,7 @@ class Refusals:
             if delete.key_metadata is not None:
                 return "have position deletes that are encrypted"
             if is_vector(delete):
-                if vector_bytes(delete) > MAX_VECTOR_BYTES:
+                if content_bytes(delete) > MAX_VECTOR_BYTES:
                     return f"have a deletion vector of more than {MAX_VECTOR_BYTES // (1024 * 1024)} MiB"
             elif delete.file_format not in _READABLE_DELETES:
                 return f"have position deletes in the format {delete.file_format.value}, not Parquet"

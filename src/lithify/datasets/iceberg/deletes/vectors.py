@@ -55,12 +55,6 @@ def vector_offset(file: DataFile) -> int | None:
     return offset
 
 
-def vector_bytes(file: DataFile) -> int:
-    """Return the size of a deletion vector's blob, as its manifest states."""
-    size_bytes: int = file[_SIZE] or 0
-    return size_bytes
-
-
 class DeletionVector:
     """A set of deleted positions."""
 

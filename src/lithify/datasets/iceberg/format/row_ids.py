@@ -39,14 +39,15 @@ def first_row_id(file: DataFile) -> int | None:
     return found
 
 
-def with_row_ids(schema: Schema) -> Schema:
-    """Return the schema with the columns of rows' identity at the end. Raise `Unsupported` if it has columns
-    of these names."""
+def check_names(schema: Schema, url: str) -> None:
+    """Raise `Unsupported` if a column has the name of rows' identity."""
     taken = {field.name for field in schema.fields} & {ROW_ID.name, LAST_UPDATED.name}
     if taken:
-        raise Unsupported(
-            f"the table has a column {min(taken)}, which format version 3 reserves; rename the column"
-        )
+        raise Unsupported(f"{url}: format version 3 reserves the name of column {min(taken)}; rename it")
+
+
+def with_row_ids(schema: Schema) -> Schema:
+    """Return the schema with the columns of rows' identity at the end."""
     return Schema(
         *schema.fields,
         ROW_ID,
