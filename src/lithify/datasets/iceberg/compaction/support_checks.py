@@ -73,8 +73,8 @@ def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> st
     """Return the branch whose manifests are rewritten. Raise `Refused` when the table's cannot be."""
     if metadata.format_version not in MANIFESTS_VERSIONS:
         raise Unsupported(
-            f"{url}: the manifests of format version {metadata.format_version} have row ids that depend on the "
-            "order of their entries, which Lithify cannot write yet; only versions 1 and 2 are rewritten"
+            f"{url}: the manifests of format version {metadata.format_version} have row ids that depend on "
+            "the order of their entries, which Lithify cannot write yet; only versions 1 and 2 are rewritten"
         )
     return _check_rewritable(metadata, branch, url)
 
