@@ -1,5 +1,5 @@
-"""Compaction of tables of format version 3 that Java writes: every row keeps its identity, deletion vectors are
-applied and dropped, all readers agree, and Java goes on."""
+"""Compaction of tables of format version 3 that Java writes: every row keeps its identity, deletion vectors
+are applied and dropped, all readers agree, and Java goes on."""
 
 from __future__ import annotations
 
