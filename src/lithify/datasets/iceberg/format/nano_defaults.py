@@ -1,6 +1,6 @@
 """Default values of nanosecond timestamps in a table's metadata (Iceberg format: JSON single-value
-serialization), which PyIceberg neither reads nor writes; importing this module teaches it. They are numbers of
-nanoseconds since the Unix epoch."""
+serialization), which PyIceberg neither reads nor writes; importing this module adds them to it. They are
+numbers of nanoseconds since the Unix epoch."""
 
 from __future__ import annotations
 
