@@ -401,7 +401,6 @@ def test_version_3_is_refused(version_3: Table) -> None:
     before = fresh(version_3).metadata_location
     for refused in (
         lambda: compact(dataset_of(version_3)),
-        lambda: rewrite_manifests(version_3),
         lambda: DeleteRewriter(dataset_of(version_3), a_clock()).run(),
     ):
         with pytest.raises(Refused, match=r"format version 3\b.* only .*version"):

@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    write_manifest_list,
+)
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -189,7 +196,7 @@ def _stale(metadata: TableMetadata) -> int:
 
 
 def _not_written_out(entry: Any, status: Any, snapshot_id: int | None) -> Any:
-    made = replace.ManifestEntry.from_args(
+    made = ManifestEntry.from_args(
         status=status,
         snapshot_id=snapshot_id,
         sequence_number=entry.sequence_number,
@@ -204,7 +211,7 @@ def _not_written_out(entry: Any, status: Any, snapshot_id: int | None) -> Any:
 def _without_existing(listed: Any, manifest: Any) -> Any:
     """Space for added rows only, as if all existing ones had ids."""
     found = _PREPARE(listed, manifest)
-    if manifests.first_row_id_of(manifest) is None and manifest.content == manifests.ManifestContent.DATA:
+    if manifests.first_row_id_of(manifest) is None and manifest.content == ManifestContent.DATA:
         listed.next_row_id -= manifest.existing_rows_count or 0
     return found
 
@@ -229,3 +236,21 @@ def test_the_rule_finds_mutants(tmp_path: Path, name: str, monkeypatch: pytest.M
         except (ValueError, AssertionError):
             return  # the catalog, or the rule, finds no ids at all
     pytest.fail("the rule finds nothing wrong")
+
+
+def test_wrong_counts_of_an_old_list_give_no_id_twice(tmp_path: Path) -> None:
+    """The first commit after an upgrade counts the rows of old manifests itself."""
+    race = Race(tmp_path, 0)
+    table = race.table
+    head = table.current_snapshot()
+    assert head is not None
+    (manifest,) = head.manifests(table.io)
+    for place in (10, 11):
+        manifest._data[place] = 0
+    output = table.io.new_output(head.manifest_list)
+    Path(head.manifest_list.removeprefix("file://")).unlink()
+    with write_manifest_list(2, output, head.snapshot_id, None, head.sequence_number or 0, "null") as listed:
+        listed.add_manifests([manifest])
+    for _ in range(STEPS):
+        race.step()
+    assert broken_rule(race.table) == ""

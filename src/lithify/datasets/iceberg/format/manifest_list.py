@@ -28,6 +28,9 @@ from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION
 from lithify.datasets.iceberg.format.manifests import LIST_VERSION, first_row_id_of
 
+MAX_ROW_ID = 1 << 62
+"""More rows than any table has."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowIds:
@@ -73,7 +76,7 @@ def write_list(
 def next_row_id(metadata: TableMetadataV3) -> int:
     """Return the first row id that no row of the table has. Raise `CorruptObject` if that is unknown."""
     found = metadata.next_row_id
-    if found is None or found < 0:
+    if found is None or not 0 <= found < MAX_ROW_ID:
         raise CorruptObject(f"the metadata of {metadata.location}", f"have the next row id {found}")
     return found
 
@@ -110,9 +113,15 @@ class _ListWriter(ManifestListWriterV2):
         found = first_row_id_of(manifest_file)
         if manifest_file.content == ManifestContent.DATA and found is None:
             found = self.next_row_id
-            rows = (manifest_file.existing_rows_count or 0, manifest_file.added_rows_count or 0)
-            self.next_row_id += sum(rows)
+            self.next_row_id += _live_rows(manifest_file)
         return ManifestFile(*fields, found)
+
+
+def _live_rows(manifest: ManifestFile) -> int:
+    existing, added = manifest.existing_rows_count, manifest.added_rows_count
+    if existing is None or added is None:
+        raise ValueError(f"the rows of {manifest.manifest_path} are not counted")
+    return existing + added
 
 
 _FIRST_ROW_ID = len(MANIFEST_LIST_FILE_SCHEMAS[LIST_VERSION].fields) - 1

@@ -214,10 +214,18 @@ def is_counted(manifest: ManifestFile) -> bool:
     return all(manifest[place] is not None for place in _PLACES)
 
 
-def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
-    """Return the manifest with all numbers that a manifest list of version 2 requires, counted from its
-    entries if missing. Raise `CorruptObject` if it does not decode."""
-    if is_counted(manifest):
+def gets_row_ids(manifest: ManifestFile, format_version: int) -> bool:
+    """Return whether a list of this format version assigns row ids to a manifest."""
+    is_data = manifest.content == ManifestContent.DATA
+    return format_version > 2 and is_data and first_row_id_of(manifest) is None
+
+
+def counted(io: FileIO, manifest: ManifestFile, format_version: int) -> ManifestFile:
+    """Return the manifest with all numbers that a manifest list of this version requires, counted from its
+    entries if missing. Raise `CorruptObject` if it does not decode. If the list assigns row ids to it, all
+    are counted: with a wrong number, two rows would get the same id."""
+    is_anew = gets_row_ids(manifest, format_version)
+    if is_counted(manifest) and not is_anew:
         return manifest
     counts = dict.fromkeys(_PLACES, 0)
     with decoding(manifest.manifest_path):
@@ -228,7 +236,7 @@ def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
             counts[_PLACES[status + len(_STATUSES)]] += entry.data_file.record_count
     found = ManifestFile(*manifest._data)
     for place, count in counts.items():
-        if found[place] is None:
+        if found[place] is None or is_anew:
             found[place] = count
     return found
 

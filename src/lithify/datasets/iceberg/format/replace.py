@@ -247,7 +247,7 @@ class SnapshotWriter:
             self._write(manifest.partition_spec_id, manifest.content, existing)
 
     def keep_whole(self, manifest: ManifestFile) -> None:
-        self._manifests.append(partial(counted, self._table.io, manifest))
+        self._manifests.append(partial(counted, self._table.io, manifest, self._metadata.format_version))
 
     def manifest_list(self, parent: Snapshot) -> WrittenList:
         """Write the manifests and their list."""

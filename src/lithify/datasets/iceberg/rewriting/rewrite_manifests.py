@@ -56,6 +56,7 @@ from lithify.datasets.iceberg.format.manifest_plan import Facts, ManifestPlan, p
 from lithify.datasets.iceberg.format.manifests import (
     ManifestKey,
     counted,
+    gets_row_ids,
     is_counted,
     manifest_key,
     manifests_of,
@@ -158,9 +159,7 @@ class ManifestRewriter:
             with translated(f"listing the manifests of {self._dataset.url}"):
                 head = manifests_of(table.io, parent)
                 check_listed(table, parent, head)
-                if table.metadata.format_version > 1 and not all(map(is_counted, head)):
-                    # A list of version 1 from before the table was upgraded.
-                    head = all_of((partial(counted, table.io, manifest) for manifest in head), MAX_READERS)
+                head = self._counted(table, head)
             done.manifests = len(head)
             work = self._still(table, work, head)
             if work is None:
@@ -191,6 +190,14 @@ class ManifestRewriter:
             discard(table.io, _paths(work.groups))
         done.lose()
         return done
+
+    @staticmethod
+    def _counted(table: Table, head: list[ManifestFile]) -> list[ManifestFile]:
+        """Return the manifests with all numbers. A list from before the table was upgraded may lack some."""
+        version = table.metadata.format_version
+        if version == 1 or not any(gets_row_ids(m, version) or not is_counted(m) for m in head):
+            return head
+        return all_of((partial(counted, table.io, manifest, version) for manifest in head), MAX_READERS)
 
     def _time_column(self, table: Table) -> NestedField | None:
         """Return the time column. If it is ambiguous, entries are sorted only by their partitions."""
