@@ -31,6 +31,8 @@ MAX_FIELD_ID = (1 << 31) - 201
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 COMPACTED_VERSIONS: tuple[int, ...] = (1, 2)
 """The format versions of tables whose data can be compacted."""
+DELETES_VERSIONS: tuple[int, ...] = (1, 2)
+"""The format versions of tables whose delete files can be rewritten."""
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
@@ -77,7 +79,7 @@ def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> st
 
 def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch whose delete files are rewritten. Raise `Refused` when the table's cannot be."""
-    if metadata.format_version not in (1, 2):
+    if metadata.format_version not in DELETES_VERSIONS:
         raise Unsupported(
             f"{url}: format version {metadata.format_version} has deletion vectors, which Lithify cannot "
             "write; only versions 1 and 2 are rewritten"
