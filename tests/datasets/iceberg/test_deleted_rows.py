@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,9 @@ from pyiceberg.typedef import Record
 
 from lithify.base.errors import CorruptObject, LithifyError
 from lithify.datasets.iceberg.compaction.task import SourceFile
-from lithify.datasets.iceberg.deletes import deleted_rows
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
-from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
+from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, VectorReader, write_vectors
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, install
 from tests.datasets.iceberg.running import compact, dataset_of
@@ -211,10 +211,13 @@ def test_the_footer_of_many_vectors_is_read_once(tmp_path: Path, monkeypatch: py
     entries = write_vectors(PyArrowFileIO(), str(tmp_path / "v"), new)
     sources = sources_of(entries, [{n} for n in range(len(PATHS))])
     opened: list[str] = []
-    reader = deleted_rows.VectorReader
-    monkeypatch.setattr(
-        deleted_rows, "VectorReader", lambda stream, path: (opened.append(path), reader(stream, path))[1]
-    )
+
+    class Counted(VectorReader):
+        def __init__(self, stream: Any, path: str) -> None:
+            opened.append(path)
+            super().__init__(stream, path)
+
+    monkeypatch.setattr("lithify.datasets.iceberg.deletes.deleted_rows.VectorReader", Counted)
     deleted = DeletedRows(PyArrowFileIO(), sources)
     assert [deleted.of(one).between(0, 99).tolist() for one in sources] == [[n] for n in range(len(PATHS))]
     assert len(opened) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
@@ -90,6 +92,8 @@ DEFAULTS: dict[str, tuple[str, Any, Any]] = {
         "2024-01-02T03:04:05.000006+00:00",
         datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
     ),
+    "timestamp_ns": ("timestamp_ns", "1969-12-31T23:59:59.999999999", -1),
+    "timestamptz_ns": ("timestamptz_ns", "2024-01-02T03:04:05.000006007+00:00", 1_704_164_645_000_006_007),
     "string": ("string", "ä", "ä"),
     "uuid": (
         "uuid",
@@ -140,7 +144,24 @@ def test_the_default_of_a_column_that_a_file_lacks_is_written_out(
 
 
 def bytes_of(value: Any) -> Any:
+    if hasattr(value, "nanosecond"):  # of pandas
+        return value.value
     return value.bytes if isinstance(value, UUID) else value
+
+
+@pytest.mark.parametrize("kind", ["timestamp_ns", "timestamptz_ns"])
+@given(nanos=st.integers(-(1 << 63), (1 << 63) - 1))
+def test_defaults_of_nanoseconds_are_read_as_they_are_written(kind: str, nanos: int) -> None:
+    field = {"id": 5, "name": "n", "type": kind, "required": False}
+    zone = "+00:00" if "tz" in kind else ""
+    seconds, fraction = divmod(nanos, 1_000_000_000)
+    text = f"{datetime(1970, 1, 1) + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{fraction:09d}{zone}"
+    (found,) = parsed([{**field, "initial-default": text}])
+    assert found.initial_default == nanos
+    assert json.loads(found.model_dump_json())["initial-default"] == text
+    for wrong in ("2024", "x", f"{text}+01:00", "2024-01-02T03:04:05.0000000001"):
+        with pytest.raises(ValueError, match="is no timestamp in"):
+            parsed([{**field, "initial-default": wrong}])
 
 
 @pytest.mark.parametrize("value", [7, None])

@@ -25,6 +25,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lithify.base.errors import LithifyError, Unsupported
 from lithify.base.ids import RandomIds
+from lithify.datasets.iceberg.compaction import parquet_source
 from lithify.datasets.iceberg.compaction.commit import conflict
 from lithify.datasets.iceberg.compaction.execute import run_rewrite
 from lithify.datasets.iceberg.compaction.task import (
@@ -133,7 +134,10 @@ def test_rows_of_files_without_the_columns_get_first_row_id_and_position(catalog
 
 
 @pytest.mark.parametrize("kind", ["positions", "vector", "both", "equality"])
-def test_positions_are_those_before_deletes(catalog: Catalog, tmp_path: Path, kind: str) -> None:
+def test_positions_are_those_before_deletes(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(parquet_source, "BATCH_ROWS", 3)
     table, files = make_files(catalog)
     path, deleted = files[1].file_path, [0, 1, 9, 38]
     ids = stored(path)["id"].to_pylist()

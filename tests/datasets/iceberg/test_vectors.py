@@ -158,7 +158,7 @@ def test_java_duckdb_and_pyiceberg_apply_vectors_that_we_wrote(java: IcebergJava
         NewVector(str(entry[17]), vector, 0, Record()) for entry, vector in zip(entries, vectors, strict=True)
     ]
     ours = write_vectors(PyArrowFileIO(), str(path), new)
-    assert [tuple(one[17:20]) for one in map(list, ours)] == [tuple(list(entry)[17:20]) for entry in entries]
+    assert [one._data[17:20] for one in ours] == [entry._data[17:20] for entry in entries]
     assert table.sql("SELECT count(*) AS rows, sum(id) AS total FROM events") == expected
     rows = f"SELECT count(*) AS rows, sum(id) AS total FROM iceberg_scan('{table.metadata_file}')"
     assert duckdb_with_iceberg().execute(rows).fetchall() == [tuple(expected[0].values())]

@@ -54,6 +54,8 @@ def test_java_reads_the_same_identities_after_a_compaction(lake3: HadoopLake) ->
     lake3.sql("ALTER TABLE events DROP BRANCH side")
     check_ids(lake3)
     goes_on(lake3)
+    insert(lake3, 2000)
+    lake3.sql("DELETE FROM events WHERE id IN (5, 2001)")
     compacted(lake3)
 
 

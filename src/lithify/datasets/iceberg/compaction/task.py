@@ -17,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.format import nano_defaults as nano_defaults
 from lithify.datasets.iceberg.format.columns import stored_schema
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.format.row_ids import with_row_ids

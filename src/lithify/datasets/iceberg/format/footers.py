@@ -22,7 +22,7 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
-from pyiceberg.types import NestedField
+from pyiceberg.types import NestedField, PrimitiveType
 
 from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.errors import translated
@@ -106,10 +106,10 @@ def read_footer(
 
 def _default_time(column: NestedField) -> Interval | ChunkBucket:
     """Return the time of rows in files that lack the time column."""
-    default = column.initial_default
-    if default is None:
+    kind, default = column.field_type, column.initial_default
+    if default is None or not isinstance(kind, PrimitiveType):
         return ChunkBucket.NULL
-    start_us = bound_us(column.field_type, to_bytes(column.field_type, default))
+    start_us = bound_us(kind, to_bytes(kind, default))
     return ChunkBucket.UNKNOWN if start_us is None else Interval(start_us, start_us + 1)
 
 

@@ -26,6 +26,7 @@ from pyiceberg.table import Table
 from lithify.base.concurrency import each_of
 from lithify.base.errors import CorruptObject, Refused, Unsupported
 from lithify.datasets.iceberg.errors import said, undecoded
+from lithify.datasets.iceberg.format import nano_defaults as nano_defaults
 from lithify.datasets.iceberg.io.catalog_requests import asked_catalog, catalog_url, opened
 from lithify.datasets.iceberg.io.closed_catalogs import check_signing, closed_catalog
 from lithify.datasets.iceberg.io.fileio import let_wait
