@@ -1,6 +1,5 @@
 """The inputs of a task: which files overlap its range, and which deletes apply to them. Values common to
-several
-tasks are the same objects, so a message with several of these tasks contains them once."""
+several tasks are the same objects, so a message with several of these tasks contains them once."""
 
 from __future__ import annotations
 
@@ -12,7 +11,9 @@ from pyiceberg.types import NestedField
 
 from lithify.datasets.iceberg.compaction.task import SourceFile, without_statistics
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.deletes.vectors import vector_offset
 from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.format.row_ids import first_row_id
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.planning.timeline.model import Interval, TimelineFile
 
@@ -25,7 +26,8 @@ class Sources:
         self._listing = listing
         self._column = column
         self._positions = positions
-        self._files: dict[str, DataFile] = {}
+        self._files: dict[tuple[str, int | None], DataFile] = {}
+        """By path, and offset of a deletion vector."""
         self._equality: dict[str, EqualityDelete] = {}
 
     def of(self, files: Sequence[TimelineFile], part: TimeRange) -> tuple[SourceFile, ...]:
@@ -44,8 +46,16 @@ class Sources:
                 deletes = sorted(self._listing.deletes_of(entry), key=lambda d: d.file_path)
                 slim_deletes = tuple(map(self._without_statistics, deletes))
                 slim_file = self._without_statistics(entry.data_file)
-                number = entry.sequence_number or 0
-                found.append(SourceFile(self._positions[file.id], slim_file, slim_deletes, is_inside, number))
+                found.append(
+                    SourceFile(
+                        self._positions[file.id],
+                        slim_file,
+                        slim_deletes,
+                        is_inside,
+                        number=entry.sequence_number or 0,
+                        first_row_id=first_row_id(entry.data_file),
+                    )
+                )
         return tuple(found)
 
     def equality_deletes(self, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
@@ -65,9 +75,10 @@ class Sources:
         return known
 
     def _without_statistics(self, file: DataFile) -> DataFile:
-        known = self._files.get(file.file_path)
+        key = file.file_path, vector_offset(file)
+        known = self._files.get(key)
         if known is None:
-            known = self._files[file.file_path] = without_statistics(file)
+            known = self._files[key] = without_statistics(file)
         return known
 
 

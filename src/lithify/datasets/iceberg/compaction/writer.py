@@ -28,7 +28,7 @@ from lithify.datasets.iceberg.compaction.encoding import without_dictionary
 from lithify.datasets.iceberg.compaction.task import RewriteTask
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.floats import FloatColumn, FloatMetrics, NanColumns
-from lithify.datasets.iceberg.format.metrics_modes import FULL, metrics_modes
+from lithify.datasets.iceberg.format.metrics_modes import FULL, ROW_ID_MODES, metrics_modes
 from lithify.datasets.iceberg.format.partitions import partition_path
 from lithify.datasets.iceberg.format.sizing import RowGroups, batch_values
 from lithify.datasets.iceberg.format.statistics import column_statistics, split_offsets
@@ -124,7 +124,7 @@ class DataWriter:
         metadata = task.metadata
         self._io = task.io
         self._schema = file_schema
-        self._modes = {**metrics_modes(metadata), task.time_field_id: FULL}
+        self._modes = {**metrics_modes(metadata), **ROW_ID_MODES, task.time_field_id: FULL}
         self._locations = locations_of(metadata, task.io.properties)
         spec = metadata.specs()[task.spec_id]
         self._partition = (
@@ -135,7 +135,7 @@ class DataWriter:
         self._name = f"{task.name_prefix}-{attempt}"
         self.options = write_options(properties_of(metadata))
         self._nans = nans
-        self._notes = {"iceberg.schema": metadata.schema().model_dump_json()}
+        self._notes = {"iceberg.schema": task.schema.model_dump_json()}
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known after the first rows."""

@@ -31,7 +31,9 @@ from pyiceberg.types import (
     FloatType,
     PrimitiveType,
     StringType,
+    TimestampNanoType,
     TimestampType,
+    TimestamptzNanoType,
     TimestamptzType,
     TimeType,
 )
@@ -41,7 +43,14 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 from lithify.datasets.iceberg.format.floats import FloatMetrics
 from lithify.datasets.iceberg.format.metrics_modes import Modes
 
-_STORED_AS_NUMBERS = (DateType, TimeType, TimestampType, TimestamptzType)
+_STORED_AS_NUMBERS = (
+    DateType,
+    TimeType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
 
 
 @dataclass(slots=True)
