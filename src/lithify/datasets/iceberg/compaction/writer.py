@@ -27,6 +27,7 @@ from lithify.base import concurrency
 from lithify.datasets.iceberg.compaction.encoding import without_dictionary
 from lithify.datasets.iceberg.compaction.task import RewriteTask
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.bloom_filters import bloom_filters
 from lithify.datasets.iceberg.format.floats import FloatColumn, FloatMetrics, NanColumns
 from lithify.datasets.iceberg.format.metrics_modes import FULL, metrics_modes
 from lithify.datasets.iceberg.format.partitions import partition_path
@@ -136,7 +137,10 @@ class DataWriter:
         self.options = write_options(properties_of(metadata))
         self._nans = nans
         self._notes = {"iceberg.schema": metadata.schema().model_dump_json()}
-        self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
+        leaves = parquet_path_to_id_mapping(file_schema)
+        self._leaves = tuple(leaves)
+        filters = bloom_filters(properties_of(metadata), metadata.schema())
+        self._bloom_filters = {path: filters[n] for path, n in leaves.items() if n in filters}
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known after the first rows."""
         self.sources: tuple[int, ...] = ()
@@ -164,6 +168,7 @@ class DataWriter:
                 **self._options(first),
                 "use_dictionary": self._choose_dictionaries(first),
                 "write_statistics": self._nans.with_statistics(),
+                "bloom_filter_options": self._bloom_filters,
             }
             file = OpenFile(self._io.new_output(path), first.schema, options, self._nans.found, self._notes)
         self._open.add(file)

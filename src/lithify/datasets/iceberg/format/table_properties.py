@@ -65,6 +65,7 @@ USED_PREFIXES = (
     "lithify.",
     "write.metadata.metrics.column.",
     "write.parquet.bloom-filter-enabled.column.",
+    "write.parquet.bloom-filter-fpp.column.",
 )
 _REACHING = ("py-", "s3.", "gcs.", "adls.", "hdfs.", "client.", "hf.")
 """Prefixes of names that PyIceberg uses for code, hosts or credentials."""

@@ -18,6 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
 from lithify.base.errors import Refused, Unsupported
+from lithify.datasets.iceberg.format.bloom_filters import bloom_filters
 from lithify.datasets.iceberg.format.metrics_modes import metrics_modes
 from lithify.datasets.iceberg.format.properties import MAX_INT, whole_number
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
@@ -79,6 +80,7 @@ def check_writing(metadata: TableMetadata, url: str) -> None:
     try:
         write_options(properties)
         metrics_modes(metadata)
+        bloom_filters(properties, metadata.schema())
     except Refused as error:
         raise type(error)(f"{url}: {error}") from error
     _tried(url, "where data is written", lambda: locations_of(metadata, {}))
