@@ -18,7 +18,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType, Struc
 
 from lithify.base.errors import Refused
 from tests.datasets.iceberg.running import compact, dataset_of
-from tests.datasets.iceberg.tables import append, files_of, fresh, make_rows, new_table
+from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
 from tests.datasets.iceberg.test_output_metrics import VALUES, compacted, table_of
 from tests.judge.iceberg_java import IcebergJava
 

@@ -12,7 +12,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.base.errors import Refused
-from tests.datasets.iceberg.running import Steps, compact, dataset_of
+from lithify.datasets.iceberg.format.write_options import delete_options, write_options
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import append, by_id, check, files_of, fresh, make_rows, new_table, read
 
 PARQUET = "write.parquet."
@@ -34,7 +36,7 @@ def spoiled(catalog: Catalog, properties: dict[str, str]) -> Table:
     [
         (
             {f"{PARQUET}compression-codec": "lzo"},
-            "codec is 'lzo'.*use uncompressed or one of zstd",
+            "codec is 'lzo'.*use one of zstd, .*uncompressed",
         ),
         ({f"{PARQUET}compression-codec": "best"}, "compression-codec is 'best'"),
         ({f"{PARQUET}compression-level": "23"}, "compression-level is '23'; with zstd .* to 22"),
@@ -78,6 +80,7 @@ def test_what_cannot_be_done(catalog: Catalog, properties: dict[str, str], patte
         ({f"{PARQUET}compression-codec": "UNCOMPRESSED"}, "UNCOMPRESSED"),
         ({f"{PARQUET}compression-codec": "snappy", f"{PARQUET}compression-level": "3"}, "SNAPPY"),
         ({f"{PARQUET}compression-codec": "lz4", f"{PARQUET}compression-level": "3"}, "LZ4"),
+        ({f"{PARQUET}compression-codec": "lz4_raw"}, "LZ4"),
         ({f"{PARQUET}compression-codec": "brotli"}, "BROTLI"),
         ({f"{PARQUET}compression-level": "-1"}, "ZSTD"),
         ({"write.avro.compression-codec": "uncompressed"}, "ZSTD"),
@@ -99,6 +102,33 @@ def test_what_can(catalog: Catalog, properties: dict[str, str], codec: str) -> N
     assert {footer.row_group(n).column(0).compression for n in range(footer.num_row_groups)} == {codec}
     assert footer.num_row_groups == (3 if "limit" in "".join(properties) else 1)
     assert read(table) == by_id(rows)  # DuckDB knows fewer codecs of manifests
+
+
+def test_invalid_properties_of_delete_files_refuse_only_deletes(catalog: Catalog) -> None:
+    """Data is compacted all the same."""
+    deletes = "write.delete.parquet."
+    table = spoiled(catalog, {f"{deletes}compression-codec": "lzo"})
+    refused = dataset_of(table).snapshot().refused
+    assert refused.keys() == {"deletes"}
+    assert f"{deletes}compression-codec is 'lzo'" in refused["deletes"]
+    with pytest.raises(Refused, match=f"iceberg://test/db.events: {deletes}compression-codec is 'lzo'"):
+        DeleteRewriter(dataset_of(table), a_clock()).run()
+    assert compact(dataset_of(table)).committed
+
+
+def test_delete_files_have_the_options_of_data_files_and_then_their_own() -> None:
+    own = {
+        f"{PARQUET}compression-codec": "gzip",
+        f"{PARQUET}page-size-bytes": "5000",
+        "write.delete.parquet.compression-codec": "snappy",
+        "write.delete.parquet.row-group-size-bytes": "7000",
+    }
+    data, deletes = write_options(own), delete_options(own)
+    assert (data.parquet["compression"], deletes.parquet["compression"]) == ("gzip", "snappy")
+    assert (data.parquet["data_page_size"], deletes.parquet["data_page_size"]) == (5000, 5000)
+    assert (data.row_group_bytes, deletes.row_group_bytes) == (128 << 20, 7000)
+    with pytest.raises(Refused, match=r"write\.delete\.parquet\.page-row-limit is 'many'"):
+        delete_options({"write.delete.parquet.page-row-limit": "many", f"{PARQUET}page-row-limit": "9"})
 
 
 def test_a_property_that_is_spoiled_before_the_commit(catalog: Catalog) -> None:

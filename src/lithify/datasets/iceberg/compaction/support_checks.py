@@ -18,7 +18,7 @@ from pyiceberg.transforms import IdentityTransform
 from lithify.base.errors import CorruptObject, Refused, Unsupported
 from lithify.datasets.iceberg.format.bloom_filters import without_filters
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
-from lithify.datasets.iceberg.format.write_options import check_writing
+from lithify.datasets.iceberg.format.write_options import check_delete_options, check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
 from lithify.datasets.maintenance import ORPHANS
 
@@ -80,6 +80,13 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
     return _branch(metadata, branch, url)
 
 
+def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch whose delete files are rewritten. Raise `Refused` when the table's cannot be."""
+    branch = check_rewritable(metadata, branch, url)
+    check_delete_options(metadata, url)
+    return branch
+
+
 def check_deletable(metadata: TableMetadata, url: str) -> None:
     """Raise `Refused` when it is not certain which files the table's snapshots need."""
     version = metadata.format_version
@@ -97,7 +104,7 @@ def refused_parts(
     show. `check_compaction` raises `Refused` when the table's data cannot be compacted."""
     checks: dict[str, Callable[[], object]] = {
         "data": check_compaction,
-        "deletes": lambda: check_rewritable(metadata, branch, url),
+        "deletes": lambda: check_deletes(metadata, branch, url),
         "manifests": lambda: check_rewritable(metadata, branch, url),
         "expiry": lambda: check_deletable(metadata, url),
         ORPHANS: lambda: check_deletable(metadata, url),

@@ -34,7 +34,7 @@ from lithify.datasets.iceberg.format.partitions import partition_path
 from lithify.datasets.iceberg.format.sizing import RowGroups, batch_values
 from lithify.datasets.iceberg.format.statistics import column_statistics, split_offsets
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.write_options import write_options
+from lithify.datasets.iceberg.format.write_options import without_statistics, write_options
 from lithify.datasets.iceberg.io.store_file_io import MIB, StoredFile
 from lithify.datasets.iceberg.model import NewFile
 
@@ -139,7 +139,10 @@ class DataWriter:
         self._notes = {"iceberg.schema": metadata.schema().model_dump_json()}
         leaves = parquet_path_to_id_mapping(file_schema)
         self._leaves = tuple(leaves)
-        filters = bloom_filters(properties_of(metadata), metadata.schema())
+        properties = properties_of(metadata)
+        without = without_statistics(properties, metadata.schema()) - {task.time_field_id}
+        self._without_statistics = {path for path, n in leaves.items() if n in without}
+        filters = bloom_filters(properties, metadata.schema())
         self._bloom_filters = {path: filters[n] for path, n in leaves.items() if n in filters}
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known after the first rows."""
@@ -167,7 +170,9 @@ class DataWriter:
             options = {
                 **self._options(first),
                 "use_dictionary": self._choose_dictionaries(first),
-                "write_statistics": self._nans.with_statistics(),
+                "write_statistics": [
+                    path for path in self._nans.with_statistics() if path not in self._without_statistics
+                ],
                 "bloom_filter_options": self._bloom_filters,
             }
             file = OpenFile(self._io.new_output(path), first.schema, options, self._nans.found, self._notes)
@@ -175,6 +180,8 @@ class DataWriter:
         return file
 
     def _choose_dictionaries(self, table: pa.Table) -> list[str]:
+        if not self.options.parquet["use_dictionary"]:
+            return []
         if self._dictionaries is None:
             plain = without_dictionary(table, self._plain_bytes)
             self._dictionaries = [path for path in self._leaves if path not in plain]
@@ -266,7 +273,7 @@ class DataWriter:
 
     def _stored_bytes(self, table: pa.Table, dictionaries: list[str]) -> int:
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, use_dictionary=dictionaries, **self._options(table))
+        pq.write_table(table, buffer, **{**self._options(table), "use_dictionary": dictionaries})
         return buffer.tell()
 
     def _options(self, table: pa.Table) -> dict[str, Any]:

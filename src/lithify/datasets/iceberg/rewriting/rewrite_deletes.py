@@ -46,7 +46,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
-from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
+from lithify.datasets.iceberg.compaction.support_checks import check_deletes, count_notes
 from lithify.datasets.iceberg.compaction.writer import KnownPartition
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deletes.position_deletes import Unmergeable, merged, write
@@ -61,7 +61,7 @@ from lithify.datasets.iceberg.format.publish import Uncommitted, discard, prepar
 from lithify.datasets.iceberg.format.replace import Added, SnapshotWriter
 from lithify.datasets.iceberg.format.summary import deletes_summary
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.write_options import write_options
+from lithify.datasets.iceberg.format.write_options import delete_options
 from lithify.datasets.iceberg.rewriting.delete_plan import (
     DataFacts,
     DeleteFacts,
@@ -123,7 +123,7 @@ class DeleteRewriter:
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
             policy = self._dataset.policy(table, of_data=False)
-            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
+            branch = check_deletes(table.metadata, policy.branch, self._dataset.url)
             by_partition = _by_partition(table)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
@@ -251,7 +251,7 @@ class _Merging:
         self._table = table
         self._head = head
         self._facts = facts
-        self._parquet = write_options(properties_of(table.metadata)).parquet
+        self._options = delete_options(properties_of(table.metadata))
         self._prefix = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.added: list[Added] = []
         self.replaced: list[str] = []
@@ -279,7 +279,7 @@ class _Merging:
         key = None if spec.is_unpartitioned() else KnownPartition([], spec, schema, partition)
         name = f"{self._prefix}-deletes-{len(self.added)}.parquet"
         path = locations_of(self._table.metadata, self._table.io.properties).new_data_location(name, key)
-        file = write(self._table.io, path, rows, spec_id, partition, self._parquet)
+        file = write(self._table.io, path, rows, spec_id, partition, self._options)
         self.added.append(Added(file, max(entry.sequence_number or 0 for entry in entries)))
 
     def _applies(self, delete_path: str, data_path: str) -> bool:
