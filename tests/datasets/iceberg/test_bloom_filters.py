@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from pathlib import Path
@@ -14,9 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType
 
 from lithify.base.errors import Refused
+from lithify.datasets.iceberg.format.bloom_filters import bloom_filters
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
 from tests.datasets.iceberg.test_output_metrics import VALUES, compacted, table_of
@@ -111,7 +114,14 @@ def test_nested_and_renamed_columns(catalog: Catalog, java: IcebergJava) -> None
 def test_sizes_are_those_of_the_rows_within_the_limit(catalog: Catalog) -> None:
     """Java's filters have the greatest size always; ours have at most that."""
     sizes = {}
-    for limit, rate in (("1048576", "0.01"), ("1048576", "0.5"), ("5000", "0.01"), ("1", "0.01")):
+    for limit, rate in (
+        ("1048576", "0.01"),
+        ("1048576", "0.5"),
+        ("5000", "0.01"),
+        ("5000", "1e-300"),
+        ("1", "0.01"),
+        ("1", "1e-300"),
+    ):
         catalog.drop_table("db.events") if catalog.table_exists("db.events") else None
         table = new_table(
             catalog,
@@ -129,7 +139,20 @@ def test_sizes_are_those_of_the_rows_within_the_limit(catalog: Catalog) -> None:
     assert 8192 < sizes["1048576", "0.01"] <= 16384 + header
     assert sizes["1048576", "0.5"] < sizes["1048576", "0.01"] / 3
     assert 2048 < sizes["5000", "0.01"] <= 4096 + header
-    assert sizes["1", "0.01"] <= 32 + header
+    assert sizes["5000", "1e-300"] == sizes["5000", "0.01"]
+    assert sizes["1", "0.01"] == sizes["1", "1e-300"] <= 32 + header
+
+
+def test_filters_begin_with_a_bounded_size_whatever_their_number() -> None:
+    """Arrow's formula for the bits of a filter."""
+    schema = Schema(*(NestedField(n, f"c{n}", LongType()) for n in range(1, 1501)))
+    most = {f"{BLOOM}max-bytes": str((1 << 31) - 1)}
+    for count in (1, 2, 1500):
+        asked = {f"{ENABLED}c{n}": "true" for n in range(1, count + 1)}
+        filters = bloom_filters({**most, **asked}, schema)
+        assert len(filters) == count
+        bits = sum(-8 * one["ndv"] / math.log(1 - one["fpp"] ** 0.125) for one in filters.values())
+        assert (128 << 23) / 4 < bits <= 128 << 23
 
 
 def test_duckdb_skips_row_groups_by_them(catalog: Catalog) -> None:

@@ -12,11 +12,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.base.errors import Refused
+from lithify.datasets.iceberg.format.table_properties import USED, USED_PREFIXES
 from lithify.datasets.iceberg.format.write_options import delete_options, write_options
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import append, by_id, check, files_of, fresh, make_rows, new_table, read
 
+ROOT = Path(__file__).parents[3]
 PARQUET = "write.parquet."
 
 
@@ -129,6 +131,15 @@ def test_delete_files_have_the_options_of_data_files_and_then_their_own() -> Non
     assert (data.row_group_bytes, deletes.row_group_bytes) == (128 << 20, 7000)
     with pytest.raises(Refused, match=r"write\.delete\.parquet\.page-row-limit is 'many'"):
         delete_options({"write.delete.parquet.page-row-limit": "many", f"{PARQUET}page-row-limit": "9"})
+
+
+def test_the_documents_list_every_property_of_writing() -> None:
+    page = (ROOT / "docs" / "iceberg.md").read_text()
+    _, _, rest = page.partition("### Write properties")
+    section, _, _ = rest.partition("\n## ")
+    names = [n.removesuffix(".") for n in (*USED, *USED_PREFIXES) if n.startswith(("write.", "parquet."))]
+    assert len(names) > 30
+    assert not [name for name in names if name not in section and f"`{name.rsplit('.')[-1]}`" not in section]
 
 
 def test_a_property_that_is_spoiled_before_the_commit(catalog: Catalog) -> None:

@@ -3,7 +3,8 @@
 1. `enabled.column.<name>` requests a filter for a column; the name is the table's. A name that is no column
    requests nothing, as in Java.
 2. A filter begins with the greatest size that `max-bytes` allows. Arrow halves it while the share of false
-   positives remains below `fpp.column.<name>`, so small row groups have small filters.
+   positives remains below `fpp.column.<name>`, so small row groups have small filters. All filters of a row
+   group together begin with at most `_MOST_BYTES`.
 3. Booleans have no filter, because Parquet defines none. Neither have floating-point numbers: SQL treats 0.0
    and -0.0 as equal and a filter does not, so it would hide rows.
 """
@@ -27,7 +28,7 @@ MAX_BYTES: Final = 1 << 20
 MAX_RATE: Final = 0.01
 """The default share of false positives."""
 _LEAST_BYTES, _MOST_BYTES = 32, 128 << 20
-"""The limits of Arrow's filters."""
+"""The limits of one of Arrow's filters."""
 _BITS_PER_VALUE = 8
 """The number of bits that a value sets in a filter (Parquet format: split block Bloom filters)."""
 _MAX_SHOWN_CHARS = 40
@@ -38,14 +39,15 @@ ArrowFilter = Mapping[str, float]
 
 def bloom_filters(properties: Mapping[str, str], schema: Schema) -> dict[int, ArrowFilter]:
     """Return the filters by field id. Raise `Refused` for a number that cannot be used."""
-    max_bytes = whole_number(properties, MAX_BYTES_KEY, MAX_BYTES, most=MAX_INT)
-    size = 1 << max(min(max_bytes, _MOST_BYTES), _LEAST_BYTES).bit_length() - 1
-    rates = {name: _rate(properties, name) for name in _requested(properties)}
-    return {
-        schema.find_field(name).field_id: {"ndv": _values(size, rate), "fpp": rate}
-        for name, rate in rates.items()
+    limit = whole_number(properties, MAX_BYTES_KEY, MAX_BYTES, most=MAX_INT)
+    rates = {
+        schema.find_field(name).field_id: _rate(properties, name)
+        for name in _requested(properties)
         if _has_filter(_type_of(schema, name))
     }
+    limit = max(_LEAST_BYTES, min(limit, _MOST_BYTES // max(len(rates), 1)))
+    size = 1 << limit.bit_length() - 1
+    return {field_id: _arrow_filter(size, rate) for field_id, rate in rates.items()}
 
 
 def without_filters(properties: Mapping[str, str], schema: Schema) -> tuple[str, ...]:
@@ -90,7 +92,10 @@ def _rate(properties: Mapping[str, str], name: str) -> float:
     return rate
 
 
-def _values(size_bytes: int, rate: float) -> int:
-    """Return how many distinct values fill a filter of this size at this share of false positives."""
+def _arrow_filter(size_bytes: int, rate: float) -> ArrowFilter:
+    """Return the options with which Arrow begins a filter of this size, whatever the rate."""
+    bits = 8 * size_bytes
+    least_rate = (-math.expm1(-_BITS_PER_VALUE / bits)) ** _BITS_PER_VALUE
+    rate = max(rate, least_rate)
     bits_per_value = -_BITS_PER_VALUE / math.log1p(-(rate ** (1 / _BITS_PER_VALUE)))
-    return max(1, int(8 * size_bytes / bits_per_value))
+    return {"ndv": max(1, int(bits / bits_per_value)), "fpp": rate}
