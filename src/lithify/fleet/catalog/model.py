@@ -28,6 +28,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from lithify.base.errors import Refused
+from lithify.base.jsonvalues import shown_number
 from lithify.base.redaction import is_secret, shown
 from lithify.fleet.catalog.patterns import breadth, match, normal
 from lithify.planning.fleet.routing import Routing
@@ -250,12 +251,13 @@ def _check_queue(queue: Queue) -> None:
     ):
         if value is not None and not (isinstance(value, int | float) and least <= value <= most):
             raise Refused(
-                f"queue {name}: its {what} is {value}; it must be a whole number from {least} to {most}"
+                f"queue {name}: its {what} is {shown_number(value)}; it must be a whole number from {least} "
+                f"to {most}"
             )
     if not (isinstance(queue.largest_share, int | float) and 0 < queue.largest_share <= 1):
         raise Refused(
-            f"queue {name}: the largest share of one dataset is {queue.largest_share}; it must be above 0 "
-            "and at most 1"
+            f"queue {name}: the largest share of one dataset is {shown_number(queue.largest_share)}; it must "
+            "be above 0 and at most 1"
         )
 
 
@@ -276,7 +278,8 @@ def _check_tenant(tenant: CatalogTenant) -> None:
     ):
         if value is not None and not (isinstance(value, int | float) and 1 <= value <= most):
             raise Refused(
-                f"tenant {tenant.name}: its {what} is {value}; it must be a whole number from 1 to {most}"
+                f"tenant {tenant.name}: its {what} is {shown_number(value)}; it must be a whole number "
+                f"from 1 to {most}"
             )
 
 
