@@ -106,6 +106,24 @@ def test_what_can(catalog: Catalog, properties: dict[str, str], codec: str) -> N
     assert read(table) == by_id(rows)  # DuckDB knows fewer codecs of manifests
 
 
+@pytest.mark.parametrize(("value", "is_counted"), [("false", False), ("no", False), ("TRUE", True)])
+def test_columns_without_statistics(catalog: Catalog, value: str, is_counted: bool) -> None:
+    """The time column has them in any case, so that the table can be planned."""
+    names = ("id", "event_time", "none")
+    table = new_table(catalog)
+    rows = append(table, make_rows(10)) + append(table, make_rows(10))
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties({f"{PARQUET}stats-enabled.column.{name}": value for name in names})
+    assert compact(dataset_of(table)).committed
+    (file,) = files_of(table)
+    counted = {1, 2, 3} if is_counted else {1, 3}
+    for by_field in (file.null_value_counts, file.lower_bounds, file.upper_bounds):
+        assert {*by_field} == counted
+    assert {*file.value_counts} == {*file.column_sizes} == {1, 2, 3}
+    assert not compact(dataset_of(table)).started
+    check(table, rows)
+
+
 def test_invalid_properties_of_delete_files_refuse_only_deletes(catalog: Catalog) -> None:
     """Data is compacted all the same."""
     deletes = "write.delete.parquet."
