@@ -61,8 +61,8 @@ class ColumnStatistics:
 def column_statistics(
     footer: pq.FileMetaData, schema: Schema, modes: Modes, nans: Mapping[int, FloatMetrics]
 ) -> ColumnStatistics:
-    """Return the statistics of all leaf columns of a file with this schema. `nans` has those of columns with
-    NaN, by field id."""
+    """Return the statistics of all leaf columns of a file with this schema. `nans` has those that the footer
+    lacks, of floating-point columns, by field id."""
     found = ColumnStatistics()
     field_ids = parquet_path_to_id_mapping(schema)
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
