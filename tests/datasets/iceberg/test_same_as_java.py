@@ -347,7 +347,10 @@ def _clustered(lake: Lake, mode: str) -> tuple[Table, Table]:
 def _planned(lake: Lake, table: Table, where: str) -> tuple[set[str], set[str]]:
     """The partitions of the files that PyIceberg and Java plan."""
     by_pyiceberg = {task.file.file_path for task in table.scan(row_filter=where).plan_files()}
-    by_java = lake.java.planned(table.metadata_location, json.loads(parser.parse(where).model_dump_json()))
+    in_json = json.loads(parser.parse(where).model_dump_json())
+    if in_json.get("term") == "s.y" and "value" in in_json:
+        in_json["value"] = float(in_json["value"])
+    by_java = lake.java.planned(table.metadata_location, in_json)
     return _partitions(by_pyiceberg), _partitions(by_java)
 
 
