@@ -302,11 +302,6 @@ def test_files_without_bounds_anywhere_are_left_alone(catalog: Catalog) -> None:
     check(table, rows)
 
 
-def test_bloom_filters_that_a_rewrite_loses_are_named(catalog: Catalog) -> None:
-    table = new_table(catalog, properties={"write.parquet.bloom-filter-enabled.column.device": "true"})
-    assert any("bloom filters" in n and "device" in n for n in dataset_of(table).snapshot().notes)
-
-
 def test_a_partition_column_that_is_gone(catalog: Catalog) -> None:
     table = new_table(catalog, schema=Schema(*SCHEMA.fields, NestedField(9, "zone", StringType())))
     with fresh(table).update_spec() as update:

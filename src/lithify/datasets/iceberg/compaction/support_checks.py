@@ -7,7 +7,7 @@ Single files that cannot be rewritten are skipped, with a note, and the others a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.manifest import DataFile, FileFormat
@@ -16,13 +16,14 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
 from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES
+from lithify.datasets.iceberg.format.bloom_filters import without_filters
 from lithify.datasets.iceberg.format.columns import why_opaque
 from lithify.datasets.iceberg.format.manifest_list import next_row_id
 from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
 from lithify.datasets.iceberg.format.row_ids import check_names
 from lithify.datasets.iceberg.format.sorting import unsortable
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
-from lithify.datasets.iceberg.format.write_options import check_writing
+from lithify.datasets.iceberg.format.write_options import check_delete_options, check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
 from lithify.datasets.maintenance import ORPHANS
 
@@ -35,7 +36,6 @@ MANIFESTS_VERSIONS: tuple[int, ...] = (1, 2)
 """The format versions of tables whose manifests can be rewritten."""
 DELETES_VERSIONS: tuple[int, ...] = (1, 2)
 """The format versions of tables whose delete files can be rewritten."""
-BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
 def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
@@ -80,7 +80,9 @@ def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
             f"{url}: format version {metadata.format_version} has deletion vectors, which Lithify cannot "
             "write; only versions 1 and 2 are rewritten"
         )
-    return _check_rewritable(metadata, branch, url)
+    branch = _check_rewritable(metadata, branch, url)
+    check_delete_options(metadata, url)
+    return branch
 
 
 def _check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
@@ -272,24 +274,24 @@ def _unused(metadata: TableMetadata) -> tuple[str, ...]:
     names = ignored(metadata)
     if not names:
         return ()
-    shown = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
     return (
-        f"the table's properties {shown} are ignored: code, hosts and credentials come from the "
+        f"the table's properties {_shown(names)} are ignored: code, hosts and credentials come from the "
         "configuration of the catalog",
     )
 
 
 def _no_blooms(metadata: TableMetadata) -> tuple[str, ...]:
-    blooms = [
-        key.removeprefix(BLOOM_FILTER_PREFIX)
-        for key, value in properties_of(metadata).items()
-        if key.startswith(BLOOM_FILTER_PREFIX) and value.lower() == "true"
-    ]
-    if not blooms:
+    names = without_filters(properties_of(metadata), metadata.schema())
+    if not names:
         return ()
     return (
-        f"outputs have no bloom filters, although the table requests them for {', '.join(sorted(blooms))}",
+        f"outputs have no bloom filters for {_shown(names)}, although the table requests them: a filter of "
+        "floating-point numbers would hide rows, because 0.0 equals -0.0, and Parquet has none for booleans",
     )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
 
 
 def count_notes(reasons: Iterable[str], of: str = "file(s)") -> tuple[str, ...]:

@@ -68,7 +68,7 @@ from lithify.datasets.iceberg.format.replace import Added, SnapshotWriter
 from lithify.datasets.iceberg.format.replace import write as write_snapshot
 from lithify.datasets.iceberg.format.summary import deletes_summary
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.write_options import write_options
+from lithify.datasets.iceberg.format.write_options import delete_options
 from lithify.datasets.iceberg.rewriting.delete_plan import (
     DataFacts,
     DeleteFacts,
@@ -297,7 +297,7 @@ class _Merging:
         self._table = table
         self._head = head
         self._facts = facts
-        self._parquet = write_options(properties_of(table.metadata)).parquet
+        self._options = delete_options(properties_of(table.metadata))
         self._prefix = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.added: list[Added] = []
         self.replaced: list[str] = []
@@ -325,7 +325,7 @@ class _Merging:
         key = None if spec.is_unpartitioned() else KnownPartition([], spec, schema, partition)
         name = f"{self._prefix}-deletes-{len(self.added)}.parquet"
         path = locations_of(self._table.metadata, self._table.io.properties).new_data_location(name, key)
-        file = write(self._table.io, path, rows, spec_id, partition, self._parquet)
+        file = write(self._table.io, path, rows, spec_id, partition, self._options)
         self.added.append(Added(file, max(entry.sequence_number or 0 for entry in entries)))
 
     def _applies(self, delete_path: str, data_path: str) -> bool:
