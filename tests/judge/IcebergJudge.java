@@ -10,6 +10,7 @@ import java.time.LocalDateTime;
 import java.time.LocalTime;
 import java.time.OffsetDateTime;
 import java.time.ZoneOffset;
+import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -107,7 +108,8 @@ import org.apache.spark.sql.types.TimestampType;
  *
  * <p>A value is null, a boolean, a number (int, long), a string, or an object with one field that says
  * what it is: "f" float or double, "dec" decimal, "b" hex bytes, "uuid", "d" days, "t" "ts" "tz"
- * microseconds (time of day; timestamp; timestamp with zone), "l" list, "m" map as pairs, "s" struct.
+ * microseconds (time of day; timestamp; timestamp with zone), "ns" nanoseconds since 1970,
+ * "l" list, "m" map as pairs, "s" struct.
  */
 public class IcebergJudge {
 
@@ -125,14 +127,52 @@ public class IcebergJudge {
 
   /** Rows by Iceberg's own reader, which needs no Spark; -1 for the current snapshot. */
   public String genericRows(Table table, long snapshotId) throws IOException {
+    StringWriter text = new StringWriter();
+    JsonGenerator out = new JsonFactory().createGenerator(text);
+    genericRows(table, snapshotId, false, false, out);
+    out.close();
+    return text.toString();
+  }
+
+  /**
+   * Rows of several snapshots by the same reader, each by the schema that the table had then, or by the current one,
+   * as an object by ids.
+   * With `lineage`, `_row_id` and `_last_updated_sequence_number` follow the columns.
+   */
+  public String genericSnapshots(Table table, List ids, boolean lineage, boolean current) throws IOException {
+    StringWriter text = new StringWriter();
+    JsonGenerator out = new JsonFactory().createGenerator(text);
+    out.writeStartObject();
+    for (Iterator i = ids.iterator(); i.hasNext(); ) {
+      Object id = i.next();
+      out.writeFieldName(id.toString());
+      genericRows(table, ((Number) id).longValue(), lineage, current, out);
+    }
+    out.writeEndObject();
+    out.close();
+    return text.toString();
+  }
+
+  private void genericRows(
+      Table table, long snapshotId, boolean lineage, boolean current, JsonGenerator out) throws IOException {
     IcebergGenerics.ScanBuilder scan = IcebergGenerics.read(table);
     Schema schema = table.schema();
     if (snapshotId >= 0) {
       scan = scan.useSnapshot(snapshotId);
-      schema = SnapshotUtil.schemaFor(table, snapshotId);
+      schema = current ? schema : SnapshotUtil.schemaFor(table, snapshotId);
     }
-    StringWriter text = new StringWriter();
-    JsonGenerator out = new JsonFactory().createGenerator(text);
+    if (current) {
+      scan = scan.project(schema);
+    }
+    if (lineage) {
+      List columns = new ArrayList(schema.columns());
+      // The older Iceberg, for which this is compiled too, has no constants for these.
+      columns.add(Types.NestedField.optional(2147483540, "_row_id", Types.LongType.get()));
+      columns.add(
+          Types.NestedField.optional(2147483539, "_last_updated_sequence_number", Types.LongType.get()));
+      schema = new Schema(columns);
+      scan = scan.project(schema);
+    }
     out.writeStartObject();
     out.writeArrayFieldStart("columns");
     for (Iterator i = schema.columns().iterator(); i.hasNext(); ) {
@@ -155,8 +195,6 @@ public class IcebergJudge {
     }
     out.writeEndArray();
     out.writeEndObject();
-    out.close();
-    return text.toString();
   }
 
   /** Rows of a Spark query. */
@@ -497,6 +535,10 @@ public class IcebergJudge {
       out.writeNumberField("d", ((LocalDate) value).toEpochDay());
     } else if (value instanceof LocalTime) {
       out.writeNumberField("t", ((LocalTime) value).toNanoOfDay() / 1000L);
+    } else if (value instanceof LocalDateTime && ((LocalDateTime) value).getNano() % 1000 != 0) {
+      out.writeNumberField("ns", nanos(((LocalDateTime) value).toInstant(ZoneOffset.UTC)));
+    } else if (value instanceof OffsetDateTime && ((OffsetDateTime) value).getNano() % 1000 != 0) {
+      out.writeNumberField("ns", nanos(((OffsetDateTime) value).toInstant()));
     } else if (value instanceof LocalDateTime) {
       out.writeNumberField("ts", micros(((LocalDateTime) value).toInstant(ZoneOffset.UTC)));
     } else if (value instanceof OffsetDateTime) {
@@ -603,6 +645,10 @@ public class IcebergJudge {
 
   private static long micros(Instant instant) {
     return Math.addExact(Math.multiplyExact(instant.getEpochSecond(), 1000000L), instant.getNano() / 1000L);
+  }
+
+  private static long nanos(Instant instant) {
+    return Math.addExact(Math.multiplyExact(instant.getEpochSecond(), 1000000000L), instant.getNano());
   }
 
   private static String hex(byte[] bytes) {

@@ -140,6 +140,26 @@ class IcebergJava:
         S3; `properties` say how the store is reached, as Iceberg names them."""
         return _rows(self.ask("rows_in_s3", metadata_location=metadata_location, properties=dict(properties)))
 
+    def snapshots(
+        self, metadata_location: str, ids: Sequence[int], *, lineage: bool = False, current: bool = False
+    ) -> dict[int, Rows]:
+        """Rows of several snapshots of the table with this metadata file, by the generic reader and the
+        schema that the table had then, or with `current` by the one it has now. With `lineage`, `_row_id` and
+        `_last_updated_sequence_number` follow the columns."""
+        found = self.ask(
+            "snapshots", metadata_location=metadata_location, ids=list(ids), lineage=lineage, current=current
+        )
+        return {int(snapshot_id): _rows(answer) for snapshot_id, answer in found.items()}
+
+    def serve(self, warehouse: str) -> str:
+        """Start a REST catalog of Java's own, for every format version, and return its address. From then on
+        `tables` works on its tables."""
+        return str(self.ask("serve", warehouse=warehouse))
+
+    def tables(self, method: str, *arguments: Any) -> Any:
+        """Call a writer of `IcebergTables`, which needs no Spark, on a table of the catalog of `serve`."""
+        return self.ask("tables", method=method, arguments=list(arguments))
+
     def sql(self, statement: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Rows:
         """What a statement gives; `catalog` says how a table is called in it."""
         return _rows(self.ask("sql", timeout_s=timeout_s, statement=statement))
@@ -399,6 +419,7 @@ _DECODERS: dict[str, Any] = {
     "t": _time,
     "ts": _timestamp,
     "tz": _timestamptz,
+    "ns": int,
     "l": lambda items: [_value(item) for item in items],
     "m": lambda pairs: [(_value(key), _value(value)) for key, value in pairs],
     "s": lambda fields: {name: _value(value) for name, value in fields.items()},

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from tests.judge.iceberg_runtimes import Runtime, java_home, newest, with_s3
 
 SOURCE = Path(__file__).with_name("IcebergJudge.java")
+TABLES = SOURCE.with_name("IcebergTables.java")
 _FRAMES = 16
 """Of a stack that are told."""
 JVM_OPTIONS = (
@@ -65,11 +66,16 @@ class Server:
             builder = builder.config(key, value)
         self._session = builder.getOrCreate()
         self._jvm: Any = self._session.sparkContext._jvm
-        self._judge = self._compile(runtime.in_source(SOURCE.read_text()))
+        self._runtime = runtime
+        self._judge = self._compile(SOURCE)
+        self._tables: Any = None
         self._catalogs: dict[str, str] = {}
         self._operations: dict[str, Callable[..., Any]] = {
             "rows": self._rows,
             "rows_in_s3": self._rows_in_s3,
+            "snapshots": self._snapshots,
+            "serve": self._serve,
+            "tables": self._of_tables,
             "sql": self._sql,
             "catalog": self._catalog,
             "delete_equal": self._delete_equal,
@@ -97,11 +103,11 @@ class Server:
             return json.dumps({"error": f"{type(error).__name__}: {error}"})
         return json.dumps({"result": result})
 
-    def _compile(self, source: str) -> Any:
+    def _compile(self, source: Path) -> Any:
         compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(self._jvm.Thread.currentThread().getContextClassLoader())
-        compiler.cook(source)
-        return compiler.getClassLoader().loadClass("IcebergJudge").newInstance()
+        compiler.cook(self._runtime.in_source(source.read_text()))
+        return compiler.getClassLoader().loadClass(source.stem).newInstance()
 
     def _rows(
         self,
@@ -120,6 +126,22 @@ class Server:
             return json.loads(self._judge.genericRows(table, int(options.get("snapshot-id", -1))))
         path = metadata_location if part is None else f"{metadata_location}#{part}"
         return self._collect(self._session.read.format("iceberg").options(**options).load(path))
+
+    def _snapshots(self, metadata_location: str, ids: list[int], lineage: bool, current: bool) -> Any:
+        """See `IcebergJudge.genericSnapshots`."""
+        table = self._judge.table(metadata_location, None, None)
+        return json.loads(self._judge.genericSnapshots(table, self._list(ids), lineage, current))
+
+    def _serve(self, warehouse: str) -> str:
+        """See `IcebergTables.serve`."""
+        if self._tables is None:
+            self._tables = self._compile(TABLES)
+        return str(self._tables.serve(warehouse))
+
+    def _of_tables(self, method: str, arguments: list[Any]) -> Any:
+        """Call a writer of `IcebergTables`."""
+        given = [self._list(one) if isinstance(one, list) else one for one in arguments]
+        return getattr(self._tables, method)(*given)
 
     def _rows_in_s3(self, metadata_location: str, properties: dict[str, str]) -> Any:
         """Rows as Iceberg's own reader finds them through its own client of S3."""
