@@ -65,7 +65,8 @@ class Log:
 
     @property
     def standing(self) -> PartitionStanding:
-        return PartitionStanding(self.marks, self.end)
+        markers = (record.offset + 1 for record in self.records if not record.is_row)
+        return PartitionStanding(self.marks, self.end, max(markers, default=0))
 
 
 def decided(records: Iterable[Record]) -> dict[int, bool]:

@@ -24,6 +24,10 @@ class Scenario:
 
     copies: int
     """Beside the one that producers write to."""
+    written_before: int
+    """How often producers have written before the group was made. Each copy has some of it."""
+    begins_within_ms: int
+    """When the processes of a copy begin, at the latest."""
     keys: int
     """How many are written to at a time. They move on: what became of an old one is not written over."""
     produce_pause_ms: int
@@ -51,6 +55,8 @@ class Scenario:
         """The scenario of a seed."""
         return cls(
             copies=rng.choice((1, 2, 2, 3)),
+            written_before=rng.choice((0, 3, 8)),
+            begins_within_ms=rng.choice((0, 5_000, 40_000)),
             keys=rng.choice((2, 4)),
             produce_pause_ms=rng.choice((1_000, 3_000)),
             transactions=rng.choice((0.0, 0.3, 0.6)),

@@ -89,6 +89,10 @@ def _the_last(before: Mapping[int, Any], now: Mapping[int, Any]) -> dict[int, An
     return dict(now)
 
 
+def _expecting_nobody(group: GroupState, names: Iterable[str]) -> GroupState:
+    return group
+
+
 def _stays(group: GroupState, name: str, now_ms: int) -> GroupState:
     return group
 
@@ -107,6 +111,11 @@ MUTANTS = (
         "who has said nothing yet is left out of the minimum",
         (rules.THRESHOLDS,),
         changed((groups, "_required", _who_has_said_something)),
+    ),
+    Mutant(
+        "whoever is compacted first decides",
+        (rules.EXPECTED,),
+        changed((files, "expecting", _expecting_nobody), (files, "is_expected", _anything)),
     ),
     Mutant(
         "readers are left out of the minimum",

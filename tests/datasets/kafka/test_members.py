@@ -61,7 +61,7 @@ class Copies:
 
     def __post_init__(self) -> None:
         self.memory = MemoryStore(self.clock)
-        self.files.begin()
+        self.files.begin(["a"])
 
     @property
     def files(self) -> GroupFiles:
@@ -78,6 +78,7 @@ class Copies:
         return self.files.read()
 
     def add(self, name: str, segments: list[list[Batch]] | None = None) -> None:
+        self.files.expect([name])
         made = a_topic(SEGMENTS if segments is None else segments)
         self.topics[name] = Topic(made.store, made.root, self.clock)
 
@@ -229,7 +230,50 @@ def test_clean_waits_while_resolved_rises(copies: Copies) -> None:
     """A copy that was not taken over has superseded rows, and none in a transaction."""
     copies.compact("a")
     assert (copies.marks("a"), copies.marks("b")) == (Marks(5, 6), Marks(0, 6))
-    assert copies.group.thresholds_of(0) == Marks(0, 6)
+    assert copies.group.thresholds_of(0) == Marks(0, 0), "there is no marker"
+
+
+def test_whoever_is_compacted_first_decides_nothing() -> None:
+    """A lagging copy joins last, and loses nothing."""
+    copies = Copies()
+    copies.files.expect(["lagging"])
+    copies.add("a")
+    copies.compact("a")
+    for _ in range(2):
+        copies.adopt("a")
+        copies.a_day_later()
+        assert TOMBSTONE in copies.compact("a")
+    assert copies.group.thresholds_of(0) == Marks(0, 0)
+    assert copies.opened("a")._waits(copies.opened("a").snapshot(), NAME) == [
+        "tombstones and markers wait for lagging to join the group"
+    ]
+    awaited = [one for one in copies.findings("a") if one.severity is Severity.WARNING]
+    assert [one.says for one in awaited] == [
+        "lagging has not joined the group yet, so no copy removes tombstones or markers"
+    ]
+    copies.add("lagging", [[logs.data(0, ("a", "1"), ("b", "1"))], [logs.data(2, ("c", "1"))]])
+    copies.compact("lagging")
+    assert copies.group.members.keys() == {"a", "lagging"}
+    copies.restore("lagging", SEGMENTS)
+    copies.compact("lagging")
+    copies.adopt("lagging")
+    copies.a_day_later()
+    assert TOMBSTONE not in copies.compact("lagging")
+    copies.adopt("a")
+    assert TOMBSTONE not in copies.compact("a")
+
+
+def test_a_log_that_the_group_does_not_expect_is_refused_before_it_writes_anything() -> None:
+    """A misspelled name: the group goes on waiting for the right one."""
+    copies = Copies()
+    copies.add("a")
+    copies.topics["eu"] = copies.topics["a"]
+    misnamed = copies.opened("eu")
+    with pytest.raises(Refused, match="the group does not expect eu, and waits for a"):
+        copies.topics["a"].compact(misnamed)
+    assert not list(copies.topics["a"].store.list(f"{copies.topics['a'].root}/out"))
+    (finding,) = [one for one in doctor(misnamed) if one.check == "group"]
+    assert (finding.severity, "does not expect eu" in finding.says) == (Severity.PROBLEM, True)
 
 
 def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> None:
@@ -287,7 +331,8 @@ def test_a_log_that_comes_too_late_removes_nothing(caplog: pytest.LogCaptureFixt
     assert "late" not in copies.group.members
     terms = copies.rewrite_of("late").spec.terms
     assert (terms.tombstones_below, terms.markers_below) == (0, 0)
-    (finding,) = copies.findings("late")
+    awaited, finding = copies.findings("late")
+    assert "late has not joined the group yet" in awaited.says
     assert "not a member of the group as late" in finding.says
 
 
@@ -303,8 +348,8 @@ def test_what_the_doctor_says_of_a_group(copies: Copies) -> None:
 def test_two_logs_with_one_name_are_told_apart(copies: Copies, caplog: pytest.LogCaptureFixture) -> None:
     """The second is refused before it writes or says anything; the first goes on."""
     copies.compact("a")
-    before = copies.group
     copies.add("c")
+    before = copies.group
     second = copies.opened("c", called="a")
     with pytest.raises(Refused, match=f"a is the name of {copies.opened('a').source_url} in the group"):
         one_shot.run(
@@ -327,6 +372,7 @@ def test_two_logs_with_one_name_are_told_apart(copies: Copies, caplog: pytest.Lo
 def test_a_name_is_free_when_its_log_has_left(copies: Copies) -> None:
     copies.files.leave("a")
     copies.add("c")
+    copies.files.expect(["a"])
     topic = copies.topics["c"]
     topic.compact(copies.opened("c", called="a"))
     assert copies.group.members["a"].owner == copies.opened("c").source_url

@@ -443,7 +443,7 @@ class LogDataset(LogSteps):
         dead = min((int(first) for first in firsts if first is not None), default=None)
         end = indexed.committed_end
         marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, end))
-        standing = PartitionStanding(marks, end)
+        standing = PartitionStanding(marks, end, indexed.markers_end)
         return replace(state, standings={**state.standings, number_of(spec.partition): standing})
 
     def was_committed(self, compaction: LogCompaction) -> bool:

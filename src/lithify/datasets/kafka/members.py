@@ -9,7 +9,8 @@
    are harmless.
 4. The state has the incarnation. A folder that lost records was restored, so it joins with another
    incarnation (`lithify.coordination.membership`).
-5. A name joins with its log's URL. Another log with the same name is refused before it does anything.
+5. A name joins with its log's URL. Another log with the same name is refused before it does anything, and so
+   is a log that the group does not expect.
 6. A log that joins too late, because thresholds are past its records, is not a member: nothing is removed
    from it, plans and the doctor report that, and an operator has to copy the log anew.
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lithify.base.errors import Fenced, Refused, StoreError
-from lithify.coordination.groups import GroupFiles, check_owner
+from lithify.coordination.groups import GroupFiles, check_may_join
 from lithify.coordination.membership import EntryStep, Kept, Membership
 from lithify.datasets.kafka.state import LogState
 from lithify.views.groups import WORDS
@@ -51,8 +52,9 @@ class LogMember:
         return group.find(self.member(state)) is not None
 
     def check(self, group: GroupState, source: str) -> None:
-        """Raise `Refused` if the name belongs to a log other than that at `source`."""
-        check_owner(group, self.name, source)
+        """Raise `Refused` if the name belongs to a log other than that at `source`, or the group does not
+        expect it."""
+        check_may_join(group, self.name, GroupRole.COPY, source)
 
     def bounds(self, group: GroupState, state: LogState, partition: int) -> Marks:
         """Return the offsets below which tombstones and markers may be removed."""
@@ -124,6 +126,8 @@ def _kept(state: LogState) -> Kept:
 
 def waits(group: GroupState, partition: int) -> list[str]:
     """Return in words which records of a partition wait for which members."""
+    if group.expected:
+        return [f"tombstones and markers wait for {', '.join(sorted(group.expected))} to join the group"]
     return [
         f"{WORDS[found.track]} from offset {found.position:,} on wait for {found.by}"
         for found in waiting(group)

@@ -158,7 +158,7 @@ class LogState:
             "published": self.published,
             "incarnation": self.incarnation,
             "standings": {
-                str(number): [one.marks.clean, one.marks.resolved, one.end]
+                str(number): [one.marks.clean, one.marks.resolved, one.end, one.markers_end]
                 for number, one in self.standings.items()
             },
         }
@@ -178,8 +178,8 @@ class LogState:
             raise Unsupported(f"{name}: is of version {version!r}, not {VERSION}; use a newer Lithify")
         found = _STATES.decode(data, name)
         standings = {
-            number: PartitionStanding(Marks(clean, resolved), end)
-            for number, (clean, resolved, end) in found.standings.items()
+            number: PartitionStanding(Marks(clean, resolved), *ends)
+            for number, (clean, resolved, *ends) in found.standings.items()
         }
         state = cls(found.rounds, found.published, found.source, found.incarnation, standings)
         copy = found.copy
@@ -209,7 +209,8 @@ class _Document:
     published: tuple[UlidText, ...]
     source: str
     incarnation: str
-    standings: Mapping[CountKey, tuple[Offset, Offset, Offset]]
+    standings: Mapping[CountKey, tuple[Offset, Offset, Offset, Offset] | tuple[Offset, Offset, Offset]]
+    """Older versions wrote no end of the markers."""
     copy: _Copy | None = None
 
 
