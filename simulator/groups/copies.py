@@ -15,7 +15,7 @@ from dataclasses import replace
 from lithify.coordination.membership import EntryStep, Kept, Membership, MemberStateStore
 from lithify.watermarks.groups import GroupRole, Marks, bound, is_source
 from lithify.watermarks.model import GroupMember
-from simulator.groups.log import Log, Round, cleaned, extended, fetched, stable_end
+from simulator.groups.log import Log, Round, cleaned, extended, fetched, reported, stable_end
 from simulator.groups.parts import now_and_then
 from simulator.groups.world import HOME, PARTITION, Process
 
@@ -110,7 +110,7 @@ def _copy(process: Process, name: str, opened: list[GroupMember]) -> None:
         ),
     )
     if copied is not None:
-        process.files.say(member, {PARTITION: copied.standing})
+        process.files.say(member, {PARTITION: reported(copied)})
 
 
 def is_still_member(process: Process, name: str, member: GroupMember) -> bool:
@@ -129,7 +129,7 @@ def _compact(process: Process, name: str) -> None:
     log = process.read_log(name)
     if log.incarnation != member.incarnation:
         return
-    process.files.say(member, {PARTITION: log.standing})
+    process.files.say(member, {PARTITION: reported(log)})
     limits = bound(process.files.read(), member, PARTITION)
     base = process.read_log(name)
     if base.incarnation != log.incarnation:

@@ -61,6 +61,8 @@ class Judge:
             self._number = number
             before, self._group = self._group, decode(data, key)
             self._world.unjoined -= self._group.members.keys()
+            if self._group.differing:
+                raise self._fail(rules.OFFSETS, f"{process.name} finds {self._group.differing}")
             self._check_leader(process, before, self._group)
             self._check_thresholds(process, before, self._group)
 

@@ -69,6 +69,12 @@ class Log:
         return PartitionStanding(self.marks, self.end, max(markers, default=0))
 
 
+def reported(log: Log) -> PartitionStanding:
+    """What a copy reports of what it has: with the keys of all its rows."""
+    sample = {record.offset: int(record.key[1:]) for record in log.records if record.is_row}
+    return replace(log.standing, sample=sample)
+
+
 def decided(records: Iterable[Record]) -> dict[int, bool]:
     """Of each row of a transaction that has ended, by its offset, whether it is committed."""
     open_rows: dict[int, list[int]] = {}

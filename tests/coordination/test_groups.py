@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,14 @@ from lithify.coordination.groups import KEPT_VERSIONS, GroupFiles, decode, encod
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import FaultyStore, StoreFault, crash_at_every_call
-from lithify.watermarks.groups import GroupRole, GroupState, Marks, PartitionStanding, bound, published
+from lithify.watermarks.groups import (
+    GroupRole,
+    GroupState,
+    Marks,
+    PartitionStanding,
+    bound,
+    published,
+)
 from lithify.watermarks.model import GroupMember
 
 A, B = GroupMember("a", "1"), GroupMember("b", "1")
@@ -244,6 +252,14 @@ def a_group() -> GroupState:
 
 def test_a_group_is_read_as_it_was_written() -> None:
     assert decode(encode(a_group()), "k") == a_group()
+    differing = replace(a_group(), differing={P: ("a", "b")}, expected=frozenset({"c"}))
+    assert decode(encode(differing), "k") == differing
+
+
+def test_a_report_is_read_as_it_was_written(world: World) -> None:
+    report = {3: PartitionStanding(Marks(1, 2), 9, 4, {7: (1 << 62) - 1, 5: 1})}
+    world.files.say(A, report)
+    assert world.opened().said(A) == report
 
 
 @pytest.mark.parametrize(

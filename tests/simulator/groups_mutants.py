@@ -89,6 +89,10 @@ def _the_last(before: Mapping[int, Any], now: Mapping[int, Any]) -> dict[int, An
     return dict(now)
 
 
+def _unequal(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    return bool(one and other) and one != other
+
+
 def _expecting_nobody(group: GroupState, names: Iterable[str]) -> GroupState:
     return group
 
@@ -116,6 +120,11 @@ MUTANTS = (
         "whoever is compacted first decides",
         (rules.EXPECTED,),
         changed((files, "expecting", _expecting_nobody), (files, "is_expected", _anything)),
+    ),
+    Mutant(
+        "a copy that lags counts as one with other offsets",
+        (rules.OFFSETS,),
+        changed((groups, "differ", _unequal)),
     ),
     Mutant(
         "readers are left out of the minimum",

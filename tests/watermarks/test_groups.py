@@ -17,6 +17,7 @@ from lithify.watermarks.groups import (
     PartitionStanding,
     Track,
     bound,
+    differ,
     expecting,
     is_expected,
     is_source,
@@ -208,6 +209,33 @@ def test_a_log_without_markers_publishes_nothing_about_them() -> None:
     group = published(group, {A: {P: report(0, 9, markers_end=4)}}, 2)
     assert thresholds(group) == (0, 4)
     assert thresholds(published(group, {A: {P: report(0, 12, markers_end=0)}}, 3)) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "contradict"),
+    [
+        ({4: 1}, {4: 1}, False),
+        ({4: 1}, {4: 2}, True),
+        ({4: 1, 5: 1}, {5: 2, 6: 1}, True),
+        ({4: 1}, {5: 1}, False),  # a newer record of the key, which the first may still lack
+        ({}, {4: 1}, False),
+    ],
+)
+def test_copies_differ_if_they_have_two_keys_at_one_offset(
+    one: dict[int, int], other: dict[int, int], contradict: bool
+) -> None:
+    assert (differ(one, other), differ(other, one)) == (contradict, contradict)
+
+
+def test_no_threshold_is_raised_while_two_copies_differ() -> None:
+    group = say(group_of(A, B), a=(3, 3), b=(3, 3))
+    reports = {member: {P: replace(report(9, 9), sample={1: at})} for member, at in ((A, 4), (B, 5))}
+    group = published(group, reports, 2)
+    assert (group.differing, thresholds(group)) == ({P: ("a", "b")}, (3, 3))
+    assert bound(group, A, P) == Marks(0, 0)
+    assert thresholds(left(group, "b", 3)) == (9, 9)
+    reports[B] = {P: replace(report(9, 9), sample={1: 4})}
+    assert thresholds(published(group, reports, 3)) == (9, 9)
 
 
 def test_who_joins_twice_has_joined_once() -> None:

@@ -57,6 +57,7 @@ from lithify.watermarks.groups import (
     Marks,
     PartitionStanding,
     Thresholds,
+    differ,
     expecting,
     is_expected,
     joined,
@@ -163,6 +164,19 @@ class GroupFiles:
                 f"{role} {name} joins too late: it has partition {partition} up to {ends.get(partition, 0)}, "
                 f"and tombstones and markers below {past} may have been removed; start it without data"
             )
+
+    def check_offsets(self, name: str, standings: Mapping[int, PartitionStanding]) -> None:
+        """Raise `Refused` if a copy with these data has other offsets than a member, as the target of
+        MirrorMaker has: marks of one would say nothing about the other."""
+        for other, one in sorted(self.read().members.items()):
+            reported = {} if other == name else self.said(one.member)
+            for partition in sorted(standings.keys() & reported.keys()):
+                if differ(standings[partition].sample, reported[partition].sample):
+                    raise Refused(
+                        f"partition {partition} of {name} and {other} have different keys at the same "
+                        f"offset, as a topic has that MirrorMaker or Replicator has written: let {name} form "
+                        f"a group of its own (kafka.group), and then: lithify group leave GROUP {name}"
+                    )
 
     def leave(self, name: str) -> GroupState:
         """Remove a member, whatever it still does, or stop waiting for an expected one; no error if there is
@@ -318,6 +332,7 @@ class _GroupFields:
     thresholds: Mapping[CountKey, tuple[Threshold, Threshold]]
     expected: tuple[str, ...] = ()
     markers_ends: Mapping[CountKey, Count] = field(default_factory=dict)
+    differing: Mapping[CountKey, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +341,8 @@ class _StandingFields:
     resolved: Count
     end: Count
     markers_end: Count
+    sample: tuple[tuple[Count, Count], ...]
+    """Offsets, and hashes of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +360,7 @@ class _Format:
     format: int
 
 
-_GROUPS = DocumentCodec(_GroupFields, "a group", optional={"owner", "expected", "markers_ends"})
+_GROUPS = DocumentCodec(_GroupFields, "a group", optional={"owner", "expected", "markers_ends", "differing"})
 _MARKS = DocumentCodec(_MarksFields, "the marks of a member")
 _FORMATS = DocumentCodec(_Format)
 
@@ -371,6 +388,7 @@ def encode(group: GroupState) -> bytes:
             thresholds,
             tuple(sorted(group.expected)),
             group.markers_ends,
+            group.differing,
         )
     )
 
@@ -398,12 +416,19 @@ def decode(data: bytes, key: str) -> GroupState:
         thresholds,
         frozenset(found.expected),
         found.markers_ends,
+        found.differing,
     )
 
 
 def _encode_marks(member: GroupMember, standings: Mapping[int, PartitionStanding]) -> bytes:
     marks = {
-        p: _StandingFields(one.marks.clean, one.marks.resolved, one.end, one.markers_end)
+        p: _StandingFields(
+            one.marks.clean,
+            one.marks.resolved,
+            one.end,
+            one.markers_end,
+            tuple(sorted(one.sample.items())),
+        )
         for p, one in standings.items()
     }
     return _MARKS.encode(_MarksFields(_FORMAT, member.incarnation, marks))
@@ -421,7 +446,8 @@ def _standing(found: _StandingFields | tuple[int, int, int]) -> PartitionStandin
     if isinstance(found, tuple):
         clean, resolved, end = found
         return PartitionStanding(Marks(clean, resolved), end)
-    return PartitionStanding(Marks(found.clean, found.resolved), found.end, found.markers_end)
+    marks = Marks(found.clean, found.resolved)
+    return PartitionStanding(marks, found.end, found.markers_end, dict(found.sample))
 
 
 def _supported(codec: DocumentCodec[T], data: bytes, key: str) -> T:

@@ -87,7 +87,8 @@ class Membership:
 
     def enter(self) -> tuple[EntryStep, GroupMember]:
         """Do one step of joining; repeat until the result is `MEMBER`. Then it may continue, in this
-        incarnation. Raise `Refused` if another owner has the name, or the group does not expect this copy."""
+        incarnation. Raise `Refused` if another owner has the name, the group does not expect this copy,
+        or it has other offsets than a member."""
         member = GroupMember(self._name, self._state.read().incarnation)
         before = self._files.said(member)
         kept = self._state.read()
@@ -106,6 +107,7 @@ class Membership:
                 partition,
             )
         if mine is None or partition is not None:
+            self._files.check_offsets(self._name, kept.standings)
             return self._join(kept)
         new = adopted(mine.marks, kept.standings)
         if new:

@@ -20,6 +20,7 @@ def show_group(url: str, group: GroupState) -> Shown:
         "epoch": group.epoch,
         "leader": group.leader,
         "expected": sorted(group.expected),
+        "differing": {str(p): list(both) for p, both in sorted(group.differing.items())},
         "members": [_member(name, one) for name, one in sorted(group.members.items())],
         "thresholds": {str(p): _marks(group.thresholds_of(p)) for p in partitions},
         "waiting": [
@@ -56,6 +57,13 @@ def show_group(url: str, group: GroupState) -> Shown:
             of="members",
         ),
         awaited,
+        Lines(
+            [
+                Line(f"partition {p}: nothing is removed, since {one} and {other} have different offsets")
+                for p, (one, other) in sorted(group.differing.items())
+            ],
+            "that differ",
+        ),
         Table("May be removed", columns(">partition", ">tombstones below", ">markers below"), thresholds),
         Lines(
             [

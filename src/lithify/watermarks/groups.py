@@ -33,6 +33,9 @@ Partitions without reports have marks and thresholds of 0. `model` lists the rul
    join (`is_expected`).
 7. The threshold for markers is raised only as far as copies have reported markers. So a log without
    transactions has a threshold of 0, at which no copy comes too late.
+8. Marks are offsets, so all copies must have equal offsets. If two reports contradict each other (`differ`),
+   no threshold of the partition is raised, and nothing is removed from it. A copy that contradicts a member
+   is not admitted.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import combinations
 
 from lithify.watermarks.model import GroupMember, Mark, Threshold
 from lithify.watermarks.rules import admits, collect, next_threshold
@@ -83,6 +87,8 @@ class PartitionStanding:
     """The next offset it will receive."""
     markers_end: int = 0
     """The offset after its last transaction marker; 0 if it has none."""
+    sample: Mapping[int, int] = field(default_factory=dict)
+    """The hashes of the keys of some records, by offset (`differ`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,8 @@ class GroupState:
     """Names of members that have not joined yet."""
     markers_ends: Mapping[int, int] = field(default_factory=dict)
     """By partition, the offset after the last transaction marker that any copy has reported."""
+    differing: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """By partition, two copies whose reports show that they are not copies of one log with equal offsets."""
 
     def find(self, member: GroupMember) -> Joined | None:
         """Return the entry of this incarnation; `None` also if another incarnation has replaced it."""
@@ -231,13 +239,21 @@ def left(group: GroupState, name: str, now_ms: int) -> GroupState:
     if name not in group.members and name not in group.expected:
         return group
     members = {n: m for n, m in group.members.items() if n != name}
-    return _raised(replace(group, members=members, expected=group.expected - {name}), now_ms)
+    differing = {partition: both for partition, both in group.differing.items() if name not in both}
+    without = replace(group, members=members, expected=group.expected - {name}, differing=differing)
+    return _raised(without, now_ms)
 
 
 def is_source(own: Marks, end: int, source: Marks) -> bool:
     """Return whether a copy may copy a partition from `end` on from a copy whose *data* have the marks
     `source`. Below its own marks it relies on copied records being as clean as these say."""
     return all(end >= own.of(track) or source.of(track) >= own.of(track) for track in Track)
+
+
+def differ(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Return whether two samples show that partitions are not copies of one log: at some offset they have
+    different keys. No lag and no compaction of copies leads to that."""
+    return any(one[offset] != other[offset] for offset in one.keys() & other.keys())
 
 
 # Marks
@@ -264,6 +280,7 @@ def said(
             _most(then.marks, standing.marks),
             max(then.end, standing.end),
             max(then.markers_end, standing.markers_end),
+            standing.sample or then.sample,
         )
     return merged
 
@@ -290,8 +307,23 @@ def published(
             if standing.markers_end > markers_ends.get(partition, 0):
                 markers_ends[partition] = standing.markers_end
         members[name] = replace(one, marks=marks)
-    new_group = replace(group, members=members, markers_ends=markers_ends, published_in=group.epoch)
+    new_group = replace(
+        group,
+        members=members,
+        markers_ends=markers_ends,
+        differing=_differing({one.member.name: reports.get(one.member, {}) for one in members.values()}),
+        published_in=group.epoch,
+    )
     return _raised(new_group, now_ms)
+
+
+def _differing(reports: Mapping[str, Mapping[int, PartitionStanding]]) -> dict[int, tuple[str, str]]:
+    found: dict[int, tuple[str, str]] = {}
+    for one, other in combinations(sorted(reports), 2):
+        for partition in sorted(reports[one].keys() & reports[other].keys()):
+            if differ(reports[one][partition].sample, reports[other][partition].sample):
+                found.setdefault(partition, (one, other))
+    return found
 
 
 def _raised(group: GroupState, now_ms: int) -> GroupState:
@@ -299,6 +331,9 @@ def _raised(group: GroupState, now_ms: int) -> GroupState:
     thresholds = {}
     for partition in sorted(partitions):
         old = group.thresholds.get(partition, _NO_THRESHOLDS)
+        if partition in group.differing:
+            thresholds[partition] = old
+            continue
         thresholds[partition] = Thresholds(
             *(_next(group, partition, track, old.of(track), now_ms) for track in Track)
         )
@@ -327,9 +362,9 @@ def _next(group: GroupState, partition: int, track: Track, old: Threshold, now_m
 
 
 def bound(group: GroupState, member: GroupMember, partition: int) -> Marks:
-    """Return the offsets below which a copy may remove tombstones and markers; 0 if it is not a member, or
-    while an expected member has not joined."""
-    if group.find(member) is None or group.expected:
+    """Return the offsets below which a copy may remove tombstones and markers; 0 if it is not a member, while
+    an expected member has not joined, and while two copies differ."""
+    if group.find(member) is None or group.expected or partition in group.differing:
         return NO_MARKS
     thresholds = group.thresholds_of(partition)
     return Marks(*(_least(group, partition, track, thresholds.of(track)) for track in Track))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 
 import pytest
 
@@ -29,7 +31,7 @@ from lithify.store.wrapped import Call
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.engine import InlineEngine
 from lithify.testing.faulty import Crash, FaultyStore, StoreFault
-from lithify.watermarks.groups import GroupRole, GroupState, Marks, PartitionStanding
+from lithify.watermarks.groups import GroupRole, GroupState, Marks, PartitionStanding, differ
 from lithify.watermarks.model import GroupMember
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import put_segments, read_rows
@@ -261,6 +263,61 @@ def test_whoever_is_compacted_first_decides_nothing() -> None:
     assert TOMBSTONE not in copies.compact("lagging")
     copies.adopt("a")
     assert TOMBSTONE not in copies.compact("a")
+
+
+MIRRORED: list[list[Batch]] = [
+    [logs.data(0, ("b", "1"), ("c", "1"))],
+    [logs.data(2, ("a", "2"), ("b", None), time=NOW_MS)],
+    [logs.data(4, ("d", "1"))],
+]
+"""The same records as another cluster has them that did not get the first."""
+
+
+def test_a_copy_with_other_offsets_does_not_join(caplog: pytest.LogCaptureFixture) -> None:
+    copies = Copies()
+    copies.add("a")
+    copies.compact("a")
+    copies.add("mirror", MIRRORED)
+    before = copies.group
+    with caplog.at_level(logging.WARNING):
+        copies.compact("mirror")
+    assert "partition 0 of mirror and a have different keys at the same offset" in caplog.text
+    assert (copies.group, copies.opened("mirror").state().incarnation) == (before, "")
+    finding = copies.findings("mirror")[-1]
+    assert (finding.severity, "MirrorMaker" in finding.says) == (Severity.PROBLEM, True)
+
+
+def test_copies_with_other_offsets_that_join_at_once_remove_nothing(copies: Copies) -> None:
+    """Neither could see the other. Whoever publishes next finds it."""
+    mirror = GroupMember("mirror", "1")
+    copies.files.expect(["mirror"])
+    copies.files.join(mirror, GroupRole.COPY, {0: 5})
+    sample = {offset + 1: key for offset, key in sample_in(copies, "a").items()}
+    copies.files.say(mirror, {0: PartitionStanding(Marks(5, 5), 5, sample=sample)})
+    copies.files.leave("b")
+    assert TOMBSTONE in copies.compact("a")
+    assert copies.group.differing == {0: ("a", "mirror")}
+    assert copies.group.thresholds_of(0) == Marks(0, 0)
+    problem, *_ = copies.findings("a")
+    assert problem.severity is Severity.PROBLEM
+    assert "a and mirror have different keys at the same offset" in problem.says
+    copies.files.leave("mirror")
+    assert copies.group.differing == {}
+    assert copies.group.thresholds_of(0).clean == 5
+
+
+def test_copies_that_lag_and_were_compacted_have_the_same_offsets(copies: Copies) -> None:
+    copies.add("lagging", [[logs.data(0, ("a", "1"), ("b", "1"))], [logs.data(2, ("c", "1"))]])
+    copies.compact("lagging")
+    copies.compact("a")
+    samples = [sample_in(copies, name) for name in ("a", "b", "lagging")]
+    assert [sorted(sample) for sample in samples] == [[2, 3, 4], [0, 1, 2, 3, 4], [0, 1]]
+    assert not any(differ(one, other) for one, other in combinations(samples, 2))
+    assert copies.group.members.keys() == {"a", "b", "lagging"}
+
+
+def sample_in(copies: Copies, name: str) -> Mapping[int, int]:
+    return copies.opened(name).state().standings[0].sample
 
 
 def test_a_log_that_the_group_does_not_expect_is_refused_before_it_writes_anything() -> None:

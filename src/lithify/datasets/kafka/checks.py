@@ -143,7 +143,19 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
             "compact these copies once, so that they join, or if one is gone for good: lithify group leave "
             "GROUP NAME",
         )
+    for partition, both in sorted(group.differing.items()):
+        yield problem(
+            "group",
+            f"partition {partition}: {' and '.join(both)} have different keys at the same offset, so they "
+            "are not copies of one log with the same offsets; nothing is removed",
+            "remove the copy that MirrorMaker or Replicator has written: lithify group leave GROUP NAME",
+        )
     if not member.is_in(group, snapshot.state):
+        try:
+            member.check_offsets(snapshot.state)
+        except Refused as error:
+            yield problem("group", str(error), "tombstones and markers are kept until then")
+            return
         yield warning(
             "group",
             f"this log is not a member of the group as {member.name} yet; tombstones and markers are kept",

@@ -33,7 +33,7 @@ from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.cleaning_tasks import LogSteps
 from lithify.datasets.kafka.cleaning.partitioned_arrays import first_element
-from lithify.datasets.kafka.cleaning.tasks import OFFSETS, Output, slice_keys
+from lithify.datasets.kafka.cleaning.tasks import OFFSETS, Output, sample_of, slice_keys
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
 from lithify.datasets.kafka.layouts.segments import number_of
 from lithify.datasets.kafka.members import lowest, waits
@@ -443,7 +443,8 @@ class LogDataset(LogSteps):
         dead = min((int(first) for first in firsts if first is not None), default=None)
         end = indexed.committed_end
         marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, end))
-        standing = PartitionStanding(marks, end, indexed.markers_end)
+        sample = sample_of(self.store, keys)
+        standing = PartitionStanding(marks, end, indexed.markers_end, sample)
         return replace(state, standings={**state.standings, number_of(spec.partition): standing})
 
     def was_committed(self, compaction: LogCompaction) -> bool:

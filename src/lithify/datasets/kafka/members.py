@@ -56,6 +56,10 @@ class LogMember:
         expect it."""
         check_may_join(group, self.name, GroupRole.COPY, source)
 
+    def check_offsets(self, state: LogState) -> None:
+        """Raise `Refused` if the log has other offsets than a member of the group."""
+        self._files.check_offsets(self.name, state.standings)
+
     def bounds(self, group: GroupState, state: LogState, partition: int) -> Marks:
         """Return the offsets below which tombstones and markers may be removed."""
         return bound(group, self.member(state), partition)
@@ -126,6 +130,9 @@ def _kept(state: LogState) -> Kept:
 
 def waits(group: GroupState, partition: int) -> list[str]:
     """Return in words which records of a partition wait for which members."""
+    if partition in group.differing:
+        one, other = group.differing[partition]
+        return [f"tombstones and markers are kept, since {one} and {other} have different offsets"]
     if group.expected:
         return [f"tombstones and markers wait for {', '.join(sorted(group.expected))} to join the group"]
     return [

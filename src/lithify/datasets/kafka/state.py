@@ -158,7 +158,13 @@ class LogState:
             "published": self.published,
             "incarnation": self.incarnation,
             "standings": {
-                str(number): [one.marks.clean, one.marks.resolved, one.end, one.markers_end]
+                str(number): [
+                    one.marks.clean,
+                    one.marks.resolved,
+                    one.end,
+                    one.markers_end,
+                    sorted(one.sample.items()),
+                ]
                 for number, one in self.standings.items()
             },
         }
@@ -177,16 +183,26 @@ class LogState:
         if version != VERSION:
             raise Unsupported(f"{name}: is of version {version!r}, not {VERSION}; use a newer Lithify")
         found = _STATES.decode(data, name)
-        standings = {
-            number: PartitionStanding(Marks(clean, resolved), *ends)
-            for number, (clean, resolved, *ends) in found.standings.items()
-        }
+        standings = {number: _standing(*fields) for number, fields in found.standings.items()}
         state = cls(found.rounds, found.published, found.source, found.incarnation, standings)
         copy = found.copy
         if copy is None:
             return state
         announced = copy.announced or int(copy.is_visible)
         return replace(state, copy_id=copy.id, announced=announced, copied=copy.copied)
+
+
+_Standing = tuple[Offset, Offset, Offset, Offset, tuple[tuple[Offset, Offset], ...]]
+
+
+def _standing(
+    clean: int,
+    resolved: int,
+    end: int,
+    markers_end: int = 0,
+    sample: tuple[tuple[int, int], ...] = (),
+) -> PartitionStanding:
+    return PartitionStanding(Marks(clean, resolved), end, markers_end, dict(sample))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +225,8 @@ class _Document:
     published: tuple[UlidText, ...]
     source: str
     incarnation: str
-    standings: Mapping[CountKey, tuple[Offset, Offset, Offset, Offset] | tuple[Offset, Offset, Offset]]
-    """Older versions wrote no end of the markers."""
+    standings: Mapping[CountKey, _Standing | tuple[Offset, Offset, Offset]]
+    """Older versions wrote both marks and the end."""
     copy: _Copy | None = None
 
 

@@ -31,7 +31,7 @@ from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import BackgroundReporter, reported
 from lithify.coordination.sidecar import Reporting
-from lithify.datasets.kafka.cleaning.index import match, part, slices
+from lithify.datasets.kafka.cleaning.index import match, part, sampled, slices
 from lithify.datasets.kafka.cleaning.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import (
@@ -42,6 +42,7 @@ from lithify.datasets.kafka.cleaning.retention import (
 )
 from lithify.datasets.kafka.cleaning.segment_stats import StoredRun, run_key
 from lithify.datasets.kafka.cleaning.segments import Cleaner
+from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import Records
 from lithify.datasets.kafka.format.kernel.retaining import Offsets, RemovalReason
 from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed
@@ -53,6 +54,8 @@ from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
 OFFSETS = np.dtype("<i8")
+SAMPLE_SUFFIX = ".sample"
+"""Of the entries by which copies are compared."""
 REQUEST_BYTES = 1_000
 """About what a request without data and its response move."""
 NO_ROWS: Mapping[str, int] = MappingProxyType({})
@@ -340,8 +343,16 @@ def _match(task: MatchTask, own: ObjectStore, movements: Movements) -> TaskResul
     for suffix, offsets in ((".dead", found.dead), (".pinned", found.pinned)):
         ends = np.searchsorted(offsets, np.array(plan.fences, np.int64))
         written += put_fenced(own, task.work.target + suffix, offsets.astype(OFFSETS), ends)
+    written += put_fenced(own, task.work.target + SAMPLE_SUFFIX, found.sample, [len(found.sample)])
     movements.moved(0, written)
     return movements.result(Output(task.work.target, written))
+
+
+def sample_of(own: ObjectStore, keys: Sequence[str]) -> dict[int, int]:
+    """Return the sample of the whole partition: hashes of keys by offset. `keys` are those of all slices'
+    results. Hashes are cut to the numbers that a report can have."""
+    parts = [get_parts(own, key + SAMPLE_SUFFIX, ENTRY, 1, 0, 1) for key in keys]
+    return {int(entry["offset"]): int(entry["high"]) >> 2 for entry in sampled(np.concatenate(parts))}
 
 
 def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskResult:
