@@ -113,6 +113,16 @@ def _copy(process: Process, name: str, opened: list[GroupMember]) -> None:
         process.files.say(member, {PARTITION: reported(copied)})
 
 
+def is_round_due(log: Log, limits: Marks, now_ms: int) -> bool:
+    """Whether a copy that a round has not changed can lose something that it kept then."""
+    for record in log.records:
+        limit = limits.clean if record.is_row else limits.resolved
+        is_done = record.horizon_ms is not None and record.horizon_ms <= now_ms
+        if is_done and record.offset < limit:
+            return True
+    return False
+
+
 def is_still_member(process: Process, name: str, member: GroupMember) -> bool:
     return Membership(process.files, name, GroupRole.COPY, LogMemberState(process, name)).is_still(member)
 
@@ -134,6 +144,9 @@ def _compact(process: Process, name: str) -> None:
     base = process.read_log(name)
     if base.incarnation != log.incarnation:
         return
+    if base == world.compacted.get(name) and not is_round_due(base, limits, world.now_ms):
+        process.count("event: no round is due")
+        return
     is_whole = world.is_calm or rng.random() < world.scenario.whole_rounds
     cleans_only, resolves_only = (0.0, 0.0) if is_whole else world.scenario.one_track
     kind = rng.random()
@@ -154,6 +167,8 @@ def _compact(process: Process, name: str) -> None:
             return None
         done = cleaned(base, replace(round_, now_ms=world.now_ms))
         if (done.records, done.marks) == (base.records, base.marks):
+            if is_whole:
+                world.compacted[name] = base
             return None
         return extended(done, tuple(r for r in now.records if r.offset >= base.end), now.end)
 

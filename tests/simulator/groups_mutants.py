@@ -179,6 +179,11 @@ MUTANTS = (
         "thresholds go down", (rules.SURVIVES,), changed((groups, "next_threshold", _as_low_as_the_least))
     ),
     Mutant("what was said is said over", (rules.MARKS,), changed((files, "said", _the_last))),
+    Mutant(
+        "a copy that had its round has no other one",
+        (rules.CONVERGES,),
+        changed((copies, "is_round_due", _nothing)),
+    ),
     Mutant("a member that was removed stays", (rules.CONVERGES,), changed((files, "left", _stays))),
     Mutant(
         "the retention is not waited for",

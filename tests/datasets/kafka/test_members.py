@@ -96,11 +96,11 @@ class Copies:
         assert self.run(name)
         return self.left(name)
 
-    def run(self, name: str) -> bool:
+    def run(self, name: str, *, full: bool = True) -> bool:
         """Whether there was anything to do."""
         dataset = self.opened(name)
         leadership = Leadership(dataset, self.clock, RandomIds())
-        planner = partial(dataset.propose, full=True)
+        planner = partial(dataset.propose, full=full)
         return one_shot.run(
             dataset, InlineEngine(), self.clock, RandomIds(), leadership, planner=planner
         ).started
@@ -108,6 +108,13 @@ class Copies:
     def left(self, name: str) -> list[int]:
         """The offsets in the compacted folder."""
         return [row[0] for row in read_rows(self.topics[name].store, published(self.opened(name)))]
+
+    def markers(self, name: str) -> int:
+        """How many transaction markers are in the compacted folder."""
+        topic, folder = self.topics[name], published(self.opened(name))
+        data = b"".join(topic.store.get(one.key) for one in read_folder(topic.store, folder).segments)
+        batches = decode(data, "log").batches
+        return int((batches[batches["attributes"] & CONTROL != 0]["count"]).sum())
 
     def adopt(self, name: str) -> None:
         """A broker takes the compacted folder over."""
@@ -197,6 +204,60 @@ def test_a_tombstone_waits_for_a_copy_until_it_was_compacted_and_taken_over(copi
     assert TOMBSTONE not in copies.compact("b")
     assert copies.group.thresholds_of(0).clean == 5
     assert TOMBSTONE not in copies.compact("a")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_copy_that_had_its_round_before_the_threshold_rose_has_another_one(
+    copies: Copies, full: bool
+) -> None:
+    """Its folder is still the same. What it kept for the others may be removed now."""
+    assert TOMBSTONE in copies.compact("a")
+    assert not copies.run("a", full=full)
+    copies.adopt("b")
+    assert TOMBSTONE not in copies.compact("b")
+    plan = copies.opened("a").propose(copies.opened("a").snapshot(), Ledger(), full=full)
+    assert [one.reason for one in plan.proposals] == [
+        f"{NAME}: the group lets tombstones or markers be removed that it kept, from offset {TOMBSTONE} on"
+    ] or full
+    assert copies.run("a", full=full)
+    assert TOMBSTONE not in copies.left("a")
+    assert not copies.run("a", full=full)
+
+
+def test_a_round_is_not_repeated_for_a_tombstone_that_stays_anyway() -> None:
+    """The source still has an older record of its key: another round over it would keep it too."""
+    copies = Copies()
+    copies.files.expect(["b"])
+    copies.add("a")
+    copies.a_day_later()
+    assert TOMBSTONE in copies.compact("a")
+    copies.files.leave("b")
+    copies.commit_offset(copies.group.members["a"].member, 5)
+    assert copies.group.thresholds_of(0).clean == 5
+    assert not copies.run("a")
+
+
+def test_a_marker_that_was_kept_for_the_others_is_removed_when_they_are_past_it() -> None:
+    segments = [
+        [logs.in_transaction(0, ("a", "1"), id=1), logs.marker(1, id=1, commit=False)],
+        [logs.data(2, ("a", "2"), time=NOW_MS)],
+        [logs.data(3, ("d", "1"))],
+    ]
+    copies = Copies()
+    copies.files.expect(["b"])
+    copies.add("a", segments)
+    copies.compact("a")
+    for _ in range(2):  # the first round removes the row, the second gives its marker a horizon
+        copies.adopt("a")
+        copies.compact("a")
+    copies.a_day_later()
+    copies.adopt("a")
+    copies.compact("a")
+    assert copies.markers("a") == 1
+    copies.files.leave("b")
+    assert copies.run("a")
+    assert copies.markers("a") == 0
+    assert not copies.run("a")
 
 
 def test_what_may_be_removed_stands_in_the_spec(copies: Copies) -> None:
@@ -347,21 +408,15 @@ def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> Non
     copies.adopt("a")
     copies.a_day_later()
 
-    def markers(name: str) -> int:
-        topic, folder = copies.topics[name], published(copies.opened(name))
-        data = b"".join(topic.store.get(one.key) for one in read_folder(topic.store, folder).segments)
-        batches = decode(data, "log").batches
-        return int((batches[batches["attributes"] & CONTROL != 0]["count"]).sum())
-
     copies.compact("a")
     assert copies.marks("a").resolved == 4
-    assert markers("a") == 1
+    assert copies.markers("a") == 1
     copies.adopt("b")
     copies.compact("b")
     copies.adopt("a")
     copies.a_day_later()
     copies.compact("a")
-    assert markers("a") == 0
+    assert copies.markers("a") == 0
 
 
 def test_a_log_that_was_restored_is_another_incarnation(copies: Copies) -> None:

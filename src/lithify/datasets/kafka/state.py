@@ -29,6 +29,10 @@ Offset = Annotated[int, Interval(ge=0, le=(1 << 63) - 1)]
 """An offset, or a time that Kafka stores: 64 bits with a sign."""
 
 
+NOTHING_KEPT = (1 << 63) - 1
+"""Past every offset."""
+
+
 class Step(StrEnum):
     """The steps of a round, in order."""
 
@@ -71,6 +75,10 @@ class PartitionRound:
     """The same, also for a topic that is compacted live."""
     end: Offset = 0
     """For a copied topic: the copy will reach up to this offset."""
+    kept_tombstone: Offset = NOTHING_KEPT
+    """The first tombstone that the round kept only because of the group; `NOTHING_KEPT` if there is none."""
+    kept_marker: Offset = NOTHING_KEPT
+    """The same for transaction markers."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -231,5 +239,16 @@ class _Document:
 
 
 _VERSIONS = DocumentCodec(_Version)
-_ADDED_LATER = {"topic_id", "activity", "until_ms", "below", "end", "copy", "announced", "is_visible"}
+_ADDED_LATER = {
+    "topic_id",
+    "activity",
+    "until_ms",
+    "below",
+    "end",
+    "copy",
+    "kept_tombstone",
+    "kept_marker",
+    "announced",
+    "is_visible",
+}
 _STATES = DocumentCodec(_Document, optional=_ADDED_LATER)

@@ -36,6 +36,7 @@ from lithify.datasets.kafka.cleaning.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import (
     NO_OFFSETS,
+    Kept,
     LastRecord,
     Rules,
     dropped,
@@ -54,6 +55,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
 OFFSETS = np.dtype("<i8")
+_KEPT_SUFFIX = ".kept"
 SAMPLE_SUFFIX = ".sample"
 """Of the entries by which copies are compared."""
 REQUEST_BYTES = 1_000
@@ -389,7 +391,31 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
         written = writer.close()
     finally:
         writer.abort()
+    put_kept(own, task.plan, cleaner.kept)
     return movements.result(Output(written.key, written.size_bytes), rows)
+
+
+def put_kept(own: ObjectStore, plan: str, kept: Kept) -> None:
+    """Write what a group kept only because of the thresholds next to its plan, if there is anything."""
+    if kept != Kept():
+        own.put(plan + _KEPT_SUFFIX, json.dumps([kept.tombstone, kept.marker]).encode())
+
+
+def get_kept(own: ObjectStore, folder: str) -> Kept:
+    """Return what all groups of a round kept; raise `CorruptObject` if it does not decode."""
+    found = Kept()
+    for meta in own.list(folder):
+        if meta.key.endswith(_KEPT_SUFFIX):
+            found = found.least(_decoded_kept(own.get(meta.key), meta.key))
+    return found
+
+
+def _decoded_kept(data: bytes, key: str) -> Kept:
+    try:
+        tombstone, marker = json.loads(data)
+        return Kept(whole_number(tombstone, most=_MOST), whole_number(marker, most=_MOST))
+    except UNDECODABLE as error:
+        raise CorruptObject(key, f"does not decode: {error}") from error
 
 
 def matched_offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:
