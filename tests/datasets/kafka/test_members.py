@@ -224,6 +224,23 @@ def test_a_copy_that_had_its_round_before_the_threshold_rose_has_another_one(
     assert not copies.run("a", full=full)
 
 
+def test_a_horizon_that_came_with_a_copied_batch_counts_and_the_threshold_too(copies: Copies) -> None:
+    """A copied batch looks like the copy's own from an earlier round, so its horizon is believed, as Kafka
+    believes it. What protects the members is the threshold."""
+    copies.files.leave("b")
+    copies.add("c")
+    copies.clear("c")
+    topic = copies.topics["a"]
+    for meta in list(topic.store.list(f"{topic.root}/{NAME}")):  # it has the horizon of a, which has passed
+        copies.topics["c"].store.put(meta.key, topic.store.get(meta.key))
+    copies.files.join(reader := GroupMember("warehouse", "1"), GroupRole.READER, {0: 3})
+    copies.compact("a")
+    assert TOMBSTONE in copies.compact("c"), "the reader has not read it"
+    copies.commit_offset(reader, 5)
+    assert copies.run("c")
+    assert TOMBSTONE not in copies.left("c"), "in its first round that the threshold allows"
+
+
 def test_a_round_is_not_repeated_for_a_tombstone_that_stays_anyway() -> None:
     """The source still has an older record of its key: another round over it would keep it too."""
     copies = Copies()
