@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from lithify.base.errors import Refused
 from lithify.coordination.membership import EntryStep, Kept, Membership, MemberStateStore
 from lithify.watermarks.groups import GroupRole, Marks, bound, is_source
 from lithify.watermarks.model import GroupMember
@@ -53,6 +54,8 @@ class LogMemberState:
         )
 
     def empty(self, before: Kept, incarnation: str) -> bool:
+        if self._name == HOME:
+            raise Refused("producers write here: it reads how far it is, and joins again")
         return self._change("is emptied", before, lambda log: Log(incarnation=incarnation))
 
     def adopt(self, before: Kept, marks: Mapping[int, Marks]) -> bool:
@@ -97,7 +100,7 @@ def _copy(process: Process, name: str, opened: list[GroupMember]) -> None:
     if not is_source(log.marks, log.end, source.marks):
         process.count("event: a copy is no source")
         return
-    records, end = fetched(source, log.end, process.rng.randint(1, _MAX_FETCHED))
+    records, end = fetched(source, log.end, process.rng.randint(1, _MAX_FETCHED), log.marks.resolved)
     if not is_still_member(process, name, member):
         process.count("event: copied in vain")
         opened.clear()
@@ -157,6 +160,7 @@ def _compact(process: Process, name: str) -> None:
         retention_ms=world.scenario.retention_ms,
         cleans=kind < 1 - resolves_only,
         resolves=kind >= cleans_only,
+        keeps_transactions=world.scenario.keeps_transactions,
     )
     if not world.is_calm:
         process.sleep_ms(rng.randint(1, _MAX_WORK_MS))

@@ -11,7 +11,7 @@ from lithify.watermarks.groups import REQUIRED, GroupState, Marks, Track
 from lithify.watermarks.model import GroupMember
 from simulator.core.outcome import Violation
 from simulator.groups import rules
-from simulator.groups.log import Log, latest, shown, without_tombstones
+from simulator.groups.log import Log, Record, latest, markers, shown, without_tombstones
 from simulator.groups.world import FOLDER, PARTITION, Process, State, World
 
 _SAID = ("clean", "resolved", "end", "markers_end")
@@ -134,7 +134,7 @@ class Judge:
             log = world.logs[name]
             if log.end != end or without_tombstones(latest(shown(log)[0])) != latest_rows:
                 return f"copy {name} is at {log.end} of {end}, or has something else"
-            if any(not r.is_row or r.is_tombstone or r.producer is not None for r in log.records):
+            if any(map(_may_go, log.records)) and not (world.scenario.keeps_transactions and _is_kept(log)):
                 return f"copy {name} has something left that may go"
         thresholds = self._group.thresholds_of(PARTITION)
         if thresholds.clean != end or thresholds.resolved < world.truth.markers_end:
@@ -143,6 +143,20 @@ class Judge:
 
     def _fail(self, rule: str, text: str) -> Violation:
         return self._world.fail(rule, text)
+
+
+def _may_go(record: Record) -> bool:
+    return not record.is_row or record.is_tombstone or record.producer is not None
+
+
+def _is_kept(log: Log) -> bool:
+    """Whether transactions are all that is left, each with a row."""
+    ends = markers(log.records)
+    full = {marker.offset for marker in ends.values()}
+    return all(
+        not record.is_tombstone and (record.producer is None or record.offset in (full | ends.keys()))
+        for record in log.records
+    )
 
 
 def _marks_name(member: GroupMember) -> str:

@@ -33,6 +33,8 @@ class Scenario:
     produce_pause_ms: int
     transactions: float
     """How many of the batches belong to one."""
+    keeps_transactions: bool
+    """Whether committed rows stay part of their transaction, as in segments."""
     copy_pause_ms: int
     compact_pause_ms: int
     whole_rounds: float
@@ -60,6 +62,7 @@ class Scenario:
             keys=rng.choice((2, 4)),
             produce_pause_ms=rng.choice((1_000, 3_000)),
             transactions=rng.choice((0.0, 0.3, 0.6)),
+            keeps_transactions=rng.random() < 0.6,
             copy_pause_ms=rng.choice((500, 2_000, 6_000)),
             compact_pause_ms=rng.choice((1_000, 3_000)),
             whole_rounds=rng.choice((0.1, 0.8)),

@@ -68,7 +68,10 @@ def _begin(world: World) -> None:
     world.wanted |= set(copies)
     world.unjoined = set(copies)
 
-    world.scheduler.spawn(lambda: world.process("founder").files.begin(copies))
+    def begin_group() -> None:
+        world.process("founder").files.begin(copies)
+
+    world.scheduler.spawn(begin_group)
     world.scheduler.run_until(world.now_ms + 1_000)
     world.faults = scenario.faults
     world.scheduler.spawn(lambda: run_producer(world))

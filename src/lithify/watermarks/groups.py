@@ -10,8 +10,8 @@ publishes the minimum. There are two tracks; their bounds are *exclusive*:
 |----------|------------------------------------------------------|-------------------|------------------|
 | CLEAN    | only the newest record of each key is left           | all is read and   | tombstones       |
 |          |                                                      | committed         |                  |
-| RESOLVED | no record belongs to a transaction any more: aborted | (none)            | markers of       |
-|          | ones are removed, committed ones are plain           |                   | transactions     |
+| RESOLVED | no record was aborted, and the copy has the markers  | (none)            | markers of       |
+|          | of all records that belong to a transaction          |                   | transactions     |
 
 Partitions without reports have marks and thresholds of 0. `model` lists the rules; in short:
 
@@ -21,7 +21,8 @@ Partitions without reports have marks and thresholds of 0. `model` lists the rul
 2. A member that joins with data is admitted only if no threshold is past them (`passed`): all records that it
    lacks still exist everywhere. Such a copy has no marks yet. A member that joins without data adopts the
    thresholds as its marks: records below them are clean already if it copies only from copies as clean as
-   these (`is_source`).
+   these (`is_source`), and if below them it copies whole transactions from one state of a copy: records
+   whose marker it does not get may lose it everywhere.
 3. A copy keeps records that it has copied or read only if a later read shows it as a member, in the same
    incarnation: then all removals up to that read have considered its marks.
 4. A member that reports less than before has lost data (`lost`): it was restored from a backup, or recreated.

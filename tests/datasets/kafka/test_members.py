@@ -277,6 +277,57 @@ def test_a_marker_that_was_kept_for_the_others_is_removed_when_they_are_past_it(
     assert not copies.run("a")
 
 
+def test_a_marker_without_rows_is_removed_though_a_committed_row_before_it_stays() -> None:
+    """In segments, a committed row stays part of its transaction; it keeps no other marker."""
+    segments = [
+        [logs.in_transaction(0, ("live", "1"), id=1), logs.marker(1, id=1, commit=True)],
+        [logs.in_transaction(2, ("a", "1"), id=1), logs.marker(3, id=1, commit=True)],
+        [logs.in_transaction(4, ("b", "1"), id=1), logs.marker(5, id=1, commit=False)],
+        [logs.data(6, ("a", "2"), time=NOW_MS)],
+        [logs.data(7, ("d", "1"))],
+    ]
+    copies = Copies()
+    for name in ("a", "b"):
+        copies.add(name, segments)
+        copies.compact(name)
+        assert copies.marks(name).resolved == 4, "the first aborted row"
+    for _ in range(2):
+        for name in ("a", "b"):
+            copies.adopt(name)
+            copies.a_day_later()
+            copies.compact(name)
+    assert copies.marks("a").resolved == 8
+    assert copies.group.thresholds_of(0).resolved == 6
+    copies.run("b")
+    for name in ("a", "b"):
+        copies.adopt(name)
+        copies.compact(name)
+        assert copies.left(name)[0] == 0
+        assert copies.markers(name) == 1, "that of the row that is live"
+
+
+def test_a_transaction_whose_marker_a_copy_lacks_keeps_it_in_all() -> None:
+    whole = [
+        [logs.data(0, ("x", "1"))],
+        [logs.in_transaction(1, ("a", "1"), id=1)],
+        [logs.marker(2, id=1, commit=True)],
+        [logs.data(3, ("a", "2"), time=NOW_MS)],
+        [logs.data(4, ("d", "1"))],
+    ]
+    copies = Copies()
+    copies.add("a", whole)
+    copies.add("lagging", whole[:2])
+    for name in ("a", "lagging"):
+        copies.compact(name)
+    assert (copies.marks("a").resolved, copies.marks("lagging").resolved) == (5, 1)
+    for _ in range(3):
+        copies.adopt("a")
+        copies.a_day_later()
+        copies.compact("a")
+    assert copies.group.thresholds_of(0).resolved == 1
+    assert copies.markers("a") == 1
+
+
 def test_what_may_be_removed_stands_in_the_spec(copies: Copies) -> None:
     copies.compact("a")
     assert copies.rewrite_of("a").spec.terms.tombstones_below == 0
@@ -411,7 +462,7 @@ def test_a_log_that_the_group_does_not_expect_is_refused_before_it_writes_anythi
     assert (finding.severity, "does not expect eu" in finding.says) == (Severity.PROBLEM, True)
 
 
-def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> None:
+def test_a_marker_does_not_wait_for_a_copy_that_has_it_with_its_rows() -> None:
     segments = [
         [logs.in_transaction(0, ("a", "1"), id=1), logs.marker(1, id=1, commit=True)],
         [logs.data(2, ("a", "2"), time=NOW_MS)],
@@ -421,19 +472,13 @@ def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> Non
     for name in ("a", "b"):
         copies.add(name, segments)
         copies.compact(name)
-        assert copies.marks(name).resolved == 0
-    copies.adopt("a")
-    copies.a_day_later()
-
-    copies.compact("a")
-    assert copies.marks("a").resolved == 4
-    assert copies.markers("a") == 1
-    copies.adopt("b")
-    copies.compact("b")
-    copies.adopt("a")
-    copies.a_day_later()
-    copies.compact("a")
-    assert copies.markers("a") == 0
+        assert copies.marks(name).resolved == 4
+    for left in (1, 0):
+        copies.adopt("a")
+        copies.a_day_later()
+        copies.compact("a")
+        assert copies.markers("a") == left, "the first round that finds no row of it sets its horizon"
+    assert copies.markers("b") == 1
 
 
 def test_a_log_that_was_restored_is_another_incarnation(copies: Copies) -> None:

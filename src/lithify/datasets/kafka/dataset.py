@@ -466,7 +466,8 @@ class LogDataset(LogSteps):
         firsts = [first_element(self.store, f"{key}.dead", OFFSETS, parts) for key in keys]
         dead = min((int(first) for first in firsts if first is not None), default=None)
         end = indexed.committed_end
-        marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, end))
+        unresolved = indexed.first_in_transaction if folder.topic else indexed.first_unresolved
+        marks = Marks(lowest(dead, found.bound), lowest(unresolved, end))
         sample = sample_of(self.store, keys)
         standing = PartitionStanding(marks, end, indexed.markers_end, sample)
         return replace(state, standings={**state.standings, number_of(spec.partition): standing})

@@ -2,7 +2,9 @@
 
 1. The log *has* the records of the source folder, not those of the output, since Lithify does not know when a
    broker takes the output over. So its marks come from an index of the source. *Clean* is the offset of the
-   first record that a newer one supersedes, *resolved* that of the first record in a transaction.
+   first record that a newer one supersedes. *Resolved* is that of the first record that was aborted, or of
+   the first one of a transaction whose marker the folder lacks; in a broker's bucket, where compaction takes
+   records out of transactions, that of the first record in one.
 2. Marks are computed when matching is published, and reported then and when the round is published. A log
    that was compacted, taken over and compacted again is clean up to the first round's bound.
 3. The next step's spec contains the limits of removals as planned. Thresholds never go down, so older limits

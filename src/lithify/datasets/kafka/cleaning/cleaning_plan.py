@@ -144,6 +144,8 @@ class Indexed:
         passed = Passed()
         self.first_in_transaction: int | None = None
         """The first offset of a batch with records that belong to a transaction."""
+        self.first_unresolved = min(self.transactions.open.values(), default=None)
+        """The first offset of a transaction whose marker is missing, or of a record that was aborted."""
         self.markers_end = _markers_end(found)
         """The offset after the last marker; 0 if there is none."""
         self.first_marker = _deciding(found, self.partition.parts[0].base_offset)
@@ -155,6 +157,9 @@ class Indexed:
             self._passed.append(passed)
             what, passed = fates(headers, self.transactions.aborted, passed)
             goes = headers[what.aborted & (headers["attributes"] & CONTROL == 0)]
+            rows = goes["base_offset"][goes["count"] > 0]
+            if len(rows) and (self.first_unresolved is None or rows[0] < self.first_unresolved):
+                self.first_unresolved = int(rows[0])
             self._spans.append(np.stack([goes["base_offset"], goes["last_offset"]], axis=1))
 
 

@@ -143,11 +143,13 @@ def kept_marker(batches: Records, fates: Fates, rules: Rules) -> int:
 
 def _may_go(batches: Records, fates: Fates, rules: Rules) -> Flags:
     """Return which batches are markers that could be removed, apart from the threshold."""
-    return fates.empty_marker & _horizon_came(batches, rules) & (batches["count"] > 0)
+    may_go = fates.empty_marker & _horizon_came(batches, rules) & (batches["count"] > 0)
+    return np.asarray(may_go, np.bool_)
 
 
 def _horizon_came(batches: Records, rules: Rules) -> Flags:
-    return _have(batches, DELETE_HORIZON) & (batches["base_timestamp"] <= rules.now_ms)
+    came = _have(batches, DELETE_HORIZON) & (batches["base_timestamp"] <= rules.now_ms)
+    return np.asarray(came, np.bool_)
 
 
 def verdicts(batches: Records, fates: Fates, rules: Rules, retain_empty: Flags) -> Verdicts:
