@@ -162,7 +162,7 @@ def _spec(rng: random.Random, schema: Schema) -> PartitionSpec:
         [("tenant", TruncateTransform(1))],
     ]
     if "at" in schema.column_names:
-        of_day = DayTransform()
+        of_day: Transform[Any, Any] = DayTransform()
         choices += [[("at", of_day)], [("at", of_day), ("tenant", IdentityTransform())]]
         if isinstance(schema.find_type("at"), TIMES):
             choices.append([("at", HourTransform())])
