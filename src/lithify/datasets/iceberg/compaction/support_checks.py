@@ -31,6 +31,8 @@ MAX_FIELD_ID = (1 << 31) - 201
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 COMPACTED_VERSIONS: tuple[int, ...] = (1, 2)
 """The format versions of tables whose data can be compacted."""
+MANIFESTS_VERSIONS: tuple[int, ...] = (1, 2)
+"""The format versions of tables whose manifests can be rewritten."""
 DELETES_VERSIONS: tuple[int, ...] = (1, 2)
 """The format versions of tables whose delete files can be rewritten."""
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
@@ -69,10 +71,10 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
 
 def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch whose manifests are rewritten. Raise `Refused` when the table's cannot be."""
-    if metadata.format_version not in (1, 2, 3):
+    if metadata.format_version not in MANIFESTS_VERSIONS:
         raise Unsupported(
-            f"{url}: format version {metadata.format_version} is newer than this version of Lithify, which "
-            "cannot write its manifests; only versions 1, 2 and 3 are rewritten"
+            f"{url}: the manifests of format version {metadata.format_version} have row ids that depend on "
+            "the order of their entries, which Lithify cannot write yet; only versions 1 and 2 are rewritten"
         )
     return _check_rewritable(metadata, branch, url)
 

@@ -2,8 +2,8 @@
 
 1. A data file to which position delete files apply gets one vector with all their positions. One that has a
    vector already has no others: readers ignore position delete files for it.
-2. A position delete file is removed when no data file needs it any more. Dangling delete files and vectors
-   are removed too (`obsolete_deletes`).
+2. A position delete file is removed when no data file needs it any more. Delete files and vectors that apply
+   to no data file are removed too (`obsolete_deletes`).
 3. Of a Puffin file most of whose bytes no live vector uses, the live vectors are moved to a new file.
 
 All new vectors are in one Puffin file. Left alone are data files that are inputs of active compactions, which
@@ -53,7 +53,6 @@ class VectorPlan:
 def plan_vectors(listing: Listing, busy: Set[str]) -> VectorPlan:
     """Plan by the rules of the module. `busy` has the inputs of active compactions."""
     plan = VectorPlan(removed=obsolete_deletes(listing, Replacement()))
-    plan.dangling = len(plan.removed)
     moved = _mostly_dead(listing)
     needed: set[ContentKey] = set()
     used: dict[ContentKey, ManifestEntry] = {}
@@ -68,6 +67,12 @@ def plan_vectors(listing: Listing, busy: Set[str]) -> VectorPlan:
             used |= {key: by_key[key] for key in keys}
         else:
             needed.update(keys)
+    plan.removed |= {
+        key: entry
+        for key, entry in by_key.items()
+        if not (is_vector(entry.data_file) or key in used or key in needed or key in listing.repeated)
+    }
+    plan.dangling = len(plan.removed)
     plan.removed |= {key: entry for key, entry in used.items() if key not in needed}
     return plan
 
