@@ -405,7 +405,12 @@ class FleetProcess:
 
     def _open_watched(self, url: str, rule: DatasetRule) -> DatasetPort:
         shared = None if self._shared is None else self._shared.of(url)
-        return self._open(url, rule, self._commits, shared)
+        dataset = self._open(url, rule, self._commits, shared)
+        if self._metrics is None:
+            return dataset
+        from lithify.mirror.metered_reads import metered_backlog
+
+        return metered_backlog(dataset, self._metrics.saw_backlog, self._clock)
 
     def _open(
         self,

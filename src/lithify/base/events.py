@@ -203,6 +203,26 @@ class CanCompact(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatedElsewhere(Event):
+    """A dataset of a fleet has work that waits, and the fleet may not coordinate it. Reported once, and again
+    when the reason changes."""
+
+    level = logging.WARNING
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearLimit(Event):
+    """The writer of a dataset of a fleet is near a stall, and nothing is under way. Reported once, until that
+    has changed."""
+
+    level = logging.WARNING
+
+    backlog: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered(Event):
     """A quarantined dataset can be read again."""
 

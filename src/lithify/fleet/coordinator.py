@@ -50,15 +50,18 @@ from lithify.fleet.members import (
     BEAT_EVERY_MS,
     DEAD_AFTER_MS,
     FORGOTTEN_AFTER_MS,
+    MAX_OVERDUE,
     MAX_TROUBLED,
     FleetMember,
     FleetRole,
+    OverdueDataset,
     ReportListener,
     unheard,
 )
 from lithify.fleet.peers import PeerSummary
 from lithify.fleet.refresh_requests import MAX_AGE_MS, Wake
 from lithify.fleet.task_publisher import Claimable, IdleWorkers, OwnBoards
+from lithify.planning.fleet.overdue import NOTHING_OVERDUE
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Quarantine, QuarantinedDataset
@@ -292,6 +295,7 @@ class FleetCoordinator:
         bad |= {
             w.url: f"its data cannot be compacted: {w.refusal}" for w in self._watched.values() if w.refusal
         }
+        overdue = self._overdue()
         return FleetMember(
             name=self.name,
             role=FleetRole.COORDINATOR,
@@ -304,7 +308,19 @@ class FleetCoordinator:
             troubled=dict(list(bad.items())[:MAX_TROUBLED]),
             at_ms=self._clock.now_ms(),
             needs=self.needs,
+            elsewhere=sum(bool(one.elsewhere) for one in overdue),
+            near_limit=sum(bool(one.near_limit) for one in overdue),
+            overdue=tuple(overdue[:MAX_OVERDUE]),
         )
+
+    def _overdue(self) -> list[OverdueDataset]:
+        """Return the datasets with overdue work, those near a stall first."""
+        found = [
+            OverdueDataset(url, work.elsewhere, work.near_limit, work.is_stalling)
+            for url, watched in self._watched.items()
+            if watched.error is None and (work := watched.overdue) != NOTHING_OVERDUE
+        ]
+        return sorted(found, key=lambda one: (not one.is_stalling, not one.near_limit, one.url))
 
     # Polling
 
