@@ -18,6 +18,8 @@
 | GONE       | in the end those that nobody needs are gone                                                |
 | SURVIVES   | nothing that is wrong with a dataset, or the store, ends a coordinator or a worker         |
 | ANEW       | a dataset that was made anew is worked on, and nothing of the one before stays in its place |
+| TOLD       | what is wanted and coordinated elsewhere is told, and nothing else is                      |
+| FENCED     | no owner that is alive is fenced                                                           |
 | LEFT       | in the end nobody leads anything, and no board has a hint                                  |
 
 Of admission (`admission_rules`):
@@ -59,6 +61,8 @@ NEEDED = "no catalog goes that somebody needs"
 GONE = "catalogs that nobody needs go"
 SURVIVES = "nothing ends a coordinator or a worker"
 ANEW = "a dataset that was made anew is another one"
+TOLD = "what is wanted and coordinated elsewhere is told, and nothing else"
+FENCED = "an owner that is alive is not fenced"
 LEFT = "nothing is left over"
 TURNS = "no dataset with work waits for more claims than stated"
 BAND = "the best priority class is admitted first, but for fair claims"

@@ -11,11 +11,17 @@ import pytest
 
 from lithify.base import events
 from lithify.fleet.catalog import changes
+from lithify.fleet.catalog.documents import decode, encode
+from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.members import FleetMember, FleetRole, MemberFiles, OverdueDataset
+from lithify.fleet.metrics import COLD_AFTER_S, FleetMetrics
 from lithify.fleet.status import FleetStatus, fleet_status
 from lithify.fleet.view import show_status
+from lithify.observe.metrics import Metrics
+from lithify.protocol.backlog import Backlog
 from lithify.protocol.finding import Severity
+from tests.cli.invoking import invoke, invoke_json
 from tests.fleet.playing import playing
 from tests.fleet.test_official import Fleet, fill, rows
 from tests.judge.official import Admin, Put, compact_officially, compactor_settings, open_db
@@ -180,3 +186,47 @@ def test_members_of_before_are_read_and_texts_are_bounded(fleet: Fleet) -> None:
     (seen,) = files.listed()
     assert seen.says is not None
     assert seen.says.overdue == ()
+
+
+def test_an_operator_asks_by_command(fleet: Fleet, of_slatedb: Path) -> None:
+    (path,) = fleet.put(of_slatedb, "a")
+    url = f"{fleet.memory.url}/fleet"
+    added = invoke_json("fleet", "add", "--take-over", "--tenant", "red", url, str(path))
+    (rule,) = [rule for rule in added["rules"] if rule["pattern"] == str(path)]
+    assert rule["take_over_ms"] == fleet.files.store_time.now_ms()
+    fleet.clock.advance_s(60)
+    asked = invoke_json("fleet", "take-over", url, str(path))
+    (again,) = [rule for rule in asked["rules"] if rule["pattern"] == str(path)]
+    assert again["take_over_ms"] > rule["take_over_ms"]
+    assert again == {**rule, "take_over_ms": again["take_over_ms"]}, "all else stays"
+    assert "no rule has this pattern" in invoke("fleet", "take-over", url, "/none").stderr
+    refused = invoke("fleet", "add", "--take-over", "--coordinated-by", "owner", url, str(path))
+    assert "coordinated by their owner" in refused.stderr
+
+
+def test_a_catalog_in_which_nobody_asked_is_as_older_members_read_it() -> None:
+    first = changes.first_catalog("Q0")
+    plain = changes.add_rules(first, [DatasetRule("s3://b/x")])
+    assert b"take_over" not in encode(plain)
+    asked = changes.take_over(plain, ["s3://b/x/"], 7)
+    assert decode(encode(asked), "key") == asked
+    assert asked.rules == (DatasetRule("s3://b/x", take_over_ms=7),)
+
+
+def test_series_of_a_backlog_are_served_while_a_dataset_is_hot(fleet: Fleet) -> None:
+    of_datasets = Metrics(fleet.clock, coordinates=False)
+    metrics = FleetMetrics(fleet.clock, of_datasets, [FleetRole.COORDINATOR])
+
+    def series() -> dict[str, float]:
+        found = (s for family in metrics.registry.collect() for s in family.samples)
+        return {s.labels["dataset"]: s.value for s in found if s.name == "lithify_seconds_until_stall"}
+
+    metrics.saw_backlog("a", (Backlog("root", 1, 8, None),))
+    assert series() == {}, "it is cold"
+    metrics.saw_backlog("a", (Backlog("root", 6, 8, 90_000),))
+    assert series() == {"a": 90.0}, "it is near its limit"
+    metrics.saw_backlog("a", (Backlog("root", 1, 8, 900_000),))
+    assert series() == {"a": 900.0}, "and was so just now"
+    fleet.clock.advance_s(COLD_AFTER_S + 1)
+    metrics(events.Committed("b", "01"))
+    assert series() == {}

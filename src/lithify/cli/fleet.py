@@ -137,8 +137,9 @@ def add(
 def take_over_datasets(context: CommandContext, fleet: FleetUrl, patterns: Patterns) -> None:
     """Let the fleet coordinate databases that SlateDB's own compactor has run on, by their rules' patterns.
 
-    Each one is taken once, after its work has waited for a minute without a sign of life. A SlateDB process
-    that was opened with compactor_options is fenced and closes.
+    Each is taken once, after its work has waited for a minute without a sign of life.
+
+    A SlateDB process that was opened with compactor_options is fenced then, and closes.
 
     Example:
 
