@@ -27,6 +27,8 @@ from simulator.core.fibers import EPOCH_MS
 from simulator.core.outcome import Violation
 from simulator.fleet import rules
 from simulator.fleet.scenario import (
+    COLLECT_EVERY_MS,
+    COLLECT_FIRST_MS,
     COORDINATOR,
     FAILOVER_MS,
     SMALL_QUEUE,
@@ -105,6 +107,8 @@ class Judge:
         """An operator has asked to take over what owners that are gone have left."""
         self.is_quiet = False
         """Nothing healthy is to be written any more."""
+        self._collected_ms: dict[str, int] = {}
+        """By URL, when it was last cared for."""
         self._facts = {name: _Facts(names=place.names) for name, place in world.places.items()}
         self._strays: set[str] = set()
         """Objects that were written in the place of a dataset, by processes that knew the one before."""
@@ -547,6 +551,18 @@ class Judge:
             if wanting := place.wanting:
                 return f"{name} has enough in {', '.join(wanting)}"
         return None
+
+    def collected(self, url: str) -> None:
+        """A dataset is cared for."""
+        self._collected_ms[url] = self._world.now_ms
+
+    def check_cared(self) -> None:
+        """Every dataset was cared for lately."""
+        since_ms = self._world.now_ms - COLLECT_EVERY_MS - COLLECT_FIRST_MS
+        for place in self._world.places.values():
+            if place.plan.is_healthy and self._collected_ms.get(place.url, 0) < since_ms:
+                last_ms = self._collected_ms.get(place.url)
+                raise self.fail(rules.CARED, f"{place.plan.name} was last cared for at {last_ms} ms")
 
     def check_told(self) -> None:
         """What owners that are gone have left is told, and nothing else is."""

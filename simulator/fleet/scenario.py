@@ -26,6 +26,8 @@ KEEP_MS = 20_000
 TRUNCATE_EVERY_S = 10.0
 FORGOTTEN_AFTER_MS = 90_000
 """In place of a day, five minutes and an hour."""
+COLLECT_AFTER_MS, COLLECT_FIRST_MS, COLLECT_EVERY_MS = 20_000, 60_000, 150_000
+"""In place of ten minutes, an hour and a day."""
 SWEEP_MS = 300_000
 """The longest time between two looks at a dataset of which nothing is known."""
 FAILOVER_MS = 45_000

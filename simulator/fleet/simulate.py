@@ -118,6 +118,7 @@ def _play(world: World, judge: Judge) -> None:
     judge.is_quiet = True
     world.scheduler.run_until(world.now_ms + QUIET_MS)
     judge.check_catalogs()
+    judge.check_cared()
 
 
 def _make_fleet(world: World) -> None:

@@ -17,6 +17,7 @@ from lithify.fleet import coordinator_queues, managed_dataset, task_publisher, w
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.history import CatalogHistory
 from lithify.fleet.catalog.model import QueueState
+from lithify.fleet.garbage_times import GarbageTimes
 from lithify.fleet.managed_dataset import ManagedDataset, Peers
 from lithify.fleet.members import FleetMember, ListedMember, MemberFiles
 from lithify.fleet.task_queue_files import BoardFiles
@@ -372,6 +373,7 @@ MUTANTS = (
         (rules.ANEW,),
         ((ManagedDataset, "_drop", _nothing),),
     ),
+    Mutant("idle datasets are never cared for", (rules.CARED,), ((GarbageTimes, "_is_due_again", _never),)),
     Mutant("nobody tells of work elsewhere", (rules.TOLD,), ((OverdueWatch, "saw", _nothing_seen),)),
     Mutant(
         "whatever is coordinated elsewhere is told",

@@ -277,6 +277,9 @@ class GarbageCollected(Event):
     left: Mapping[str, int]
     """Number of objects by kind that are still needed, or too young."""
     bytes_deleted: int
+    due_in_ms: int | None = None
+    """When more can be deleted even if the dataset does not change: a checkpoint ends, or a minimum age or
+    grace period is over. `None` if that is never, or unknown."""
 
 
 @dataclass(frozen=True, slots=True)

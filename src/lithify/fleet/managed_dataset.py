@@ -212,6 +212,11 @@ class ManagedDataset:
         return not self.demand.active
 
     @property
+    def may_coordinate(self) -> bool:
+        """Whether the fleet coordinates the dataset as far as is known, and so does its duties."""
+        return self._seen is not None and not self._why_elsewhere
+
+    @property
     def may_commit(self) -> bool:
         """Whether a poll may find finished work and commit it, which takes longest."""
         return self.is_led and not self._admitted and self.demand.is_being_worked_on
