@@ -63,7 +63,7 @@ def test_plan_draws_the_timeline_of_segments(tmp_path: Path) -> None:
     sets = [word for setting in DAYS for word in ("--set", setting)]
     shown = invoke("plan", *sets, "--png", picture, database)
     assert shown.exit_code == 0, shown.stderr
-    for expected in ("chunks of one day", "sequences", "2024-04-29", "2024-04-30", "compact", "at once"):
+    for expected in ("one chunk per day", "sequences", "2024-04-29", "2024-04-30", "compact", "at once"):
         assert expected in shown.stdout
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     timeline = invoke_json("plan", *sets, database)["timeline"]

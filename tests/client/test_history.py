@@ -110,7 +110,7 @@ def test_the_commands(settings: dict[str, str], tmp_path: Path) -> None:
         (["hold", "--renew", "x", "--list", URL], "cannot be given together"),
         (["hold", "--renew", "x", "--name", "y", URL], "cannot be given together"),
         (["hold", "--lease", "soon", URL], "not a duration"),
-        (["hold", "--at", "yesterday", URL], "no time"),
+        (["hold", "--at", "yesterday", URL], "is not a time"),
         (["hold", "--lease", "1s", URL], "too short"),
         (["readers", "drop", URL, "nobody"], "no reader nobody"),
     ],

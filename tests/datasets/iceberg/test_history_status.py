@@ -144,7 +144,7 @@ def test_damage_is_told_and_stops_no_status(table: Table) -> None:
     placed.write_text("?")
     found = retained(table)
     assert (found.past.versions, len(found.damaged)) == (6, 1)
-    assert "is no hold" in found.damaged[0]
+    assert "is not a hold" in found.damaged[0]
     assert examine(table)["history"].severity is Severity.PROBLEM
 
 

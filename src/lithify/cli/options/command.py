@@ -53,8 +53,8 @@ class CommandContext:
 
     @cached_property
     def loaded(self) -> Loaded:
-        """The effective settings with their origins. Raises `Refused` for wrong settings, and for options of
-        kinds that the datasets are not of."""
+        """The effective settings with their origins. Raises `Refused` for wrong settings, and for an option
+        of another kind than that of the datasets."""
         self.given.check(*self.urls)
         return load_settings(self.config_file, self.sets, self.flags)
 

@@ -211,6 +211,6 @@ class TableState:
 
     @property
     def refusal(self) -> str:
-        """Return why the table's data cannot be compacted; empty when they can. With a refusal, no file has a
-        time."""
+        """Return why the table's data cannot be compacted; empty if they can. In a refused table the
+        times of all files count as unknown, so the planner skips and only counts them."""
         return self.refused.get("data", "")

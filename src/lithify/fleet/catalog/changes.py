@@ -139,7 +139,7 @@ def with_attributes(changed: ChangedT, attributes: Mapping[str, Any]) -> Changed
 
 
 def remove_tenant(catalog: Catalog, name: str) -> Catalog:
-    """Remove a tenant's own treatment. Its datasets are kept."""
+    """Remove a tenant's own weight and limits. Its datasets are kept."""
     return _with(catalog, tenants=(tenant for tenant in catalog.tenants if tenant.name != name))
 
 

@@ -9,7 +9,7 @@ time zone. A file belongs to every chunk its interval meets; a chunk that shares
 marked *overlap prior* or *overlap later*. Runs of touching intervals are *spans*.
 2. `state`: a chunk whose content and policy are unchanged since the last analysis is not analysed again:
 empty, stable and deferred chunks are skipped, unstable ones need a task unless they have one.
-3. `rules`: each other chunk gets a `Verdict`: empty, stable, compact (with a priority) or no opinion.
+3. `rules`: each other chunk gets a `ChunkVerdict`: empty, stable, compact (with a priority) or no opinion.
 4. `tasks`: neighbouring chunks that share files become one candidate task; small ones are combined, large
 ones are split at chunk edges.
 5. `colors`: tasks that share a file must not run together. Red ones run at once; black ones wait for the

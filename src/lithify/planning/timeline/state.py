@@ -86,8 +86,8 @@ def deferred(states: ChunkStates, chunks: Iterable[ChunkKey]) -> ChunkStates:
 def committed(
     states: ChunkStates, chunks: Iterable[ChunkKey], added: Iterable[TimelineFile], policy: TimelinePolicy
 ) -> ChunkStates:
-    """Record that a task that rewrote `chunks` into `added` was committed. `added` are the files as the next
-    listing will show them."""
+    """Return the states after the commit of a task that rewrote `chunks` into `added`. `added` are
+    the files as the next listing will show them."""
     states = states.under(policy)
     written = {chunk.key: chunk for chunk in lay_out(added, policy).chunks}
     records = dict(states.records)

@@ -43,8 +43,10 @@ Numbers = npt.NDArray[np.int64]
 
 @entry
 def locate(base: int, start: int, length: int, program: Numbers, found: Numbers) -> int:
-    """Note the parts of as many records as `found` has columns, from `start` on in the `length` bytes at the
-    address `base`. Return where they end, or -1 - n if record n does not fit."""
+    """Decode consecutive records, one for each column of `found`, and write the numbers that `program`
+    selects into that column. The records begin at offset `start` of a block of `length` bytes at the
+    address `base`. Return the offset after the last record, or -1 - n if record n (from 0) does not fit
+    into the block."""
     position, end = base + start, base + length
     for record in range(found.shape[1]):
         for slot in range(found.shape[0]):
