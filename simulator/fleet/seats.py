@@ -188,11 +188,11 @@ class CoordinatorSeat(Seat):
             watch,
             lambda rule: list(world.by_url),
             collect,
-            take_done,
             process.clock,
             "host",
             "0.1.0",
             looks_at_once=world.scenario.looks_at_once,
+            collected=take_done,
         )
 
 

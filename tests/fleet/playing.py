@@ -236,12 +236,12 @@ class Play(World):
             watch,
             self.find,
             collect,
-            take_done,
             clock,
             "host",
             "0.1.0",
             looks_at_once=1,
             collects=lambda rule: self.collects(rule),
+            collected=take_done,
             left=self.left.append,
             says=self.says,
         )

@@ -138,11 +138,11 @@ class Collecting(Fleet):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.requests: Counter[Verb] = Counter()
+        self.asked: Counter[Verb] = Counter()
 
     def counted(self, path: Path) -> SlateDataset:
         def count(verb: Verb, _: RequestOutcome) -> None:
-            self.requests[verb] += 1
+            self.asked[verb] += 1
 
         def wrap(store: ObjectStore) -> ObjectStore:
             return MeteredStore(store, count)
@@ -196,9 +196,9 @@ def test_the_duties_of_an_idle_database_cost_what_is_stated(fleet: Collecting) -
     for _ in range(3):
         fleet.clock.advance_s(86_400)
         fleet.collect_really(str(path))
-    fleet.requests.clear()
+    fleet.asked.clear()
     assert fleet.collect_really(str(path)) is None
-    assert fleet.requests == IDLE_REQUESTS
+    assert fleet.asked == IDLE_REQUESTS
     text = " ".join((Path(__file__).parents[2] / "docs" / "fleet.md").read_text().split())
     lists, total = IDLE_REQUESTS[Verb.LIST], sum(IDLE_REQUESTS.values())
     assert f"{total} requests, {lists} of them listings" in text

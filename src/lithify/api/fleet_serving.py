@@ -349,11 +349,11 @@ class FleetProcess:
             watch,
             self._found,
             self._due.add,
-            self._due.take_done,
             self._clock,
             socket.gethostname(),
             __version__,
             collects=lambda rule: self._config_of(rule).service.collect_garbage,
+            collected=self._due.take_done,
             left=self._commits.forget,
             says=self._says,
         )

@@ -96,13 +96,13 @@ class FleetCoordinatorPorts:
     watch: WatchPorts
     find: FindDatasets
     collect: Collect
-    collected: Collected
     clock: Clock
     host: str
     version: str
     looks_at_once: int = LOOKS_AT_ONCE
     collects: Callable[[DatasetRule], bool] = _always
     """Return whether garbage is collected in datasets of a rule."""
+    collected: Collected = tuple
     left: Callable[[str], None] = _untold
     """Called with the URL of a dataset that is not watched any more."""
     says: ReportListener = unheard

@@ -26,12 +26,6 @@ _log = logging.getLogger("lithify")
 class Collector(Protocol):
     """A periodic collector of one dataset's garbage."""
 
-    @property
-    def due_in_ms(self) -> int | None:
-        """When more can be collected even if the dataset does not change, as of the last tick; `None` if that
-        is never, or unknown."""
-        ...
-
     def tick(self) -> float:
         """Collect the garbage that is due. Return the seconds until more is due."""
         ...
