@@ -181,7 +181,7 @@ def test_l0_ssts_that_come_later_are_left_to_the_next_request() -> None:
     request = FullRequest.of(manifest)
     done = apply_compaction(manifest, specs(full(manifest, request))[0], [M.sst()])
     flushed = replace(done, root=replace(done.root, l0=(M.view(),)))
-    assert full(flushed, request) == Plan((), ("one sorted run already; 1 L0 SST came later",))
+    assert full(flushed, request) == Plan((), ("one sorted run already; 1 L0 SST was added later",))
     assert len(full(flushed).proposals) == 1
 
 

@@ -264,7 +264,7 @@ def _why_done(tree: Tree) -> str:
     if not tree.l0 and not tree.runs:
         return "empty"
     count = len(tree.l0)
-    later = f"; {count} L0 SST{'s' if count > 1 else ''} were added later" if count else ""
+    later = f"; {count} L0 {'SST was' if count == 1 else 'SSTs were'} added later" if count else ""
     return ("one sorted run already" if tree.runs else "nothing left from the time of the request") + later
 
 
