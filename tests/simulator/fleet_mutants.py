@@ -376,8 +376,8 @@ MUTANTS = (
     Mutant("idle datasets are never cared for", (rules.CARED,), ((GarbageTimes, "_is_due_again", _never),)),
     Mutant("nobody tells of work elsewhere", (rules.TOLD,), ((OverdueWatch, "saw", _nothing_seen),)),
     Mutant(
-        "whatever is coordinated elsewhere is told",
-        (rules.TOLD,),
+        "all datasets count as coordinated elsewhere",
+        (rules.TOLD, rules.CARED),
         ((ManagedDataset, "_why_elsewhere", "it is elsewhere"),),
     ),
     Mutant(
